@@ -1,0 +1,66 @@
+"""Errors a user can mend, told in one line; anything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_INPUT = 2
+
+
+class GnnhpcError(Exception):
+    """Something ran and failed; the command ends with status 1."""
+
+
+class InputError(GnnhpcError):
+    """The input was wrong; the command ends with status 2 and has written nothing.
+
+    `where` is a file, flag or variable; `key` the place inside it; `found` and `allowed` say
+    what stood there and what may stand there.
+    """
+
+    def __init__(
+        self,
+        where: object,
+        key: str | None = None,
+        found: object = None,
+        allowed: str | None = None,
+    ) -> None:
+        self.where = str(where)
+        self.key = key
+        self.found = found
+        self.allowed = allowed
+        super().__init__(self._line())
+
+    def _line(self) -> str:
+        line = self.where
+        if self.key:
+            line += f": {self.key}"
+        if self.found is not None:
+            line += f": found {self.found}"
+        if self.allowed:
+            line += f"; allowed: {self.allowed}"
+        return " ".join(line.split())
+
+
+def report_errors(command: Callable[P, int]) -> Callable[P, int]:
+    """Turn a command's own errors into one line on stderr and an exit status."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except InputError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_INPUT
+        except GnnhpcError as error:
+            print(f"failed: {error}", file=sys.stderr)
+            return EXIT_FAILED
+
+    return wrapped

@@ -1,0 +1,135 @@
+"""Every file name of a run folder, in one place."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ATTEMPT = re.compile(r"^attempt-([1-9]\d*)$")
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """One try at a cell: `cells/<cell id>/attempt-<n>/`."""
+
+    root: Path
+
+    @property
+    def number(self) -> int:
+        match = ATTEMPT.match(self.root.name)
+        if match is None:
+            raise ValueError(f"{self.root} is no attempt folder")
+        return int(match[1])
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def records(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:04d}.jsonl"
+
+    def log(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:04d}.log"
+
+    def failure(self, rank: int) -> Path:
+        """What one rank says of its own failure, before result.json can be written."""
+        return self.root / f"rank-{rank:04d}.failure.json"
+
+
+@dataclass(frozen=True)
+class CellPaths:
+    """All tries at one cell: `cells/<cell id>/`."""
+
+    root: Path
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.root / f"attempt-{number}")
+
+    def attempts(self) -> list[AttemptPaths]:
+        """The tries that exist, oldest first."""
+        if not self.root.is_dir():
+            return []
+        found = [entry for entry in os.scandir(self.root) if ATTEMPT.match(entry.name)]
+        paths = [AttemptPaths(self.root / entry.name) for entry in found]
+        return sorted(paths, key=lambda attempt: attempt.number)
+
+    def claim_attempt(self) -> AttemptPaths:
+        """Make the next attempt's folder; two claims at once get two numbers."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        existing = self.attempts()
+        number = existing[-1].number + 1 if existing else 1
+        while True:
+            attempt = self.attempt(number)
+            try:
+                attempt.root.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return attempt
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """A run folder: one submitted sweep."""
+
+    root: Path
+
+    @property
+    def sweep(self) -> Path:
+        return self.root / "sweep.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.jsonl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.root / "provenance.json"
+
+    @property
+    def arrays(self) -> Path:
+        return self.root / "arrays"
+
+    def script(self, array: str) -> Path:
+        return self.arrays / f"{array}.sbatch"
+
+    @property
+    def submissions(self) -> Path:
+        """One line a submitted array: job id, array, indices, when, by which command."""
+        return self.root / "submissions.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """What Slurm and submitit print before a worker has its attempt."""
+        return self.root / "logs"
+
+    @property
+    def cells(self) -> Path:
+        return self.root / "cells"
+
+    def cell(self, cell_id: str) -> CellPaths:
+        return CellPaths(self.cells / cell_id)
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write beside `path` and rename, so that readers see all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
