@@ -1,0 +1,5 @@
+"""Small C++ kernels, compiled on first use where there is a compiler, and what runs without one."""
+
+from gnnhpc.kernels.build import kernel_status, load_kernel
+
+__all__ = ["kernel_status", "load_kernel"]

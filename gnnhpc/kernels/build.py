@@ -1,0 +1,204 @@
+"""Compile `gnnhpc/kernels/<name>.cpp` once a machine type, and load it.
+
+A kernel is one self-contained C++ file with `extern "C"` functions. It is built by the compiler
+at hand into a per-user cache, whose key covers all that decides the machine code; where there is
+no compiler the caller gets None, and a reason for the run's record.
+
+Import torch before loading a kernel that uses OpenMP: both then share torch's thread pool, where
+two pools would spin against each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+)
+# The first set that compiles is taken: without OpenMP a kernel still runs, on one thread.
+OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp-simd",), ())
+COMPILE_TIMEOUT_S = 120.0
+
+_status: dict[str, str] = {}
+
+
+class KernelError(Exception):
+    """Why a kernel is not to be had; never leaves this module."""
+
+
+def kernel_status(name: str) -> str:
+    """How kernel `name` was loaded, or why it was not: one line for the record of a run."""
+    return _status.get(name, "not asked for")
+
+
+@functools.cache
+def load_kernel(name: str) -> ctypes.CDLL | None:
+    """The compiled kernel, or None where it cannot be had (`kernel_status` says why).
+
+    Compiles on first use on a machine, a few seconds; later uses load from the cache
+    ($GNNHPC_KERNEL_CACHE, else $XDG_CACHE_HOME/gnnhpc, else ~/.cache/gnnhpc). Ranks that start
+    together compile once. `load_kernel.cache_clear()` forgets this process's answers.
+    """
+    try:
+        library, note = _load(name)
+    except KernelError as error:
+        _status[name] = f"none: {error}"
+        return None
+    except OSError as error:
+        _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror})"
+        return None
+    _status[name] = note
+    return library
+
+
+def _load(name: str) -> tuple[ctypes.CDLL, str]:
+    if os.environ.get("GNNHPC_KERNELS", "").lower() == "off":
+        raise KernelError("switched off by GNNHPC_KERNELS=off")
+    source = Path(__file__).with_name(f"{name}.cpp")
+    compiler = find_compiler()
+    version = compiler_version(compiler)
+    file_name = f"{name}-{cache_key(source, version)}.so"
+    cache = cache_folder()
+    if cache is None:
+        # No place that is ours to write: build for this process alone.
+        with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
+            path = Path(folder) / file_name
+            _compile(compiler, source, path)
+            return _open(path), f"{version}, built for this process alone"
+    path = cache / file_name
+    if not path.exists():
+        with _lock(cache / f"{file_name}.lock"):
+            if not path.exists():
+                _compile(compiler, source, path)
+    return _open(path), version
+
+
+def find_compiler() -> str:
+    """Path of $CXX, or of the first C++ compiler on PATH. Raises KernelError if there is none."""
+    wanted = os.environ.get("CXX")
+    for candidate in (wanted,) if wanted else COMPILERS:
+        if found := shutil.which(candidate):
+            return found
+    raise KernelError(f"no C++ compiler found ({wanted or ', '.join(COMPILERS)})")
+
+
+def compiler_version(compiler: str) -> str:
+    """First line of `compiler --version`. Raises KernelError if it does not run."""
+    return _run([compiler, "--version"]).partition("\n")[0]
+
+
+def cpu_model() -> str:
+    """What `-march=native` depends on: the processor's name and its instruction sets."""
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            lines.setdefault(key.strip(), value.strip())
+    known = [lines[key] for key in ("model name", "flags", "Features") if key in lines]
+    return "\n".join([platform.machine(), *known])
+
+
+def cache_key(source: Path, version: str) -> str:
+    """Hash of all that decides the machine code. Raises KernelError if the source is missing."""
+    try:
+        text = source.read_bytes()
+    except OSError as error:
+        raise KernelError(f"{source.name} cannot be read ({error.strerror})") from None
+    digest = hashlib.sha256(text)
+    for part in (version, " ".join(FLAGS), cpu_model()):
+        digest.update(b"\0" + part.encode())
+    return digest.hexdigest()[:20]
+
+
+def cache_folder() -> Path | None:
+    """The per-user cache, made if need be; None unless it is this user's alone to write.
+
+    Code is loaded from here, so a folder that others can write to is refused.
+    """
+    if folder := os.environ.get("GNNHPC_KERNEL_CACHE"):
+        path = Path(folder)
+    elif folder := os.environ.get("XDG_CACHE_HOME"):
+        path = Path(folder) / "gnnhpc"
+    else:
+        path = Path("~/.cache/gnnhpc").expanduser()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError:
+        return None
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return path if private and os.access(path, os.W_OK) else None
+
+
+def _compile(compiler: str, source: Path, path: Path) -> None:
+    """Build beside `path`, then rename, so that no rank ever loads half a file."""
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+    try:
+        for attempt, openmp in enumerate(OPENMP_FLAGS, start=1):
+            try:
+                _run([compiler, *FLAGS, *openmp, str(source), "-o", str(temporary)])
+                break
+            except KernelError:
+                if attempt == len(OPENMP_FLAGS):
+                    raise
+        temporary.replace(path)
+    except OSError as error:
+        raise KernelError(f"{path} cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"{command[0]} did not run ({error})") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "")
+        raise KernelError(f"{command[0]} ended with {done.returncode}: {first.strip()}")
+    return done.stdout
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelError(f"{path.name} does not load ({error})") from None
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Let one of the ranks of a host compile; without working locks each does, and renames."""
+    deadline = time.monotonic() + COMPILE_TIMEOUT_S
+    with path.open("w", encoding="utf-8") as stream:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError:
+                break
+        yield
