@@ -1,13 +1,35 @@
 """Layouts, models, data, engines and the worker of the gnnhpc suite.
 
-The modules imported here are free of torch, so login nodes can use them at once.
+The names below are free of torch and load on first use, so that a login node pays for what it asks.
 """
 
-from gnnhpc.errors import GnnhpcError, InputError
-from gnnhpc.layout import Layout
-from gnnhpc.manifest import Cell, read_manifest
-from gnnhpc.paths import RunPaths
-from gnnhpc.spec import Experiment
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gnnhpc.errors import GnnhpcError, InputError
+    from gnnhpc.layout import Layout
+    from gnnhpc.manifest import Cell, read_manifest
+    from gnnhpc.paths import RunPaths
+    from gnnhpc.spec import Experiment
 
 __all__ = ["Cell", "Experiment", "GnnhpcError", "InputError", "Layout", "RunPaths", "read_manifest"]
 __version__ = "0.1.0"
+
+_HOME = {
+    "Cell": "manifest",
+    "Experiment": "spec",
+    "GnnhpcError": "errors",
+    "InputError": "errors",
+    "Layout": "layout",
+    "RunPaths": "paths",
+    "read_manifest": "manifest",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"gnnhpc.{_HOME[name]}"), name)
