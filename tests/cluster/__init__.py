@@ -1,0 +1,1 @@
+"""A real Slurm on one machine, and the tests that need it."""

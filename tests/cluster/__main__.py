@@ -1,0 +1,45 @@
+"""Play with the test cluster: python -m tests.cluster start|stop|env|status [--dir DIR]."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.cluster import slurm
+
+DEFAULT = Path(tempfile.gettempdir()) / f"{slurm.PREFIX}play"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("action", choices=("start", "stop", "env", "status"))
+    parser.add_argument(
+        "--dir", type=Path, default=DEFAULT, help=f"the cluster's folder ({DEFAULT})"
+    )
+    options = parser.parse_args(arguments)
+    root: Path = options.dir.absolute()
+    try:
+        if options.action == "start":
+            slurm.start(root)
+            print(f'started; now: eval "$(python -m tests.cluster env --dir {root})"')
+        elif not (root / "slurm.conf").exists():
+            raise slurm.ClusterError(f"{root} holds no cluster")
+        elif options.action == "stop":
+            slurm.stop(root)
+            shutil.rmtree(root)
+        elif options.action == "env":
+            print(f"export SLURM_CONF={shlex.quote(str(root / 'slurm.conf'))}")
+        else:
+            print(slurm.describe(root))
+    except slurm.ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The configuration of the test cluster, as text: no processes, no files."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NODES = ("n1", "n2", "n3", "n4")
+UNRESOLVED = ("nowhere1", "nowhere2")
+"""Nodes Slurm can reach and no program can resolve: a site with a broken name service."""
+CLUSTER_NAME = "gnnhpc-test"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where one cluster keeps its files and which ports it listens on."""
+
+    root: Path
+    ctld_port: int
+    dbd_port: int
+    node_ports: dict[str, int]
+    hostname: str = field(default_factory=lambda: socket.gethostname().split(".")[0])
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.root / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.root / "munge.socket"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.root / "mariadb.socket"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "log"
+
+
+def slurm_conf(settings: Settings) -> str:
+    """slurm.conf: four nodes of two CPUs, and partitions for the ways a job can be interrupted."""
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={settings.hostname} NodeAddr=127.0.0.1 Port={port} "
+        "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
+        for name, port in settings.node_ports.items()
+    )
+    return f"""\
+ClusterName={CLUSTER_NAME}
+SlurmctldHost=localhost
+SlurmctldPort={settings.ctld_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={settings.munge_socket}
+CredType=cred/munge
+StateSaveLocation={settings.root}/state
+SlurmdSpoolDir={settings.root}/spool/%n
+SlurmctldPidFile={settings.root}/slurmctld.pid
+SlurmdPidFile={settings.root}/slurmd-%n.pid
+SlurmctldDebug=info
+SlurmdDebug=info
+MailProg=/bin/true
+
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+SlurmdParameters=config_overrides
+
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={settings.dbd_port}
+AccountingStoragePass={settings.munge_socket}
+AccountingStoreFlags=job_comment
+
+# Start what can start at once; a test should not wait for a scheduling cycle.
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,preempt_send_user_signal
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PriorityType=priority/basic
+MaxArraySize=20001
+MaxJobCount=50000
+
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+KillWait=5
+InactiveLimit=0
+Waittime=0
+MessageTimeout=30
+SlurmctldTimeout=120
+SlurmdTimeout=120
+UnkillableStepTimeout=60
+ReturnToService=2
+
+{nodes}
+
+PartitionName=DEFAULT Nodes=n[1-4] DefaultTime=10:00 MaxTime=60:00 PriorityTier=10 PreemptMode=OFF
+PartitionName=main Default=YES
+PartitionName=short DefaultTime=1:00 MaxTime=1:00
+PartitionName=preemptible PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=urgent PriorityTier=20
+PartitionName=unresolved Nodes=nowhere[1-2]
+"""
+
+
+def slurmdbd_conf(settings: Settings, password: str) -> str:
+    """slurmdbd.conf: accounting in a database that only this cluster can reach."""
+    return f"""\
+AuthType=auth/munge
+AuthInfo=socket={settings.munge_socket}
+DbdHost=localhost
+DbdPort={settings.dbd_port}
+SlurmUser=root
+DebugLevel=info
+PidFile={settings.root}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm_acct_db
+CommitDelay=0
+"""
+
+
+def database_setup(password: str) -> str:
+    """SQL run when the database starts: an empty accounting database and its user."""
+    return (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
+        f"CREATE OR REPLACE USER 'slurm'@'localhost' IDENTIFIED BY '{password}';\n"
+        "GRANT ALL ON slurm_acct_db.* TO 'slurm'@'localhost';\n"
+    )
+
+
+DATABASE_OPTIONS = (
+    "--user=root",
+    "--skip-networking",
+    "--innodb-buffer-pool-size=16M",
+    "--innodb-log-file-size=4M",
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=0",
+    "--aria-log-file-size=8M",
+    "--performance-schema=OFF",
+)
+"""A small database that need not survive a power cut: it lives as long as the tests."""
