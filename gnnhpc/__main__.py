@@ -1,0 +1,6 @@
+"""`python -m gnnhpc`: one experiment by hand, or its gradients against the sequential twin."""
+
+from gnnhpc.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""From an experiment and a place in its layout to the parts that run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gnnhpc.engines import Engine, Plan, build_engine
+from gnnhpc.environment import Environment
+from gnnhpc.errors import InputError
+from gnnhpc.mesh import Mesh
+from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.models.stage import Stage, build_stage
+from gnnhpc.spec import Experiment
+from gnnhpc.timing import Clock, StepTimer
+from gnnhpc.workload import Workload, build_workload
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One rank's machinery, ready to step."""
+
+    outlines: tuple[LayerOutline, ...]
+    planned: list[range]
+    workload: Workload
+    stage: Stage
+    engine: Engine
+    timer: StepTimer
+
+
+def choose_device(experiment: Experiment, environment: Environment) -> torch.device:
+    """Raises InputError if a GPU is asked for and this rank has none."""
+    if experiment.device == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if environment.local_rank >= max(count, 1) or not torch.cuda.is_available():
+        raise InputError(
+            "environment",
+            "device",
+            f"{count} GPUs on {environment.host}, local rank {environment.local_rank}",
+            "a GPU for each rank of a node, or device: cpu",
+        )
+    return torch.device("cuda", environment.local_rank)
+
+
+def assemble(
+    experiment: Experiment,
+    mesh: Mesh,
+    root: Path | None,
+    *,
+    planned: list[range] | None = None,
+) -> Parts:
+    """Load the data, build this rank's stage and the engine that runs it.
+
+    `planned` replaces the cut that costs would give. Raises InputError for data or cuts that do
+    not fit.
+    """
+    outlines = outline(experiment.model, experiment.data.facts())
+    planned = planned or cut(experiment, outlines)
+    mine = planned[mesh.stage]
+    timer = StepTimer(Clock(mesh.device))
+    workload = build_workload(experiment, outlines, mesh, root)
+    stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
+    stage.contexts = workload.contexts
+    plan = Plan(
+        stage=stage,
+        mesh=mesh,
+        timer=timer,
+        loss=workload.loss,
+        microbatches=experiment.microbatches,
+        schedule=experiment.schedule,
+        input_shape=workload.shape_after(mine.start - 1),
+        output_shape=workload.shape_after(mine.stop - 1),
+        dtype=getattr(torch, experiment.dtype),
+        upstream_learns=any(layer.parameters for layer in outlines[: mine.start]),
+        example=workload.example() if mesh.is_first else None,
+    )
+    return Parts(outlines, planned, workload, stage, build_engine(experiment.engine, plan), timer)

@@ -1,0 +1,96 @@
+"""How an attempt ends: what a failing rank leaves behind, and the one result that is written."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from gnnhpc.paths import AttemptPaths, write_atomically
+from gnnhpc.records import Failure, Result
+
+SETTLE_S = 3.0
+"""How long the ranks of a failing cell are given to say why, before one of them concludes."""
+
+
+def utc_now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def one_line(error: BaseException) -> str:
+    """The error's class and first line, as status shows it."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
+
+
+def leave_failure(attempt: AttemptPaths, failure: Failure) -> None:
+    """Write one rank's own failure, once; a later one of the same rank is a consequence."""
+    path = attempt.failure(failure.rank)
+    if not path.exists():
+        write_atomically(path, json.dumps(asdict(failure)) + "\n")
+
+
+def read_failures(attempt: AttemptPaths, world_size: int) -> list[Failure]:
+    """The failures that ranks left, earliest first."""
+    failures = []
+    for rank in range(world_size):
+        try:
+            failures.append(Failure(**json.loads(attempt.failure(rank).read_text())))
+        except (OSError, ValueError, TypeError):
+            continue
+    return sorted(failures, key=lambda failure: failure.at)
+
+
+def first_cause(attempt: AttemptPaths, world_size: int, hosts: list[str], own: Failure) -> Failure:
+    """Which rank failed first: the earliest that is no mere echo, or the one that fell silent.
+
+    A killed process writes nothing, and the others only see its connection close. So when every
+    failure is such an echo and some rank has said nothing at all, that rank is the cause.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        failures = read_failures(attempt, world_size)
+        if len(failures) == world_size or any(not is_echo(f) for f in failures):
+            break
+        time.sleep(0.1)
+    failures = read_failures(attempt, world_size) or [own]
+    for failure in failures:
+        if not is_echo(failure):
+            return failure
+    silent = sorted(set(range(world_size)) - {failure.rank for failure in failures})
+    if not silent:
+        return failures[0]
+    rank = silent[0]
+    return Failure(
+        rank=rank,
+        host=hosts[rank] if rank < len(hosts) else "unknown host",
+        step=failures[0].step,
+        phase=failures[0].phase,
+        error="died without a word: killed, or out of memory",
+        at=failures[0].at,
+    )
+
+
+_ECHOES = ("connection closed by peer", "connection reset", "broken pipe", "read error", "told to")
+
+
+def is_echo(failure: Failure) -> bool:
+    """Whether this failure only says that another rank went away, or that somebody ended us."""
+    text = failure.error.lower()
+    return any(echo in text for echo in _ECHOES)
+
+
+def conclude(attempt: AttemptPaths, result: Result) -> bool:
+    """Write result.json unless there is one already; true if this was the one."""
+    temporary = Path(f"{attempt.result}.{os.getpid()}.tmp")
+    result.write(temporary)
+    try:
+        os.link(temporary, attempt.result)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,103 @@
+"""The commands of `python -m gnnhpc`; torch is imported only once there is something to run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gnnhpc.errors import report_errors
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Run one experiment by hand, or verify its gradients against the sequential twin.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[str | None, typer.Option(help="vig or gat; sub-keys with --set model.blocks=4")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="cifar10, synthetic-cifar10, cora, citeseer, pubmed, photo, physics, reddit or "
+        "synthetic-citation; default: the model's synthetic one"
+    ),
+]
+LayoutName = Annotated[str, typer.Option(help="seq, pp<S>, dp<R> or dp<R>-pp<S>")]
+Microbatches = Annotated[int, typer.Option(help="micro-batches a mini-batch and replica")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="any field of an experiment, such as --set train_steps=20"),
+]
+DataRoot = Annotated[
+    str | None, typer.Option(help="where data sets lie; default $GNNHPC_DATA, then ./data")
+]
+CellFile = Annotated[
+    Path | None, typer.Option("--cell", help="a file holding one line of a manifest")
+]
+
+
+@app.command(
+    epilog="Under srun, torchrun or submitit each process is one rank; alone it must be seq. "
+    "Example: torchrun --nproc-per-node 2 -m gnnhpc run --model vig --layout pp2 "
+    "--microbatches 5 --set batch_size=100"
+)
+def run(
+    manifest: Annotated[Path | None, typer.Option(help="RUN/manifest.jsonl")] = None,
+    array: Annotated[str | None, typer.Option(help="which array, such as vig-pp2")] = None,
+    index: Annotated[int | None, typer.Option(help="which cell, $SLURM_ARRAY_TASK_ID")] = None,
+    cell: CellFile = None,
+    model: Model = None,
+    data: Data = None,
+    layout: LayoutName = "seq",
+    microbatches: Microbatches = 1,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+    out: Annotated[
+        Path, typer.Option(help="run folder for --cell and --model; attempts are numbered")
+    ] = Path("runs/by-hand"),
+) -> None:
+    """Run one cell as one rank a process: of a manifest, of a file, or spelled out in flags."""
+
+    @report_errors
+    def command() -> int:
+        from gnnhpc.by_hand import cell_from_flags, read_cell
+        from gnnhpc.errors import InputError
+        from gnnhpc.paths import RunPaths
+        from gnnhpc.worker import Worker, run_cell
+
+        if manifest is not None:
+            if array is None or index is None:
+                raise InputError("--manifest", None, "alone", "--array and --index with it")
+            return run_cell(manifest, array, index)
+        if cell is not None:
+            return Worker(read_cell(cell, data_root), RunPaths(out)).run()
+        if model is None:
+            raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
+        flags = _flags(model, data, layout, microbatches, settings)
+        return Worker(cell_from_flags(flags, data_root), RunPaths(out)).run()
+
+    sys.exit(command())
+
+
+def _flags(
+    model: str | None,
+    data: str | None,
+    layout: str,
+    microbatches: int,
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "data": data,
+        "layout": layout,
+        "microbatches": microbatches,
+        "settings": settings or [],
+    }
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app()

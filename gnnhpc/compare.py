@@ -1,0 +1,193 @@
+"""Two sets of named tensors held against each other, and what a difference looks like.
+
+Pure: arrays in, verdict out. A difference is relative to the norm of the twin's layer, because a
+single bias in front of a normalisation has a gradient of nothing but rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One layer: `relative` is |ours - twin| / |twin| over all its tensors."""
+
+    layer: str
+    relative: float
+    norm: float
+    twin_norm: float
+    scale: float
+    """The factor that brings the twin closest to ours, by least squares."""
+    residual: float
+    """What is left of the relative difference once that factor is taken out."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What one side of a comparison did: a step's loss and gradients, then some more steps."""
+
+    loss: float
+    gradients: Mapping[str, Array]
+    parameters: Mapping[str, Array]
+    microbatch_losses: tuple[tuple[float, float], ...] = ()
+    """Of each micro-batch, the summed loss and how many labelled rows it has."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of a layout with its sequential twin."""
+
+    tolerance: float
+    loss: float
+    twin_loss: float
+    gradients: list[Difference]
+    parameters: list[Difference]
+    causes: list[str] = field(default_factory=list)
+    """What is known to look like this, likeliest first; empty when all is well."""
+
+    @property
+    def loss_difference(self) -> float:
+        return abs(self.loss - self.twin_loss) / max(abs(self.twin_loss), 1e-30)
+
+    @property
+    def worst(self) -> float:
+        """The largest relative difference of any layer's gradient; infinite for what is no number."""
+        values = [d.relative for d in self.gradients]
+        return max((v if math.isfinite(v) else math.inf for v in values), default=0.0)
+
+    @property
+    def passed(self) -> bool:
+        return not self.causes and self.worst <= self.tolerance
+
+
+def layer_of(parameter: str, layers: list[str]) -> str:
+    """The layer whose name the parameter's begins with."""
+    for layer in layers:
+        if parameter.startswith(layer + "."):
+            return layer
+    return parameter
+
+
+def differences(
+    ours: Mapping[str, Array], twin: Mapping[str, Array], layers: list[str]
+) -> list[Difference]:
+    """Layer by layer; a tensor missing on our side counts as zero."""
+    grouped: dict[str, list[tuple[Array, Array]]] = {}
+    for name, expected in twin.items():
+        found = ours.get(name, np.zeros_like(expected))
+        grouped.setdefault(layer_of(name, layers), []).append((found, expected))
+    return [_difference(layer, pairs) for layer, pairs in grouped.items()]
+
+
+def _difference(layer: str, pairs: list[tuple[Array, Array]]) -> Difference:
+    found = np.concatenate([ours.ravel() for ours, _ in pairs])
+    expected = np.concatenate([twin.ravel() for _, twin in pairs])
+    norm, twin_norm = float(np.linalg.norm(found)), float(np.linalg.norm(expected))
+    safe = max(twin_norm, 1e-300)
+    scale = float(found @ expected) / safe**2
+    residual = float(np.linalg.norm(found - scale * expected)) / max(norm, 1e-300)
+    return Difference(
+        layer, float(np.linalg.norm(found - expected)) / safe, norm, twin_norm, scale, residual
+    )
+
+
+def compare(
+    ours: Observed,
+    twin: Observed,
+    layers: list[str],
+    *,
+    dtype: str,
+    microbatches: int,
+    replicas: int,
+    stages: dict[str, int],
+    invalid: Mapping[str, str],
+) -> Verdict:
+    """Hold ours against the twin and name the cause of a difference.
+
+    `stages` says which stage a layer is on; `invalid` are the audit's own findings by name.
+    """
+    tolerance = TOLERANCE[dtype]
+    gradients = differences(ours.gradients, twin.gradients, layers)
+    parameters = differences(ours.parameters, twin.parameters, layers)
+    verdict = Verdict(tolerance, ours.loss, twin.loss, gradients, parameters)
+    causes = [f"{name}: {detail}" for name, detail in invalid.items()]
+    if verdict.worst > tolerance or verdict.loss_difference > 10 * tolerance:
+        causes += _diagnose(verdict, ours, twin, microbatches, replicas, stages)
+    return Verdict(tolerance, ours.loss, twin.loss, gradients, parameters, causes)
+
+
+def _diagnose(
+    verdict: Verdict,
+    ours: Observed,
+    twin: Observed,
+    microbatches: int,
+    replicas: int,
+    stages: dict[str, int],
+) -> list[str]:
+    causes = _silent_stages(verdict, stages) + _masked_means(ours, twin)
+    if causes:
+        return causes
+    scale = _common_scale(verdict)
+    for factor, what in (
+        (microbatches, "micro-batches"),
+        (replicas, "replicas"),
+        (microbatches * replicas, "micro-batches and replicas"),
+    ):
+        if scale is not None and factor > 1 and math.isclose(scale, factor, rel_tol=1e-3):
+            return [f"summed: gradients are {factor} times the twin's, summed over {what}"]
+    if scale is not None:
+        return [f"scale: gradients are {scale:.6g} times the twin's in every layer"]
+    if verdict.loss_difference > 10 * verdict.tolerance:
+        return [
+            f"loss: {ours.loss:.8g} where the twin has {twin.loss:.8g}; inputs, labels or "
+            "parameters are not the twin's"
+        ]
+    worst = max(verdict.gradients, key=lambda d: d.relative)
+    return [f"gradients: {worst.layer} differs by {worst.relative:.2e} though the loss agrees"]
+
+
+def _silent_stages(verdict: Verdict, stages: dict[str, int]) -> list[str]:
+    silent = sorted(
+        {stages[d.layer] for d in verdict.gradients if d.layer in stages and d.norm == 0.0}
+        - {stages[d.layer] for d in verdict.gradients if d.layer in stages and d.norm > 0.0}
+    )
+    if not silent:
+        return []
+    return [f"backward: stages {silent} have no gradient, backward did not cross the cut"]
+
+
+def _masked_means(ours: Observed, twin: Observed) -> list[str]:
+    """Whether our loss is the mean of the micro-batches' means over their labelled rows."""
+    pairs = [(total, count) for total, count in twin.microbatch_losses if count]
+    if len(twin.microbatch_losses) < 2 or not pairs:
+        return []
+    for divisor in {len(twin.microbatch_losses), len(pairs)}:
+        mean = sum(total / count for total, count in pairs) / divisor
+        if math.isclose(ours.loss, mean, rel_tol=1e-4) and not math.isclose(
+            ours.loss, twin.loss, rel_tol=1e-4
+        ):
+            return [
+                "masked means: the loss is the mean of the micro-batches' means, which weighs a "
+                "labelled row by how few share its micro-batch"
+            ]
+    if math.isnan(ours.loss) and len(pairs) < len(twin.microbatch_losses):
+        return ["masked means: a micro-batch without a labelled row has no mean"]
+    return []
+
+
+def _common_scale(verdict: Verdict) -> float | None:
+    """One factor that explains every layer's difference, if there is one."""
+    seen = [d for d in verdict.gradients if d.twin_norm > 0]
+    if not seen or any(d.residual > 1e-3 for d in seen):
+        return None
+    scales = [d.scale for d in seen]
+    return scales[0] if max(scales) - min(scales) < 1e-3 * abs(scales[0]) else None

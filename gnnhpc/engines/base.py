@@ -1,0 +1,96 @@
+"""What every engine is given and what it gives back.
+
+The loss of a step is the sum over its labelled samples, divided by how many there are over all
+replicas, so micro-batches and replicas of any size add up to the sequential gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gnnhpc.mesh import Mesh
+from gnnhpc.models.stage import Stage
+from gnnhpc.schedule import ScheduleName
+from gnnhpc.timing import StepTimer
+
+IGNORED = -100
+"""The target of a row that has no label to learn: padding, or another split's node."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Cross-entropy summed over labelled rows and divided by `labelled / replicas`.
+
+    Replicas average their gradients, so a replica divides by its share of the global count.
+    `outputs` says whether the last layer gives logits or log-probabilities.
+    """
+
+    outputs: str
+    labelled: int
+    replicas: int
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.summed(output, target) / (self.labelled / self.replicas)
+
+    def summed(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.outputs == "log_probabilities":
+            return F.nll_loss(output, target, reduction="sum", ignore_index=IGNORED)
+        return F.cross_entropy(output, target, reduction="sum", ignore_index=IGNORED)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's part of a step: its stage, its shapes, its schedule."""
+
+    stage: Stage
+    mesh: Mesh
+    timer: StepTimer
+    loss: Loss
+    microbatches: int
+    schedule: ScheduleName
+    input_shape: tuple[int, ...]
+    """Of one micro-batch entering this stage."""
+    output_shape: tuple[int, ...]
+    """Of one micro-batch leaving it."""
+    dtype: torch.dtype
+    upstream_learns: bool
+    """Whether any earlier stage has parameters, and so wants gradients."""
+    example: Tensor | None = None
+    """First stage: one micro-batch of real input, for its type."""
+
+
+class Engine(Protocol):
+    """Runs steps. Inputs and targets are whole mini-batches, stacked along rows; only the first
+    stage looks at inputs and only the last at targets. Outputs are the last stage's, one tensor a
+    micro-batch, detached; elsewhere none.
+    """
+
+    @property
+    def reductions(self) -> int:
+        """All-reduces of gradients since the start."""
+        ...
+
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
+        """Forward and backward; gradients are complete and averaged over replicas after it."""
+        ...
+
+    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
+        """Forward alone, in evaluation mode, without touching anything training uses."""
+        ...
+
+
+def split(batch: Tensor, parts: int) -> list[Tensor]:
+    """Equal micro-batches along rows; raises ValueError where they would not be equal."""
+    if batch.shape[0] % parts:
+        raise ValueError(f"{batch.shape[0]} rows do not make {parts} equal micro-batches")
+    return list(batch.split(batch.shape[0] // parts))
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]

@@ -1,0 +1,66 @@
+"""One stage in its own process: micro-batches one after another, gradients accumulated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gnnhpc.engines.base import Plan, split
+from gnnhpc.engines.replicas import Replicas
+
+
+class SequentialEngine:
+    """The twin that every pipeline is compared with: same micro-batches, same sums, one process.
+
+    Each micro-batch goes forward and backward before the next, so one micro-batch's activations
+    are held at a time.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
+
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
+        plan, timer, module = self.plan, self.plan.timer, self.replicas.module
+        assert inputs is not None
+        assert targets is not None
+        pairs = zip(
+            split(inputs, plan.microbatches), split(targets, plan.microbatches), strict=True
+        )
+        outputs = []
+        for m, (x, target) in enumerate(pairs):
+            last = m == plan.microbatches - 1
+            with self._sync(last):
+                with timer.span("forward", m):
+                    output = module(x, torch.tensor([m]))
+                    loss = plan.loss(output, target)
+                with timer.span("backward", m):
+                    loss.backward()
+                    timer.layer_backward(None, timer.clock.mark())
+            outputs.append(output.detach())
+        self.replicas.split_backward()
+        return outputs
+
+    @property
+    def reductions(self) -> int:
+        return self.replicas.reductions
+
+    def _sync(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        module = self.replicas.module
+        if isinstance(module, DistributedDataParallel) and not last:
+            return module.no_sync()
+        return contextlib.nullcontext()
+
+    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
+        plan = self.plan
+        assert inputs is not None
+        outputs = []
+        with torch.no_grad():
+            for m, x in enumerate(split(inputs, plan.microbatches)):
+                with plan.timer.span("forward", m):
+                    outputs.append(plan.stage(x, torch.tensor([m])))
+        return outputs

@@ -1,0 +1,87 @@
+"""What travels between neighbouring stages, into buffers made once and filled ahead of need."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Inbox:
+    """Receives one tensor a micro-batch from one peer, in order.
+
+    On CPU the next receives are posted before they are needed, so a sender never waits for us to
+    look; `depth` says how many. NCCL runs transfers in the order they are issued, so there each is
+    posted when it is wanted.
+    """
+
+    def __init__(
+        self,
+        peer: int,
+        group: dist.ProcessGroup,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        buffers: int,
+    ) -> None:
+        self._peer = peer
+        self._group = group
+        self._ahead = device.type == "cpu"
+        self._buffers = [torch.empty(shape, dtype=dtype, device=device) for _ in range(buffers)]
+        self._free: deque[Tensor] = deque(self._buffers)
+        self._posted: deque[tuple[dist.Work, Tensor]] = deque()
+        self._expected = 0
+
+    def expect(self, count: int) -> None:
+        """Begin a step in which `count` tensors will come."""
+        self._expected = count
+        self._free = deque(self._buffers)
+        self._posted.clear()
+        if self._ahead:
+            self._post()
+
+    def _post(self) -> None:
+        while self._expected and self._free:
+            buffer = self._free.popleft()
+            work = dist.irecv(buffer, src=self._peer, group=self._group)
+            assert work is not None
+            self._posted.append((work, buffer))
+            self._expected -= 1
+
+    def take(self) -> Tensor:
+        """The next tensor; blocks until it is here. Give it back with `release`."""
+        if not self._posted:
+            self._post()
+        work, buffer = self._posted.popleft()
+        work.wait()
+        return buffer
+
+    def release(self, buffer: Tensor) -> None:
+        """Let a buffer be filled again."""
+        self._free.append(buffer)
+        if self._ahead:
+            self._post()
+
+
+class Outbox:
+    """Sends to one peer without waiting; `flush` waits for what is under way."""
+
+    def __init__(self, peer: int, group: dist.ProcessGroup) -> None:
+        self._peer = peer
+        self._group = group
+        self._sent: list[tuple[dist.Work, Tensor]] = []
+
+    def send(self, tensor: Tensor) -> None:
+        contiguous = tensor.contiguous()
+        work = dist.isend(contiguous, dst=self._peer, group=self._group)
+        assert work is not None
+        # The tensor must outlive the transfer.
+        self._sent.append((work, contiguous))
+        self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
+
+    def flush(self) -> None:
+        for work, _ in self._sent:
+            work.wait()
+        self._sent.clear()

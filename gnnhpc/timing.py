@@ -1,0 +1,179 @@
+"""Where a rank's time goes inside a step: spans on one clock, CPU or device, summed afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
+
+
+class Clock:
+    """Marks points in time; on a GPU as events in the stream, so that marking waits for nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_device = device.type == "cuda"
+        self._base_s = time.perf_counter()
+        self._base = self._event() if self.on_device else None
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def restart(self) -> None:
+        """The zero of what follows; called at a step's first barrier, on an idle device."""
+        self._base_s = time.perf_counter()
+        self._base = self._event() if self.on_device else None
+
+    def mark(self) -> float | torch.cuda.Event:
+        return self._event() if self.on_device else time.perf_counter()
+
+    def seconds(self, mark: float | torch.cuda.Event) -> float:
+        """Seconds from the last restart to `mark`; a device mark must have been reached."""
+        if isinstance(mark, float):
+            return mark - self._base_s
+        assert self._base is not None
+        return float(self._base.elapsed_time(mark)) / 1e3
+
+    def now_s(self) -> float:
+        """Host seconds since the last restart."""
+        return time.perf_counter() - self._base_s
+
+    def synchronize(self) -> None:
+        if self.on_device:
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Span:
+    """Seconds since the step's first barrier; `microbatch` is null for a whole step's work."""
+
+    name: SpanName
+    microbatch: int | None
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class _Open:
+    name: SpanName
+    microbatch: int | None
+    start: float | torch.cuda.Event
+    end: float | torch.cuda.Event | None = None
+
+
+@dataclass
+class StepTimes:
+    """What one rank measured of one step."""
+
+    wall_s: float
+    cpu_s: float
+    spans: list[Span]
+    layers: dict[str, list[float]]
+    """Forward and backward seconds of each layer, summed over micro-batches."""
+    involuntary_switches: int
+    steal_s: float | None
+
+    def total(self, name: SpanName) -> float:
+        return sum(span.end_s - span.start_s for span in self.spans if span.name == name)
+
+    @property
+    def busy_s(self) -> float:
+        return sum(s.end_s - s.start_s for s in self.spans if s.name != "wait")
+
+
+@dataclass
+class StepTimer:
+    """Collects the spans of one step at a time; one a rank."""
+
+    clock: Clock
+    _open: list[_Open] = field(default_factory=list)
+    _forward: list[tuple[str, object, object]] = field(default_factory=list)
+    _backward: list[tuple[str | None, object]] = field(default_factory=list)
+    _cpu: float = 0.0
+    _switches: int = 0
+    _steal: float | None = None
+
+    def start(self) -> None:
+        self._open.clear()
+        self._forward.clear()
+        self._backward.clear()
+        self._steal = steal_s()
+        self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        self._cpu = time.process_time()
+        self.clock.restart()
+
+    @contextlib.contextmanager
+    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_Open]:
+        opened = _Open(name, microbatch, self.clock.mark())
+        self._open.append(opened)
+        yield opened
+        opened.end = self.clock.mark()
+
+    def split_last_backward(self, at: float | None) -> None:
+        """End the last backward at `at` and call what followed all-reduce: DDP hides it there."""
+        if at is None or not self._open or self._open[-1].name != "backward":
+            return
+        last = self._open[-1]
+        if isinstance(last.end, float) and isinstance(last.start, float) and at < last.end:
+            self._open.append(_Open("allreduce", None, at, last.end))
+            last.end = at
+
+    def layer_forward(self, name: str, start: object, end: object) -> None:
+        self._forward.append((name, start, end))
+
+    def layer_backward(self, name: str | None, at: object) -> None:
+        """The gradient of layer `name`'s output is there; none ends a micro-batch's backward."""
+        self._backward.append((name, at))
+
+    def stop(self) -> StepTimes:
+        """Close the step at its last barrier."""
+        self.clock.synchronize()
+        wall = self.clock.now_s()
+        cpu = time.process_time() - self._cpu
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches
+        steal = steal_s()
+        spans = [
+            Span(o.name, o.microbatch, self.clock.seconds(o.start), self.clock.seconds(o.end))
+            for o in self._open
+            if o.end is not None
+        ]
+        stolen = None if steal is None or self._steal is None else max(0.0, steal - self._steal)
+        return StepTimes(wall, cpu, spans, self._layers(), switches, stolen)
+
+    def _layers(self) -> dict[str, list[float]]:
+        layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for name, start, end in self._forward:
+            layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)  # type: ignore[arg-type]
+        following = self._backward[1:]
+        for (name, at), (_, until) in zip(self._backward, following, strict=False):
+            if name is not None:
+                layers[name][1] += self.clock.seconds(until) - self.clock.seconds(at)  # type: ignore[arg-type]
+        return dict(layers)
+
+
+def steal_s() -> float | None:
+    """Seconds this machine's host took from its CPUs since boot; none where the system is silent.
+
+    Field 8 of the first line of /proc/stat, in clock ticks (proc(5)).
+    """
+    try:
+        with open("/proc/stat", encoding="ascii") as stream:  # noqa: PTH123
+            fields = stream.readline().split()
+        return int(fields[8]) / 100.0
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def peak_rss_mib() -> float:
+    """The most memory this process has held, in MiB (ru_maxrss is in KiB on Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0

@@ -1,0 +1,259 @@
+"""The loop: mini-batch after mini-batch, barrier to barrier, each one recorded and looked at."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gnnhpc.audit import Observations
+from gnnhpc.engines import Engine
+from gnnhpc.errors import GnnhpcError
+from gnnhpc.mesh import Mesh
+from gnnhpc.models.outline import LayerOutline
+from gnnhpc.models.stage import Stage
+from gnnhpc.recorder import Recorder
+from gnnhpc.records import Phase, SpanRecord, StepRecord
+from gnnhpc.spec import Experiment
+from gnnhpc.timing import StepTimer, StepTimes, peak_rss_mib
+from gnnhpc.workload import Batch, Workload
+
+
+class NotFiniteError(GnnhpcError):
+    """The loss is no number any more; nothing measured after it would mean anything."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """All ranks agreed to stop after a training step; `step` is the next one to do."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped before training step {step}")
+        self.step = step
+
+
+@dataclass
+class Progress:
+    """Where the loop stands, for whoever has to tell: failures, the log, the watchdog."""
+
+    phase: Phase = "train"
+    step: int = 0
+    beats: int = 0
+
+
+@dataclass
+class Trainer:
+    """Runs one cell's steps on one rank.
+
+    `stop_asked` says whether this rank was told to stop; `after_step(next_step)` may checkpoint;
+    `report(line)` tells a person.
+    """
+
+    experiment: Experiment
+    outlines: tuple[LayerOutline, ...]
+    mesh: Mesh
+    stage: Stage
+    engine: Engine
+    workload: Workload
+    optimizer: torch.optim.Optimizer | None
+    timer: StepTimer
+    recorder: Recorder
+    observations: Observations
+    stop_asked: Callable[[], bool]
+    after_step: Callable[[int], None]
+    report: Callable[[StepRecord], None]
+    progress: Progress = field(default_factory=Progress)
+    final: dict[str, float] = field(default_factory=dict)
+    tested: int = 0
+    _origin_s: float = field(default_factory=time.perf_counter)
+
+    def run(self, start: int = 0) -> None:
+        """Train from step `start` to the end, evaluating on the way as the experiment says.
+
+        Raises NotFiniteError for a loss that is no number, Stopped when asked to stop.
+        """
+        total = self.experiment.train_steps
+        every = self.experiment.test_every or total
+        self.stage.train()
+        with self.workload.open("train", start, total) as batches:
+            for step, batch in zip(range(start, total), batches, strict=True):
+                stop = self._train_step(step, batch)
+                done = step + 1
+                if done % every == 0 or done == total:
+                    self._evaluate()
+                if stop and done < total:
+                    raise Stopped(done)
+                self.after_step(done)
+
+    def _train_step(self, step: int, batch: Batch) -> bool:
+        self.progress.phase, self.progress.step = "train", step
+        for context in self.workload.contexts:
+            context.step = step
+        mesh, timer = self.mesh, self.timer
+        mesh.barrier()
+        timer.start()
+        started = time.perf_counter()
+        if self.optimizer is not None:
+            with timer.span("optimizer"):
+                self.optimizer.zero_grad(set_to_none=False)
+        outputs = self.engine.train_step(batch.inputs, batch.targets)
+        self.stage.end_minibatch()
+        if self.optimizer is not None:
+            with timer.span("optimizer"):
+                self.optimizer.step()
+        timer.clock.synchronize()
+        mesh.barrier()
+        times = timer.stop()
+        self.observations.saw(batch, self._gradient_norm())
+        return self._close(step, batch, "train", started, times, outputs)
+
+    def _evaluate(self) -> None:
+        self.stage.eval()
+        self._share_running_statistics()
+        with self.workload.open("test", 0, self.experiment.test_steps) as batches:
+            for batch in batches:
+                step = self.tested
+                self.progress.phase, self.progress.step = "test", step
+                self.mesh.barrier()
+                self.timer.start()
+                started = time.perf_counter()
+                outputs = self.engine.evaluate(batch.inputs)
+                self.timer.clock.synchronize()
+                self.mesh.barrier()
+                times = self.timer.stop()
+                self._close(step, batch, "test", started, times, outputs)
+                self.tested += 1
+        self.stage.train()
+
+    def _close(
+        self,
+        step: int,
+        batch: Batch,
+        phase: Phase,
+        started: float,
+        times: StepTimes,
+        outputs: object,
+    ) -> bool:
+        """After the last barrier: exchange what was seen, write the record, say whether to stop."""
+        metrics = self._exchange(phase, batch, outputs)
+        loss = metrics.pop("loss")
+        stop = bool(metrics.pop("stop"))
+        grad_norm = self.observations.grad_norm if phase == "train" else None
+        record = StepRecord(
+            phase=phase,
+            step=step,
+            epoch=batch.epoch,
+            warmup=step < self.experiment.warmup_steps,
+            start_s=started - self._origin_s,
+            wall_s=times.wall_s,
+            cpu_s=times.cpu_s,
+            forward_s=times.total("forward"),
+            backward_s=times.total("backward"),
+            allreduce_s=times.total("allreduce"),
+            optimizer_s=times.total("optimizer"),
+            wait_s=max(0.0, times.wall_s - times.busy_s),
+            data_s=batch.waited_s,
+            samples=batch.samples,
+            loss=loss if self.mesh.is_last and math.isfinite(loss) else None,
+            metrics=metrics if self.mesh.is_last else {},
+            groups=self._groups(times),
+            peak_rss_mib=peak_rss_mib(),
+            peak_device_mib=self._peak_device_mib(),
+            involuntary_switches=times.involuntary_switches,
+            steal_s=times.steal_s,
+            grad_norm=grad_norm,
+        )
+        self.recorder.write(record, *self._spans(phase, step, times))
+        self.observations.timed(record, times)
+        self.progress.beats += 1
+        if not math.isfinite(loss):
+            raise NotFiniteError(f"the {phase} loss of step {step} is {loss}")
+        self.final[f"{phase}_loss"] = loss
+        for name, value in metrics.items():
+            self.final[name if name.startswith(("val_", "test_")) else f"{phase}_{name}"] = value
+        self.report(record)
+        return stop
+
+    def _exchange(self, phase: Phase, batch: Batch, outputs: object) -> dict[str, float]:
+        """Add up over replicas what the last stages know, and compare what should be equal."""
+        names = self.workload.metrics(phase)
+        values = torch.zeros(len(names) * 2 + 3, dtype=torch.float64)
+        if self.mesh.is_last:
+            assert isinstance(outputs, list | tuple)
+            stacked = torch.cat(list(outputs))
+            tally = self.workload.tally(phase, stacked, batch)
+            values[: 2 * len(names)] = torch.tensor([part for n in names for part in tally[n]])
+        values[-3] = float(self.stop_asked())
+        values[-2] = float(batch.checksum)
+        values[-1] = self.observations.grad_norm or 0.0
+        everyone = self.mesh.gather(values)
+        self.observations.compare(everyone[:, -2], everyone[:, -1] if phase == "train" else None)
+        sums = everyone[:, : 2 * len(names)].sum(0)
+        metrics = {
+            name: float(sums[2 * i] / sums[2 * i + 1])
+            for i, name in enumerate(names)
+            if name == "loss" or sums[2 * i + 1] > 0
+        }
+        metrics["stop"] = float(everyone[:, -3].max())
+        return metrics
+
+    def _gradient_norm(self) -> float | None:
+        gradients = [p.grad for p in self.stage.parameters() if p.grad is not None]
+        if not gradients:
+            return None
+        return float(torch.nn.utils.get_total_norm(gradients))
+
+    def _share_running_statistics(self) -> None:
+        """Average BatchNorm's running statistics over replicas, so that all evaluate one model."""
+        group = self.mesh.replicas
+        if group is None:
+            return
+        buffers = [
+            buffer
+            for name, buffer in self.stage.named_buffers()
+            if name.endswith(("running_mean", "running_var"))
+        ]
+        if not buffers:
+            return
+        flat: Tensor = torch.cat([b.flatten() for b in buffers]) / self.mesh.layout.replicas
+        dist.all_reduce(flat, group=group)
+        for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+            buffer.copy_(part.view_as(buffer))
+
+    def _groups(self, times: StepTimes) -> dict[str, list[float]]:
+        groups: dict[str, list[float]] = {}
+        for layer in self.stage.outlines:
+            forward, backward = times.layers.get(layer.name, (0.0, 0.0))
+            total = groups.setdefault(layer.group, [0.0, 0.0])
+            total[0] += forward
+            total[1] += backward
+        return {name: [round(s, 9) for s in seconds] for name, seconds in groups.items()}
+
+    def _spans(self, phase: Phase, step: int, times: StepTimes) -> list[SpanRecord]:
+        if not self.experiment.spans:
+            return []
+        return [
+            SpanRecord(phase, step, s.name, s.microbatch, s.start_s, s.end_s) for s in times.spans
+        ]
+
+    def _peak_device_mib(self) -> float | None:
+        if self.mesh.device.type != "cuda":
+            return None
+        return torch.cuda.max_memory_allocated(self.mesh.device) / 2**20
+
+
+def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:
+    """None for a stage that has nothing to learn (a cut may leave one only dropout)."""
+    parameters = list(stage.parameters())
+    if not parameters:
+        return None
+    options = experiment.optimizer
+    if options.name == "sgd":
+        return torch.optim.SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
+    return torch.optim.Adam(
+        parameters, lr=options.lr, weight_decay=options.weight_decay, fused=True
+    )
