@@ -67,7 +67,7 @@ def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluste
     code = (
         "import os, sys, time; from pathlib import Path; from tests.cluster import slurm\n"
         "cluster = slurm.start(Path(sys.argv[1]), owner=os.getpid())\n"
-        "cluster.run('sbatch', '-N2', '--wrap', 'srun sleep 600')\n"
+        "cluster.run('sbatch', '-N2', '-o', '/dev/null', '--wrap', 'srun sleep 600')\n"
         "print('started', flush=True); time.sleep(600)\n"
     )
     with subprocess.Popen(
