@@ -1,0 +1,214 @@
+"""Bootstrap intervals of means, medians and ratios of step times. Pure functions of arrays.
+
+Step times are not independent draws: neighbouring steps share a machine's mood, and steps of one
+run share its placement. So intervals come from a two-level bootstrap: runs (repeats) are drawn
+whole, and within a run steps are drawn in blocks as long as their correlation asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Values = NDArray[np.float64]
+RESAMPLES = 1_000
+_SMALLEST_BANK = 100
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the bootstrap interval around it; bounds are none where one value is all."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def excludes(self, other: float) -> bool:
+        """Whether `other` lies outside; never so without an interval."""
+        return self.low is not None and self.high is not None and not self.low <= other <= self.high
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def clean(values: ArrayLike) -> Values:
+    """One flat series of the finite values."""
+    array = np.asarray(values, dtype=np.float64).ravel()
+    return array[np.isfinite(array)]
+
+
+def block_length(values: ArrayLike) -> int:
+    """Steps that must be drawn together for their correlation to survive; 1 for independent ones.
+
+    Politis and White 2004 (Econometric Reviews 23:53) for the circular block bootstrap, with the
+    correction of Patton, Politis and White 2009 (28:372); at most a third of the series.
+    """
+    x = clean(values)
+    n = x.size
+    if n < 9 or np.ptp(x) == 0.0:
+        return 1
+    x = x - x.mean()
+    run = max(5, math.ceil(math.sqrt(math.log10(n))))
+    lags = min(math.ceil(math.sqrt(n)) + run, n - 1)
+    covariance = np.array([x[: n - k] @ x[k:] for k in range(lags + 1)]) / n
+    small = np.abs(covariance[1:] / covariance[0]) < 2.0 * math.sqrt(math.log10(n) / n)
+    last = _first_quiet(small, run)
+    reach = min(2 * last, lags)
+    if reach == 0:
+        return 1
+    k = np.arange(-reach, reach + 1)
+    window = np.clip(2.0 * (1.0 - np.abs(k) / reach), 0.0, 1.0)
+    two_sided = covariance[np.abs(k)]
+    spectrum = float(window @ two_sided)
+    slope = float(window @ (np.abs(k) * two_sided))
+    if spectrum <= 0.0:
+        return 1
+    length = (2.0 * slope**2 / (4.0 / 3.0 * spectrum**2)) ** (1.0 / 3.0) * n ** (1.0 / 3.0)
+    return int(np.clip(math.ceil(length), 1, n // 3))
+
+
+def _first_quiet(small: NDArray[np.bool_], run: int) -> int:
+    """The last lag that matters: after it, `run` correlations in a row are negligible."""
+    streak = 0
+    for lag, quiet in enumerate(small, 1):
+        streak = streak + 1 if quiet else 0
+        if streak == run:
+            return lag - run
+    significant = np.flatnonzero(~small)
+    return int(significant[-1]) + 1 if significant.size else 0
+
+
+def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: int = 0) -> Values:
+    """`draws` bootstrap means over all steps of `runs`; empty for no values.
+
+    Runs are drawn whole, then blocks of steps within each. At both levels one fewer is drawn than
+    there are, which makes the variance unbiased (Rao and Wu 1988, JASA 83:231): that matters for
+    the two or three repeats of a cluster's queue. With one run there is no telling how runs
+    differ, and the interval covers its steps only.
+    """
+    series = [run for run in map(clean, runs) if run.size]
+    if not series:
+        return np.empty(0)
+    rng = np.random.default_rng(seed)
+    if len(series) == 1:
+        return _bank_of_means(series[0], draws, rng)
+    size = max(_SMALLEST_BANK, draws // len(series))
+    banks = np.stack([_bank_of_means(run, size, rng) for run in series])
+    steps = np.array([run.size for run in series], dtype=np.float64)
+    drawn = rng.integers(0, len(series), size=(draws, len(series) - 1))
+    weights = steps[drawn]
+    picked = banks[drawn, rng.integers(0, size, size=drawn.shape)]
+    means: Values = (picked * weights).sum(axis=1) / weights.sum(axis=1)
+    return means
+
+
+def _bank_of_means(run: Values, size: int, rng: np.random.Generator) -> Values:
+    """Means of `size` circular block resamples of one run."""
+    length = block_length(run)
+    wrapped = np.concatenate([run, run[: length - 1]])
+    sums = np.convolve(wrapped, np.ones(length), mode="valid")
+    blocks = max(1, math.ceil(run.size / length) - 1)
+    starts = rng.integers(0, run.size, size=(size, blocks))
+    bank: Values = sums[starts].sum(axis=1) / (blocks * length)
+    return bank
+
+
+def resample_medians(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: int = 0) -> Values:
+    """`draws` bootstrap medians over all steps of `runs`, drawn as for means; empty for none.
+
+    The share of steps below the median is resampled and read off the steps' own quantiles
+    (Woodruff 1952, JASA 47:635): the median under the same two-level draws, without sorting each.
+    """
+    series = [run for run in map(clean, runs) if run.size]
+    if not series:
+        return np.empty(0)
+    pooled = np.concatenate(series)
+    median = np.median(pooled)
+    below = [0.5 - np.sign(run - median) / 2.0 for run in series]
+    shares = resample_means(below, draws=draws, seed=seed)
+    medians: Values = np.quantile(pooled, np.clip(1.0 - shares, 0.0, 1.0))
+    return medians
+
+
+def interval(value: float, resamples: Values, confidence: float = CONFIDENCE) -> Interval:
+    """The percentile interval of `resamples` around `value`; no bounds without resamples.
+
+    Percentile, not BCa: BCa's acceleration is a jackknife over exchangeable observations, and of
+    two or three repeats there are two or three.
+    """
+    finite = resamples[np.isfinite(resamples)]
+    if not finite.size or not math.isfinite(value):
+        return Interval(value, None, None)
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(finite, [tail, 1.0 - tail])
+    return Interval(value, float(min(low, value)), float(max(high, value)))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Step times of the runs (repeats) of one thing, seconds; resampled once and kept.
+
+    Two samples that are compared need different seeds: the same draws on both sides would pretend
+    that their noise is shared. They are drawn independently, which is wide rather than narrow
+    where repeats were interleaved and share the machine's mood.
+    """
+
+    runs: Sequence[ArrayLike]
+    seed: int = 0
+
+    @cached_property
+    def values(self) -> Values:
+        series = [clean(run) for run in self.runs]
+        return np.concatenate(series) if series else np.empty(0)
+
+    @cached_property
+    def _means(self) -> Values:
+        return resample_means(self.runs, seed=self.seed) if self.values.size > 1 else np.empty(0)
+
+    @cached_property
+    def _medians(self) -> Values:
+        return resample_medians(self.runs, seed=self.seed) if self.values.size > 1 else np.empty(0)
+
+    @property
+    def mean(self) -> Interval:
+        """The mean over all steps; no bounds for fewer than two."""
+        return interval(float(self.values.mean()) if self.values.size else math.nan, self._means)
+
+    @property
+    def median(self) -> Interval:
+        """The median over all steps; no bounds for fewer than two."""
+        value = float(np.median(self.values)) if self.values.size else math.nan
+        return interval(value, self._medians)
+
+    def mean_over(self, other: Sample, factor: float = 1.0) -> Interval:
+        """`factor` times this mean over the other's, as for a speedup of throughputs."""
+        return _ratio(self.mean, self._means, other.mean, other._means, factor)
+
+    def median_over(self, other: Sample, factor: float = 1.0) -> Interval:
+        """`factor` times this median over the other's."""
+        return _ratio(self.median, self._medians, other.median, other._medians, factor)
+
+
+def _ratio(
+    top: Interval, top_draws: Values, bottom: Interval, bottom_draws: Values, factor: float
+) -> Interval:
+    if not top_draws.size or not bottom_draws.size:
+        return Interval(factor * top.value / bottom.value, None, None)
+    return interval(factor * top.value / bottom.value, factor * top_draws / bottom_draws)
+
+
+def compare_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
+    """A ratio in words, which say so when the effect is smaller than its interval."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3g} times, one measurement: no interval"
+    span = f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+    if not ratio.excludes(1.0):
+        return f"no difference shown: {span} contains 1"
+    return f"{more if ratio.value > 1.0 else less}: {span}"
