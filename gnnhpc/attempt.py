@@ -26,9 +26,9 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
 
 
-def leave_failure(attempt: AttemptPaths, failure: Failure) -> None:
-    """Write one rank's own failure, once; a later one of the same rank is a consequence."""
-    path = attempt.failure(failure.rank)
+def leave_failure(attempt: AttemptPaths, failure: Failure, by: int) -> None:
+    """Write what rank `by` says of a failure, once; what it says later is a consequence."""
+    path = attempt.failure(by)
     if not path.exists():
         write_atomically(path, json.dumps(asdict(failure)) + "\n")
 

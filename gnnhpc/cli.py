@@ -82,6 +82,45 @@ def run(
     sys.exit(command())
 
 
+@app.command(
+    epilog="Exit status 1 when a difference is above tolerance. Under srun or torchrun with as "
+    "many tasks as the layout has ranks it runs in place; otherwise it starts the ranks here. "
+    "Example: python -m gnnhpc verify --model gat --layout dp2-pp2 --microbatches 3"
+)
+def verify(
+    model: Model = None,
+    data: Data = None,
+    layout: LayoutName = "pp2",
+    microbatches: Microbatches = 4,
+    settings: Settings = None,
+    cell: CellFile = None,
+    manifest: Annotated[
+        Path | None, typer.Option("--all", help="verify each distinct cell of this manifest")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="training steps before parameters")] = 3,
+    float64: Annotated[bool, typer.Option(help="compute in float64, to 1e-10")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Compare loss, every gradient and the trained parameters with the sequential twin."""
+
+    @report_errors
+    def command() -> int:
+        from gnnhpc.by_hand import cell_from_flags, read_cell
+        from gnnhpc.errors import InputError
+        from gnnhpc.verify_command import verify_cells, verify_manifest
+
+        if manifest is not None:
+            return verify_manifest(manifest, steps, float64=float64)
+        if cell is not None:
+            return verify_cells([read_cell(cell, data_root)], steps, float64=float64)
+        if model is None:
+            raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
+        flags = _flags(model, data, layout, microbatches, settings)
+        return verify_cells([cell_from_flags(flags, data_root)], steps, float64=float64)
+
+    sys.exit(command())
+
+
 def _flags(
     model: str | None,
     data: str | None,

@@ -60,7 +60,7 @@ class Verdict:
 
     @property
     def worst(self) -> float:
-        """The largest relative difference of any layer's gradient; infinite for what is no number."""
+        """The largest relative difference of any layer's gradient; infinite where it is no number."""
         values = [d.relative for d in self.gradients]
         return max((v if math.isfinite(v) else math.inf for v in values), default=0.0)
 

@@ -33,6 +33,8 @@ class Mesh:
     """The ranks that hold this stage, one a replica."""
     control: dist.ProcessGroup | None = None
     """All ranks, on CPU: barriers and what travels with them."""
+    store: Any = None
+    """A connection of its own to the store all ranks met at (torch gives it no public type)."""
     door: Doorkeeper | None = None
     """Rank 0's answer to those who look for the store."""
 
@@ -110,7 +112,17 @@ def join(environment: Environment, layout: Layout, device: torch.device) -> Mesh
             if stage == layout.stage_of(environment.rank):
                 replicas = group
     control = dist.new_group(backend="gloo", timeout=timeout)
-    return Mesh(layout, environment.rank, device, forward, backward, replicas, control, door)
+    return Mesh(
+        layout=layout,
+        rank=environment.rank,
+        device=device,
+        forward=forward,
+        backward=backward,
+        replicas=replicas,
+        control=control,
+        store=store.clone(),
+        door=door,
+    )
 
 
 def _store(environment: Environment) -> tuple[Any, Doorkeeper | None]:

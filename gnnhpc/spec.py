@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from gnnhpc.datasets import CIFAR10, GRAPHS, Facts
 from gnnhpc.errors import InputError
@@ -161,8 +162,8 @@ class Experiment(Strict):
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: Literal["gpipe", "1f1b"] = "gpipe"
-    engine: Literal["pipelining"] = "pipelining"
-    """How stages are run when there are several; one stage always runs in its own process."""
+    engine: Literal["pipelining", "native"] = "pipelining"
+    """What runs several stages: torch.distributed.pipelining, or our own loop over the schedule."""
     batch_size: Positive | None = None
     """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
     train_steps: Positive = 10
@@ -189,8 +190,6 @@ class Experiment(Strict):
     """Write a span for each micro-batch, for the timeline."""
     checkpoint_every: Positive | None = None
     """Training steps between checkpoints; none checkpoints on a signal only."""
-    timeout_s: Annotated[float, Field(gt=0)] = 25.0
-    """Seconds after which a collective that hangs fails the cell."""
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -260,17 +259,78 @@ class Experiment(Strict):
 
 def explain(error: ValidationError, where: object) -> InputError:
     """The first complaint of pydantic as one line: file, key, what was found, what is allowed."""
-    first = error.errors()[0]
-    location = [str(part) for part in first["loc"] if not _is_tag(part)]
-    key = ".".join(location) or None
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    key = _key(first)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        return InputError(where, key, None, None) if not message else _as_line(where, key, message)
+        return _as_line(where, key, message)
     if first["type"] == "extra_forbidden":
-        return InputError(where, key, "an unknown key", "the keys of --help and README")
+        allowed = _keys_beside(first["loc"]) if error.title == Experiment.__name__ else None
+        return InputError(where, key, "an unknown key", allowed or "the documented keys")
     if first["type"] == "missing":
         return InputError(where, key, "nothing", "a value, this key is required")
-    return InputError(where, key, repr(first.get("input")), message)
+    # Each choice of a union complains for itself: what any of them allows is allowed.
+    choices = [_allowed(other) for other in complaints if _key(other) == key]
+    allowed = " or ".join(dict.fromkeys(choices))
+    if first["type"].startswith("union_tag"):
+        found = first["ctx"].get("tag")
+        key = f"{key}.name" if key else "name"
+        return InputError(where, key, repr(found) if found else "nothing", allowed)
+    return InputError(where, key, _short(first["input"]), allowed)
+
+
+# Of pydantic's kinds of complaint: what would have been right, with its context filled in.
+_RIGHT = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_too_short": "text of at least {min_length} character",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "too_short": "at least {min_length} of them",
+    "union_tag_invalid": "{expected_tags}",
+    "union_tag_not_found": "the name of one",
+}
+
+
+def _allowed(complaint: ErrorDetails) -> str:
+    right = _RIGHT.get(complaint["type"])
+    return right.format(**complaint.get("ctx", {})) if right else complaint["msg"]
+
+
+def _key(complaint: ErrorDetails) -> str | None:
+    return ".".join(str(part) for part in complaint["loc"] if not _is_tag(part)) or None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return "nothing" if value is None else text if len(text) <= 80 else text[:77] + "..."
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> str | None:
+    """The keys of an experiment that may stand where `location` ends."""
+    known: type[BaseModel] = Experiment
+    named = {"optimizer": OptimizerConfig, "vig": VigConfig, "gat": GatConfig}
+    named |= {"cifar10": Cifar10, "synthetic-cifar10": SyntheticCifar10}
+    named |= {"synthetic-citation": SyntheticCitation} | dict.fromkeys(GRAPHS, CitationGraph)
+    for part in location[:-1]:
+        known = named.get(str(part), known)
+    return ", ".join(sorted(known.model_fields))
 
 
 def _as_line(where: object, key: str | None, message: str) -> InputError:
@@ -283,4 +343,5 @@ def _as_line(where: object, key: str | None, message: str) -> InputError:
 
 def _is_tag(part: int | str) -> bool:
     names = {"vig", "gat", "cifar10", "synthetic-cifar10", "synthetic-citation", *GRAPHS}
-    return isinstance(part, str) and part in names
+    # A union of plain types names its choices, such as literal['cost','profile'].
+    return isinstance(part, str) and (part in names or "[" in part)

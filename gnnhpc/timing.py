@@ -96,6 +96,9 @@ class StepTimer:
     """Collects the spans of one step at a time; one a rank."""
 
     clock: Clock
+    work: int = 0
+    """Spans begun and ended since the start: what the watchdog sees move."""
+    doing: str = "starting"
     _open: list[_Open] = field(default_factory=list)
     _forward: list[tuple[str, object, object]] = field(default_factory=list)
     _backward: list[tuple[str | None, object]] = field(default_factory=list)
@@ -116,8 +119,12 @@ class StepTimer:
     def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_Open]:
         opened = _Open(name, microbatch, self.clock.mark())
         self._open.append(opened)
+        self.work += 1
+        self.doing = name if microbatch is None else f"{name} of micro-batch {microbatch}"
         yield opened
         opened.end = self.clock.mark()
+        self.work += 1
+        self.doing = "waiting for the other ranks"
 
     def split_last_backward(self, at: float | None) -> None:
         """End the last backward at `at` and call what followed all-reduce: DDP hides it there."""

@@ -63,9 +63,9 @@ class Trainer:
     timer: StepTimer
     recorder: Recorder
     observations: Observations
-    stop_asked: Callable[[], bool]
-    after_step: Callable[[int], None]
-    report: Callable[[StepRecord], None]
+    stop_asked: Callable[[], bool] = lambda: False
+    after_step: Callable[[int], None] = lambda next_step: None
+    report: Callable[[StepRecord], None] = lambda record: None
     progress: Progress = field(default_factory=Progress)
     final: dict[str, float] = field(default_factory=dict)
     tested: int = 0

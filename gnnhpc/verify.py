@@ -82,9 +82,7 @@ def verify_rank(
     return verdict
 
 
-def _twin(
-    experiment: Experiment, device: torch.device, root: Path | None, steps: int
-) -> Observed:
+def _twin(experiment: Experiment, device: torch.device, root: Path | None, steps: int) -> Observed:
     twin = twin_of(experiment)
     mesh = Mesh(Layout(), 0, device)
     parts = assemble(twin, mesh, root)

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gnnhpc.attempt import conclude, first_cause, leave_failure, one_line, utc_now
+from gnnhpc.attempt import conclude, utc_now
 from gnnhpc.environment import Environment, check_world_size, read_environment
 from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.manifest import Cell, find_cell
+from gnnhpc.outcome import Outcome
 from gnnhpc.paths import AttemptPaths, RunPaths
-from gnnhpc.provenance import (
-    code_digest,
-    command_line,
-    git_commit,
-    machine,
-    seconds_since_process_start,
-    versions,
-)
-from gnnhpc.records import Failure, Header, Result
+from gnnhpc.provenance import code_digest, cpu_model, seconds_since_process_start, versions
+from gnnhpc.records import EventRecord, Header
+from gnnhpc.requeue import requeue_if_asked
+from gnnhpc.resume import Origin, find_origin
 from gnnhpc.signals import Signals, listening
 
 if TYPE_CHECKING:
     from gnnhpc.assemble import Parts
     from gnnhpc.mesh import Mesh
-    from gnnhpc.train import Progress, Trainer
+    from gnnhpc.recorder import Recorder
+    from gnnhpc.train import Trainer
 
 
 def run_cell(manifest: Path, array: str, index: int) -> int:
-    """Run the cell that an array task means, as the rank this process is; an exit status."""
+    """Run the cell that an array task means, as the rank this process is; an exit status.
+
+    Raises InputError for a manifest, index, environment or world size that does not fit.
+    """
     cell = find_cell(manifest, array, index)
     return Worker(cell, RunPaths(manifest.resolve().parent)).run()
 
@@ -47,22 +48,24 @@ class Worker:
     environment: Environment = field(default_factory=read_environment)
     started_at: str = field(default_factory=utc_now)
     startup_s: dict[str, float] = field(default_factory=dict)
-    attempt: AttemptPaths | None = None
-    hosts: list[str] = field(default_factory=list)
-    progress: Progress | None = None
-    _concluding: threading.Lock = field(default_factory=threading.Lock)
+    origin: Origin | None = None
+    """The checkpoint this attempt goes on from."""
+    outcome: Outcome = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outcome = Outcome(self.cell, self.environment, self.started_at, self.startup_s)
 
     def run(self) -> int:
-        """Raises nothing a user could mend: such errors are told in one line, with their status."""
+        """Errors of this cell are told in one line and left in the attempt, never raised."""
         check_world_size(self.environment, self.cell.experiment.layout)
-        with listening(self._ended) as signals:
+        with listening(self.outcome.ended_by) as signals:
             try:
                 return self._run(signals)
             except InputError as error:
-                self._fail(error)
+                self.outcome.fail(error)
                 return EXIT_INPUT
             except Exception as error:
-                self._fail(error)
+                self.outcome.fail(error)
                 if not isinstance(error, GnnhpcError):
                     import traceback
 
@@ -71,20 +74,18 @@ class Worker:
 
     def _run(self, signals: Signals) -> int:
         if self.environment.rank == 0:
-            self.attempt = self.run_paths.cell(self.cell.id).claim_attempt()
+            cell_paths = self.run_paths.cell(self.cell.id)
+            self.outcome.attempt = cell_paths.claim_attempt()
+            self.origin = find_origin(cell_paths, self.outcome.attempt)
         self.startup_s["before"] = seconds_since_process_start()
         mesh = self._join()
+        parts = self._assemble(mesh)
+        status = self._train(mesh, parts, signals)
         from gnnhpc.mesh import leave
 
-        parts = self._assemble(mesh)
-        trainer = self._train(mesh, parts, signals)
-        result = self._result(mesh, parts, trainer)
-        if result is not None and self.attempt is not None:
-            conclude(self.attempt, result)
-            self._say(f"{self.cell.id}: done, {len(result.flags)} flags {result.flags}")
         mesh.barrier()
         leave(mesh)
-        return EXIT_DONE
+        return status
 
     def _join(self) -> Mesh:
         """Import torch, meet the other ranks, agree on attempt, code and cell."""
@@ -99,17 +100,20 @@ class Worker:
         with self._phase("rendezvous"):
             device = choose_device(self.cell.experiment, self.environment)
             mesh = join(self.environment, self.cell.experiment.layout, device)
+            attempt = self.outcome.attempt
             known = mesh.share(
                 {
-                    "attempt": self.attempt.number if self.attempt else None,
+                    "attempt": attempt.number if attempt else None,
+                    "origin": self.origin,
                     "code": code_digest(),
                     "cell": self.cell.id,
                     "host": self.environment.host,
                 }
             )
-        self.hosts = [entry["host"] for entry in known]
-        self.attempt = self.run_paths.cell(self.cell.id).attempt(known[0]["attempt"])
-        self._redirect()
+        self.outcome.hosts = [entry["host"] for entry in known]
+        self.origin = known[0]["origin"]
+        self.outcome.attempt = self.run_paths.cell(self.cell.id).attempt(known[0]["attempt"])
+        self._redirect(self.outcome.attempt)
         for rank, entry in enumerate(known):
             for what in ("code", "cell"):
                 if entry[what] != known[0][what]:
@@ -125,194 +129,172 @@ class Worker:
 
         with self._phase("build"):
             parts = assemble(self.cell.experiment, mesh, data_root(self.cell.data_root))
+            self.outcome.balance = [len(part) for part in parts.planned]
             mesh.barrier()
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 
-    def _train(self, mesh: Mesh, parts: Parts, signals: Signals) -> Trainer:
-        from gnnhpc.audit import Observations
+    def _train(self, mesh: Mesh, parts: Parts, signals: Signals) -> int:
+        """Train and test, recording; then judge and conclude, or leave a checkpoint and go."""
         from gnnhpc.recorder import Recorder
         from gnnhpc.report_progress import progress_reporter
+        from gnnhpc.train import Stopped
+        from gnnhpc.watchdog import watching
+
+        attempt = self.outcome.attempt
+        assert attempt is not None
+        start = self.origin.step if self.origin else 0
+        with (
+            Recorder(attempt.records(mesh.rank), self._header(mesh, parts)) as recorder,
+            progress_reporter(self.cell.experiment, mesh.rank, start) as report,
+            watching(mesh, parts.timer, self.outcome.hung),
+        ):
+            trainer = self._trainer(mesh, parts, recorder)
+            trainer.stop_asked = signals.asked
+            trainer.report = report
+            self.outcome.progress = trainer.progress
+            try:
+                trainer.run(start)
+            except Stopped as stopped:
+                self._save(mesh, parts, trainer, stopped.step)
+                self._conclude_interrupted(mesh, trainer, signals, stopped.step)
+                return EXIT_FAILED
+            self._conclude_done(mesh, parts, trainer)
+        return EXIT_DONE
+
+    def _trainer(self, mesh: Mesh, parts: Parts, recorder: Recorder) -> Trainer:
+        from gnnhpc.audit import Observations
+        from gnnhpc.checkpoint import load
         from gnnhpc.train import Trainer, build_optimizer
 
-        assert self.attempt is not None
         experiment = self.cell.experiment
-        observations = Observations(mesh.layout, mesh.rank, parts.workload.total_samples)
-        with (
-            Recorder(self.attempt.records(mesh.rank), self._header(mesh, parts)) as recorder,
-            progress_reporter(experiment, mesh.rank) as report,
-        ):
-            trainer = Trainer(
-                experiment=experiment,
-                outlines=parts.outlines,
-                mesh=mesh,
-                stage=parts.stage,
-                engine=parts.engine,
-                workload=parts.workload,
-                optimizer=build_optimizer(experiment, parts.stage),
-                timer=parts.timer,
-                recorder=recorder,
-                observations=observations,
-                stop_asked=signals.asked,
-                after_step=lambda step: None,
-                report=report,
-            )
-            self.progress = trainer.progress
-            trainer.run()
+        trainer = Trainer(
+            experiment=experiment,
+            outlines=parts.outlines,
+            mesh=mesh,
+            stage=parts.stage,
+            engine=parts.engine,
+            workload=parts.workload,
+            optimizer=build_optimizer(experiment, parts.stage),
+            timer=parts.timer,
+            recorder=recorder,
+            observations=Observations(mesh.layout, mesh.rank, parts.workload.total_samples),
+        )
+        every = experiment.checkpoint_every
+        if every:
+
+            def checkpoint(done: int) -> None:
+                if done % every == 0 and done < experiment.train_steps:
+                    self._save(mesh, parts, trainer, done)
+
+            trainer.after_step = checkpoint
+        if self.origin is not None:
+            load(self.origin.path, mesh, parts.stage, trainer.optimizer)
+            trainer.tested = self.origin.tested
+            recorder.write(EventRecord("resumed", 0.0, self.origin.describe()))
         return trainer
+
+    def _save(self, mesh: Mesh, parts: Parts, trainer: Trainer, step: int) -> None:
+        from gnnhpc.checkpoint import save
+
+        assert self.outcome.attempt is not None
+        began = time.perf_counter()
+        save(
+            self.outcome.attempt,
+            mesh,
+            parts.stage,
+            trainer.optimizer,
+            cell=self.cell.id,
+            step=step,
+            tested=trainer.tested,
+        )
+        seconds = time.perf_counter() - began
+        trainer.recorder.write(EventRecord("checkpoint", seconds, {"step": step}))
+
+    def _conclude_done(self, mesh: Mesh, parts: Parts, trainer: Trainer) -> None:
+        """Gather every rank's findings; rank 0 judges them and writes the result."""
+        from gnnhpc.audit import gather_findings, judge
+
+        findings = gather_findings(mesh, parts, trainer.observations, self.environment)
+        if mesh.rank != 0:
+            return
+        graph = parts.workload.graph_facts()
+        firsts = [f for f in findings if mesh.layout.stage_of(f.rank) == 0]
+        result = replace(
+            self.outcome.result("done"),
+            train_steps=self.cell.experiment.train_steps,
+            test_steps=trainer.tested,
+            samples_per_step=sum(f.samples for f in firsts),
+            final=trainer.final,
+            graph=graph,
+            audit=judge(findings, parts.outlines, mesh.layout, parts.planned, graph),
+            resumed_from=self.origin.describe() if self.origin else None,
+        )
+        self._conclude(result.flags, conclude(self.outcome.known_attempt, result))
+
+    def _conclude(self, flags: list[str], first: bool) -> None:
+        flagged = f", flagged {', '.join(flags)}" if flags else ""
+        if first:
+            print(f"{self.cell.id}: done{flagged}", flush=True)
+
+    def _conclude_interrupted(
+        self, mesh: Mesh, trainer: Trainer, signals: Signals, step: int
+    ) -> None:
+        if mesh.rank != 0:
+            return
+        received = signals.received or "a signal on another rank"
+        result = replace(
+            self.outcome.result("interrupted"),
+            train_steps=step,
+            test_steps=trainer.tested,
+            resumed_from=self.origin.describe() if self.origin else None,
+        )
+        conclude(self.outcome.known_attempt, result)
+        print(f"{self.cell.id}: stopped by {received} before training step {step}", flush=True)
+        requeue_if_asked(self.environment, signals.received)
 
     def _header(self, mesh: Mesh, parts: Parts) -> Header:
         import torch
 
-        env = self.environment
-        assert self.attempt is not None
         return Header(
             cell=self.cell.id,
-            attempt=self.attempt.number,
+            attempt=self.outcome.known_attempt.number,
             rank=mesh.rank,
             replica=mesh.replica,
             stage=mesh.stage,
             world_size=mesh.layout.world_size,
-            host=env.host,
+            host=self.environment.host,
             pid=os.getpid(),
-            cpu_model=machine()["cpu_model"],
+            cpu_model=cpu_model(),
             cpus=len(os.sched_getaffinity(0)),
             threads=torch.get_num_threads(),
             device=str(mesh.device),
             layers=[layer.name for layer in parts.stage.outlines],
             parameters=sum(p.numel() for p in parts.stage.parameters()),
             started_at=self.started_at,
-            slurm=dict(env.slurm),
+            slurm=dict(self.environment.slurm),
             versions=versions(),
             startup_s={name: round(s, 3) for name, s in self.startup_s.items()},
         )
 
-    def _result(self, mesh: Mesh, parts: Parts, trainer: Trainer) -> Result | None:
-        """Gather every rank's findings; rank 0 judges them."""
-        from gnnhpc.audit import gather_findings, judge
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.startup_s[name] = time.perf_counter() - began
 
-        findings = gather_findings(mesh, parts, trainer.observations, self.environment)
-        if mesh.rank != 0:
-            return None
-        assert self.attempt is not None
-        experiment = self.cell.experiment
-        graph = parts.workload.graph_facts()
-        return Result(
-            cell=self.cell.id,
-            attempt=self.attempt.number,
-            status="done",
-            experiment=experiment.model_dump(mode="json"),
-            layout=self._layout([len(part) for part in parts.planned]),
-            provenance=self._provenance(),
-            started_at=self.started_at,
-            ended_at=utc_now(),
-            train_steps=experiment.train_steps,
-            test_steps=trainer.tested,
-            samples_per_step=sum(f.samples for f in findings if mesh.layout.stage_of(f.rank) == 0),
-            final=trainer.final,
-            graph=graph,
-            audit=judge(findings, parts.outlines, mesh.layout, parts.planned, graph),
-        )
-
-    def _layout(self, balance: list[int] | None) -> dict[str, Any]:
-        layout = self.cell.experiment.layout
-        return {
-            "name": str(layout),
-            "replicas": layout.replicas,
-            "stages": layout.stages,
-            "world_size": layout.world_size,
-            "balance": balance,
-            "schedule": self.cell.experiment.schedule,
-        }
-
-    def _provenance(self) -> dict[str, Any]:
-        return {
-            "commit": git_commit(),
-            "code": code_digest(),
-            "versions": versions(),
-            "hosts": self.hosts,
-            "machine": machine(),
-            "threads": self.environment.cpus,
-            "launcher": self.environment.launcher,
-            "slurm": dict(self.environment.slurm),
-            "command": command_line(),
-            "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},
-        }
-
-    def _fail(self, error: BaseException) -> None:
-        """Say it in this rank's log first, then leave it for whoever concludes."""
-        self._say(f"{self.cell.id}: rank {self.environment.rank}: {one_line(error)}")
-        if self.attempt is None:
-            return
-        failure = Failure(
-            rank=self.environment.rank,
-            host=self.environment.host,
-            step=self.progress.step if self.progress else None,
-            phase=self.progress.phase if self.progress else None,
-            error=str(error) if isinstance(error, GnnhpcError) else one_line(error),
-            at=utc_now(),
-        )
-        leave_failure(self.attempt, failure)
-        self._conclude_failure(failure)
-
-    def _conclude_failure(self, own: Failure) -> None:
-        with self._concluding:
-            assert self.attempt is not None
-            experiment = self.cell.experiment
-            cause = first_cause(self.attempt, experiment.layout.world_size, self.hosts, own)
-            result = Result(
-                cell=self.cell.id,
-                attempt=self.attempt.number,
-                status="failed",
-                experiment=experiment.model_dump(mode="json"),
-                layout=self._layout(None),
-                provenance=self._provenance(),
-                started_at=self.started_at,
-                ended_at=utc_now(),
-                train_steps=cause.step or 0 if cause.phase == "train" else 0,
-                test_steps=0,
-                samples_per_step=0,
-                failure=cause,
-            )
-            conclude(self.attempt, result)
-
-    def _ended(self, signal_name: str) -> None:
-        """Told to end and the loop did not come to the end of its step: conclude and go."""
-        self._fail(GnnhpcError(f"told to end by {signal_name} and could not finish the step"))
-        sys.stderr.flush()
-        os._exit(EXIT_FAILED)
-
-    def _phase(self, name: str) -> _Phase:
-        return _Phase(self.startup_s, name)
-
-    def _redirect(self) -> None:
+    def _redirect(self, attempt: AttemptPaths) -> None:
         """From here on this rank's words go to its own log; a process alone keeps its terminal."""
-        if self.environment.launcher == "alone" and sys.stderr.isatty():
+        if self.environment.launcher == "alone":
             return
-        assert self.attempt is not None
         sys.stdout.flush()
         sys.stderr.flush()
-        descriptor = os.open(
-            self.attempt.log(self.environment.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-        )
-        if self.environment.launcher != "alone":
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
+        path = attempt.log(self.environment.rank)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self.outcome.keep_stderr()
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
         os.close(descriptor)
-
-    def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-
-class _Phase:
-    """Times one part of starting."""
-
-    def __init__(self, into: dict[str, float], name: str) -> None:
-        self._into = into
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._into[self._name] = time.perf_counter() - self._start

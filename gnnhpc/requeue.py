@@ -1,0 +1,30 @@
+"""Asking Slurm for another go when a time limit comes before the last step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from gnnhpc.environment import Environment
+
+AHEAD_OF_LIMIT = ("SIGUSR1", "SIGUSR2")
+"""What the site has Slurm send ahead of a time limit; TERM is somebody's wish that we end."""
+
+
+def requeue_if_asked(environment: Environment, received: str | None) -> bool:
+    """After a checkpoint: put this job back into the queue if it ran out of time, not if killed.
+
+    Says so where it cannot (scontrol may be missing on compute nodes): the cell then stands as
+    interrupted, and a rerun goes on from the checkpoint.
+    """
+    if received not in AHEAD_OF_LIMIT or environment.launcher != "slurm":
+        return False
+    job = environment.job_id
+    try:
+        subprocess.run(
+            ["scontrol", "requeue", str(job)], check=True, capture_output=True, timeout=30
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"job {job} could not be requeued ({error}); rerun goes on", file=sys.stderr)
+        return False
+    return True
