@@ -1,0 +1,85 @@
+"""Graphs read once through PyG, then memory-mapped: later starts import no PyG at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnhpc.data.publish import publishing
+from gnnhpc.data.roots import cache_root
+from gnnhpc.spec import CitationGraph
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+CACHE_VERSION = 1
+_CONTENTS = "arrays.json"
+
+
+def load_or_build(config: CitationGraph, root: Path, raw: list[Path]) -> Arrays:
+    """The arrays of a graph, from the cache or, once, through PyG.
+
+    One process builds while others wait. Without a place to keep it the graph is built anew and
+    held in memory. Raises InputError for damaged raw files.
+    """
+    target = cache_root() / f"{config.name}-{_key(config, raw)}"
+    if target.is_dir():
+        try:
+            return _read(target)
+        except (OSError, ValueError) as error:
+            log.warning("%s is damaged (%s) and is built again", target, error)
+            _set_aside(target)
+    try:
+        with publishing(target) as temporary:
+            if temporary is not None:
+                _build(config, raw, temporary)
+        return _read(target)
+    except OSError as error:
+        log.warning("%s cannot be kept (%s)", target, error)
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-") as name:
+        _build(config, raw, Path(name))
+        return _read(Path(name), mapped=False)
+
+
+def _set_aside(target: Path) -> None:
+    """Take a folder away at once, so that no other rank reads half of it."""
+    aside = target.with_name(f".{target.name}.damaged-{secrets.token_hex(6)}")
+    with contextlib.suppress(OSError):
+        target.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _key(config: CitationGraph, raw: list[Path]) -> str:
+    """What decides the content: which files, how large, when last changed, what is read of them."""
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in raw]
+    text = json.dumps([CACHE_VERSION, config.model_dump(mode="json"), stats])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _build(config: CitationGraph, raw: list[Path], folder: Path) -> None:
+    from gnnhpc.data.published import read_published
+
+    arrays = read_published(config, raw, folder / "pyg")
+    shutil.rmtree(folder / "pyg")
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    (folder / _CONTENTS).write_text(json.dumps(sorted(arrays)))
+
+
+def _read(folder: Path, *, mapped: bool = True) -> Arrays:
+    """Copy on write, so that ranks of one machine share the pages and none can change them."""
+    mode: Any = "c" if mapped else None
+    return {
+        name: np.load(folder / f"{name}.npy", mmap_mode=mode, allow_pickle=False).view(np.ndarray)
+        for name in json.loads((folder / _CONTENTS).read_text())
+    }

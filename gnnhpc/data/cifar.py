@@ -1,0 +1,183 @@
+"""CIFAR-10 in its two published layouts, and images as every loader gives them.
+
+A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images* (2009);
+https://www.cs.toronto.edu/~kriz/cifar.html says how the files are laid out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnhpc.data.download import Archive, DownloadError, download
+from gnnhpc.data.publish import publishing
+from gnnhpc.data.roots import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths, existing_root
+from gnnhpc.data.synthetic import synthetic_images
+from gnnhpc.data.unpickle import read_arrays
+from gnnhpc.errors import InputError
+from gnnhpc.spec import Cifar10, SyntheticCifar10
+
+Split = Literal["train", "test"]
+Pixels = npt.NDArray[np.uint8]
+Indices = npt.NDArray[np.int64]
+
+_SHAPE = (3, 32, 32)
+_RECORD = 1 + 3 * 32 * 32
+_CLASSES = 10
+_FETCH_AGAIN = "delete the file and fetch it again"
+ARCHIVE = Archive(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+    162,
+)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images of one split, in the order of their files."""
+
+    parts: tuple[Pixels, ...]
+    """uint8 [n, channels, H, W] each, memory-mapped where they come from binary files."""
+    labels: Indices
+    """int64 [N] over all parts."""
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        _, channels, height, width = self.parts[0].shape
+        return channels, height, width
+
+    @property
+    def pixels(self) -> Pixels:
+        """All images, uint8 [N, channels, H, W]; a copy where there are several parts."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+
+    def take(self, indices: Indices, stride: int = 1) -> Pixels:
+        """Images by number, uint8 [B, channels, H/stride, W/stride], every stride-th pixel."""
+        channels, height, width = self.image_shape
+        taken = np.empty(
+            (len(indices), channels, -(-height // stride), -(-width // stride)), dtype=np.uint8
+        )
+        first = 0
+        for part in self.parts:
+            here = np.flatnonzero((indices >= first) & (indices < first + len(part)))
+            taken[here] = part[:, :, ::stride, ::stride][indices[here] - first]
+            first += len(part)
+        return taken
+
+    def batch_into(self, indices: Indices, out: npt.NDArray[np.floating[Any]]) -> None:
+        """Write images by number as nodes, [B, H*W, channels] in 0..1, into `out`."""
+        channels, height, width = self.image_shape
+        # A few images at a time, so that a piece is still in cache when it is transposed.
+        for start in range(0, len(indices), 32):
+            piece = slice(start, start + 32)
+            rows = self.take(indices[piece]).reshape(-1, channels, height * width)
+            np.divide(rows.transpose(0, 2, 1), out.dtype.type(255), out=out[piece])
+
+    def batch(self, indices: Indices, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Images by number as nodes: [B, H*W, channels] in 0..1, node = row * W + column."""
+        channels, height, width = self.image_shape
+        nodes = torch.empty((len(indices), height * width, channels), dtype=dtype)
+        self.batch_into(indices, nodes.numpy())
+        return nodes
+
+
+def load_images(config: Cifar10 | SyntheticCifar10, root: Path | None, split: Split) -> Images:
+    """The images of a split; CIFAR-10 is fetched into `root` first where it is absent.
+
+    Every data_batch file found is used, so there may be fewer images than were published. Raises
+    InputError naming the missing or damaged file and what to do.
+    """
+    if isinstance(config, SyntheticCifar10):
+        pixels, labels = synthetic_images(config, split)
+        return Images((pixels,), labels, config.classes)
+    folder = _folder(existing_root(config, root))
+    paths = cifar_files(folder, split)
+    if not paths:
+        raise InputError(
+            cifar_paths(folder, split)[0], None, "no such file", f"the files of {ARCHIVE.url}"
+        )
+    read = _read_binary if folder.name == CIFAR_FOLDERS["binary"] else _read_python
+    parts, labels_of_parts = zip(*(read(path) for path in paths), strict=True)
+    return Images(parts, np.concatenate(labels_of_parts), _CLASSES)
+
+
+def check_batch(images: Images, batch_size: int, replicas: int, split: Split) -> None:
+    """Raises InputError if all replicas' mini-batches do not fit into the images there are."""
+    if batch_size * replicas > len(images):
+        raise InputError(
+            "data",
+            "batch_size",
+            f"{batch_size} x {replicas} replicas",
+            f"at most the {len(images)} {split} images that are there",
+        )
+
+
+def _folder(root: Path) -> Path:
+    check_cifar(root)
+    for layout in ("binary", "python"):
+        folder = root / CIFAR_FOLDERS[layout]
+        if cifar_files(folder, "train"):
+            return folder
+    folder = root / CIFAR_FOLDERS["binary"]
+    try:
+        with publishing(folder) as temporary:
+            if temporary is not None:
+                download(ARCHIVE, temporary)
+    except (DownloadError, OSError) as error:
+        raise InputError(
+            folder, None, f"no such folder, and {error}", f"the files of {ARCHIVE.url}"
+        ) from None
+    return folder
+
+
+def _read_binary(path: Path) -> tuple[Pixels, Indices]:
+    """Records of a label byte, then the red, green and blue planes, row by row."""
+    size = path.stat().st_size
+    if size == 0 or size % _RECORD:
+        raise InputError(
+            path, None, f"{size} bytes", f"a whole number of {_RECORD}-byte records; {_FETCH_AGAIN}"
+        )
+    records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
+    labels = records[:, 0].astype(np.int64)
+    _check_labels(path, labels)
+    return records[:, 1:].reshape(-1, *_SHAPE).view(np.ndarray), labels
+
+
+def _read_python(path: Path) -> tuple[Pixels, Indices]:
+    """A pickled dict: `data`, uint8 [n, 3072], and `labels`, a list of n integers."""
+    content = read_arrays(path, encoding="bytes")
+    try:
+        pixels, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"], np.int64)
+    except (KeyError, TypeError, ValueError):
+        raise InputError(path, None, "no data and labels", f"both; {_FETCH_AGAIN}") from None
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _RECORD - 1) or not len(labels):
+        raise InputError(
+            path,
+            "data",
+            f"{pixels.dtype} {list(pixels.shape)} for {len(labels)} labels",
+            f"uint8 [labels, {_RECORD - 1}]; {_FETCH_AGAIN}",
+        )
+    _check_labels(path, labels)
+    return pixels.reshape(-1, *_SHAPE), labels
+
+
+def _check_labels(path: Path, labels: Indices) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= _CLASSES))
+    if len(wrong):
+        raise InputError(
+            path,
+            f"label of image {wrong[0]}",
+            int(labels[wrong[0]]),
+            f"0 to {_CLASSES - 1}; {_FETCH_AGAIN}",
+        )

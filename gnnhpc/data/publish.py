@@ -1,0 +1,62 @@
+"""A folder that appears whole or not at all, whoever else makes it at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def publishing(target: Path) -> Iterator[Path | None]:
+    """Yield an empty folder to fill, which is renamed to `target` at a clean exit.
+
+    Yields None where `target` is there already, perhaps made by another process while this one
+    waited for its turn. Where the file system has no locks several may fill at once: the first
+    rename stands and the others' work is dropped. Raises OSError where nothing can be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        yield None
+        return
+    with _turn(target) as alone:
+        if target.is_dir():
+            yield None
+            return
+        if alone:
+            _remove_abandoned(target)
+        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(6)}")
+        temporary.mkdir()
+        try:
+            yield temporary
+            with contextlib.suppress(OSError):
+                temporary.rename(target)
+            if not target.is_dir():
+                raise OSError(f"{target} could not be made")
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.partial-"
+
+
+@contextlib.contextmanager
+def _turn(target: Path) -> Iterator[bool]:
+    """Wait for the right to make `target`; False where the file system cannot give it."""
+    with target.with_name(f".{target.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Whoever has the turn is alone, so what else lies half made was left by a killed process."""
+    for left in target.parent.glob(f"{_prefix(target)}*"):
+        shutil.rmtree(left, ignore_errors=True)
