@@ -1,0 +1,77 @@
+# make demo | test | bench | lint | types | unit | cluster | soak | setup | clean
+#
+# Python lives in .venv, made from requirements.lock on first use. Another interpreter:
+#   make test PYTHON=/path/to/python3.12
+# Where the package index offers torch with CUDA and you want it small:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+unexport PYTHONPATH PYTHONHOME
+
+NEEDS := import sys; sys.exit(sys.version_info < (3, 11))
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c '$(NEEDS)' 2>/dev/null && echo $$p && break; done)
+endif
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.made-from-lock
+RUNS ?= runs
+PYTEST := $(PY) -m pytest
+
+.PHONY: help setup demo test bench lint types unit cluster soak clean
+
+help:
+	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
+	@echo 'make test     lint, types and tests; needs no cluster'
+	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
+	@echo 'make bench    the performance table -> report/bench.csv'
+	@echo 'make soak     20 minutes of random faults under a real Slurm'
+	@echo 'make clean    remove .venv and caches; runs stay'
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@[ -n '$(PYTHON)' ] && '$(PYTHON)' -c '$(NEEDS)' || { \
+	  echo 'error: PYTHON: found "$(PYTHON)"; allowed: Python 3.11 or newer, as in' \
+	       'make PYTHON=/path/to/python3' >&2; exit 2; }
+	[ -x $(PY) ] || '$(PYTHON)' -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.lock)"
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup
+	@name=demo-$$(date +%Y%m%d-%H%M%S); status=0; \
+	$(PY) -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait \
+	  --runs '$(RUNS)' --name "$$name" || status=$$?; \
+	$(PY) -m analysis report '$(RUNS)'/"$$name"; \
+	exit $$status
+
+test: lint types unit
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: setup
+	$(PY) -m mypy
+
+unit: setup
+	$(PYTEST) -m 'not cluster'
+
+cluster: setup
+	$(PYTEST) -m cluster tests/cluster
+
+bench: setup
+	$(PY) -m benchmarks
+
+soak: setup
+	$(PY) -m tests.cluster.soak
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
