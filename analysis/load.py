@@ -13,8 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.attempts import Attempt, chain, choose, read_attempts
-from analysis.cells import attempt_row, cell_row
+from analysis.cells import attempt_row, cell_row, settings
 from analysis.jsonl import FIELDS, Columns, Source, read
+from analysis.noise import add_noise, mark_steps
 from gnnhpc.errors import InputError
 from gnnhpc.manifest import Cell, read_manifest
 from gnnhpc.paths import RunPaths
@@ -31,7 +32,8 @@ class Run:
     """One row a cell of the manifest, with the attempt used and what it was and gave."""
     steps: pd.DataFrame
     """One row a cell and mini-batch, over all ranks: wall_s the slowest rank's, samples all
-    replicas', bubble the waited share of rank-time. Only steps that every rank recorded."""
+    replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up),
+    `outlier` marks and drops nothing. Only steps that every rank recorded."""
     ranks: pd.DataFrame
     """One row a rank and mini-batch: the fields of StepRecord, with cell, rank, stage, replica."""
     groups: pd.DataFrame
@@ -40,6 +42,10 @@ class Run:
     """Stretches of rank-time inside mini-batches, where the sweep asked for them."""
     attempts: pd.DataFrame
     """One row a try, with its status and whether its records are the ones used."""
+    phases: pd.DataFrame
+    """One row a cell and phase: warm-up found, outliers, and how quiet the machine was."""
+    settings: tuple[str, ...]
+    """The columns of `cells` that decide what is measured: all but seed and repeat."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Where the sweep was submitted: commit, versions, host, command line."""
 
@@ -76,11 +82,12 @@ def load(run: Path | str) -> Run:
     )
     cells["cell"] = pd.Categorical(cells["cell"], names)
     cells["redone"] = redone
-    world = cells["world_size"].to_numpy()
+    steps, phases = mark_steps(_steps(ranks, cells["world_size"].to_numpy()))
+    keys = {key: None for cell in manifest for key in settings(cell.experiment)}
     return Run(
         root=paths.root,
         cells=cells,
-        steps=_steps(ranks, world),
+        steps=steps,
         ranks=ranks,
         groups=_placed(columns.groups, sources, columns, names),
         spans=_placed(columns.spans, sources, columns, names),
@@ -92,6 +99,8 @@ def load(run: Path | str) -> Run:
             ],
             columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "failure"],
         ),
+        phases=add_noise(phases, ranks),
+        settings=tuple(keys),
         provenance=_read_provenance(paths.provenance),
     )
 

@@ -76,11 +76,14 @@ def sigma(values: ArrayLike) -> float:
 def outliers(values: ArrayLike) -> NDArray[np.bool_]:
     """Which values lie more than 3.5 robust standard deviations from the median.
 
-    For counting and marking: nothing is ever left out for being one.
+    For counting and marking: nothing is ever left out for being one. Of fewer than 5 values none
+    is: their spread is not known.
     """
     x = np.asarray(values, dtype=np.float64)
+    if np.isfinite(x).sum() < 5:
+        return np.zeros(x.shape, dtype=np.bool_)
     marked: NDArray[np.bool_] = np.abs(x - np.nanmedian(x)) > OUTLIER_Z * sigma(x)
-    return marked if x.size else np.zeros(0, dtype=np.bool_)
+    return marked
 
 
 @dataclass(frozen=True)
