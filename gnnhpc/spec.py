@@ -325,7 +325,11 @@ def _short(value: object) -> str:
 def _keys_beside(location: tuple[int | str, ...]) -> str | None:
     """The keys of an experiment that may stand where `location` ends."""
     known: type[BaseModel] = Experiment
-    named = {"optimizer": OptimizerConfig, "vig": VigConfig, "gat": GatConfig}
+    named: dict[str, type[BaseModel]] = {
+        "optimizer": OptimizerConfig,
+        "vig": VigConfig,
+        "gat": GatConfig,
+    }
     named |= {"cifar10": Cifar10, "synthetic-cifar10": SyntheticCifar10}
     named |= {"synthetic-citation": SyntheticCitation} | dict.fromkeys(GRAPHS, CitationGraph)
     for part in location[:-1]:
