@@ -1,0 +1,314 @@
+"""The commands of `python -m jobs`; each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+
+if TYPE_CHECKING:
+    from jobs.local import Report
+    from jobs.submitting import Submission
+
+
+class Cluster(StrEnum):
+    slurm = "slurm"
+    local = "local"
+
+
+app = typer.Typer(
+    help="Submit sweeps as Slurm job arrays, look after them, run parts of them again.\n\n"
+    "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array a "
+    "model and layout. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+site_app = typer.Typer(help="Look at site settings.", no_args_is_help=True)
+app.add_typer(site_app, name="site")
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
+ClusterFlag = Annotated[
+    Cluster, typer.Option(help="Slurm, or this machine through submitit's local executor.")
+]
+SiteName = Annotated[str | None, typer.Option("--site", help="A site of the site file.")]
+SiteFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Site settings; else $GNNHPC_SITE_FILE, ./site.yaml, ~/.config/gnnhpc/site.yaml."
+    ),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
+ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "python -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait\n\n"
+    "python -m jobs submit jobs/sweeps/raffi-vig.yaml --site my-cluster --data-root /data\n\n"
+    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=[seq,pp2] --dry-run"
+)
+def submit(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec.")],
+    cluster: ClusterFlag = Cluster.slurm,
+    runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run; else the spec's.")] = None,
+    site: SiteName = None,
+    site_file: SiteFile = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(help="Where data sets lie; else the spec's, $GNNHPC_DATA, ./data."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override in the defaults and every grid: train_steps=5, layouts=[seq,pp2], "
+            "data.train=100, grids.0.repeats=2. May be given again.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show arrays, cells and scripts; write nothing.")
+    ] = False,
+    wait: Wait = False,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
+    ] = False,
+) -> int:
+    """Expand a sweep, write its run folder and submit one job array a model and layout.
+
+    Returns at once with the job ids. Mistakes in the spec are told in one line each, before
+    anything is written.
+    """
+    from jobs.planning import plan
+    from jobs.site import load_site
+
+    settings = load_site(site_file, site)
+    planned = plan(spec, set_ or [], name=name, root=data_root)
+    if dry_run:
+        from jobs.show import print_plan
+        from jobs.submitting import run_folder
+
+        print_plan(planned, run_folder(planned, runs), *settings)
+        return EXIT_DONE
+    from jobs.submitting import submit as submit_plan
+
+    done = submit_plan(
+        planned,
+        cluster=cluster.value,
+        runs=runs,
+        site=settings,
+        extend_run=extend,
+        wait=wait,
+        report=_report(wait),
+        watch=_watch() if wait else None,
+    )
+    return _conclude(done)
+
+
+@app.command(
+    epilog="States: done, flagged (done, but an audit found it invalid), running, pending, "
+    "failed, timed out, preempted, out of memory, cancelled, interrupted, lost (neither process "
+    "nor result), missing (never tried).\n\n"
+    "Example: python -m jobs status runs/quickstart --cells"
+)
+def status(
+    run: Run,
+    json_: Annotated[bool, typer.Option("--json", help="Everything, for scripts.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every ten seconds until all is done.")
+    ] = False,
+    cells: Annotated[bool, typer.Option("--cells", help="A line a cell.")] = False,
+) -> int:
+    """What became of every cell: from its folder, and one query of Slurm in ten seconds.
+
+    Works without Slurm, without sacct and on a copied folder.
+    """
+    from jobs.overview import status as status_of
+
+    while True:
+        known = status_of(run)
+        if json_:
+            from jobs.show import as_json
+
+            print(as_json(known))
+        else:
+            from jobs.show import print_status
+
+            print_status(known, cells=cells)
+        if not (watch and known.live):
+            return EXIT_DONE
+        sys.stdout.flush()
+        time.sleep(10)
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "python -m jobs rerun runs/quickstart --failed\n\n"
+    "python -m jobs rerun runs/quickstart --array vig-pp2 --index 3,5-7"
+)
+def rerun(
+    run: Run,
+    array: ArrayName = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="3,5-7", help="Cells of the array by index.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Cells that ended without a result.")
+    ] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Those, and cells that were never tried.")
+    ] = False,
+    flagged: Annotated[bool, typer.Option("--flagged", help="Cells done with a flag.")] = False,
+    cluster: ClusterFlag = Cluster.slurm,
+    site: SiteName = None,
+    site_file: SiteFile = None,
+    wait: Wait = False,
+) -> int:
+    """Run cells again, each as a new attempt; nothing is overwritten.
+
+    A cell that is running or pending is left alone by --failed, --missing and --flagged, and
+    refused by --index.
+    """
+    from jobs.rerunning import rerun as rerun_cells
+    from jobs.site import load_site
+
+    done = rerun_cells(
+        run,
+        array=array,
+        index=index,
+        failed=failed,
+        missing=missing,
+        flagged=flagged,
+        cluster=cluster.value,
+        site=load_site(site_file, site),
+        wait=wait,
+        report=_report(wait),
+        watch=_watch() if wait else None,
+    )
+    return _conclude(done)
+
+
+@app.command()
+def cancel(run: Run, array: ArrayName = None) -> int:
+    """Cancel what a run still has in Slurm, or stop its local supervisor; results stay."""
+    from jobs.cancelling import cancel as cancel_run
+
+    ended = cancel_run(run, array)
+    print("\n".join(f"cancelled {what}" for what in ended) or "nothing was on its way")
+    return EXIT_DONE
+
+
+@app.command(epilog="Example: python -m jobs logs runs/quickstart vig-pp2:3 --rank 1")
+def logs(
+    run: Run,
+    cell: Annotated[str, typer.Argument(help="A cell's id, the start of one, or array:index.")],
+    rank: Annotated[
+        int | None, typer.Option(help="Which rank; else the first that failed, or 0.")
+    ] = None,
+    attempt: Annotated[int | None, typer.Option(help="Which attempt; else the newest.")] = None,
+) -> int:
+    """Print the log of one rank of a cell; its path goes to stderr."""
+    from jobs.logfiles import find_log
+
+    path = find_log(run, cell, rank, attempt)
+    print(path, file=sys.stderr)
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            sys.stdout.write(line)
+    return EXIT_DONE
+
+
+@site_app.command("check")
+def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
+    """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
+    from jobs.site import find_site_file, load_site
+    from jobs.sitecheck import ask_sinfo, misfits
+
+    name, settings = load_site(site_file, site)
+    print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
+    for key, value in settings.model_dump(exclude_defaults=True).items():
+        print(f"  {key}: {value}")
+    partitions = ask_sinfo()
+    if partitions is None:
+        print("no sinfo here: the file reads well, and what the cluster offers is not known")
+        return EXIT_DONE
+    for part in partitions:
+        limit = "no limit" if part.time_min is None else f"{part.time_min} min"
+        mark = " (default)" if part.default else ""
+        offer = f"{part.nodes} nodes, {part.cpus} CPUs, {part.mem_mib} MiB, {limit}"
+        print(f"  partition {part.name}{mark}: {offer}{', ' + part.gres if part.gres else ''}")
+    wrong = misfits(settings, partitions)
+    for line in wrong:
+        print(f"does not fit: {line}")
+    print("account, qos and modules are known to Slurm and the nodes alone; not checked")
+    if not wrong:
+        print("fits")
+    return EXIT_FAILED if wrong else EXIT_DONE
+
+
+def _words(error: typer.TyperException) -> str:
+    """What the command line's reader has to say; its errors of usage say it best."""
+    say = getattr(error, "format_message", None)
+    return str(say() if say else error).rstrip(".") or "no command"
+
+
+def _report(wait: bool) -> Report | None:
+    if not wait:
+        return None
+    from jobs.report_local import reporter
+
+    return reporter()
+
+
+def _watch() -> Any:
+    from jobs.show import summary
+
+    shown: list[str] = []
+
+    def show(known: Any) -> None:
+        line = summary(known).rpartition(" (")[0]
+        if shown[-1:] != [line]:
+            shown.append(line)
+            print(line, flush=True)
+
+    return show
+
+
+def _conclude(done: Submission) -> int:
+    from jobs.show import print_submission
+
+    print_submission(done)
+    return EXIT_FAILED if done.failed else EXIT_DONE
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; errors a user can mend are one line on stderr and status 2."""
+
+    @report_errors
+    def run() -> int:
+        try:
+            return int(app(arguments, prog_name="python -m jobs", standalone_mode=False) or 0)
+        except typer.TyperException as error:
+            raise InputError("command line", None, _words(error), "what --help says") from None
+        except typer.Abort:
+            return EXIT_FAILED
+
+    try:
+        return run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        sys.stderr.close()
+        return EXIT_DONE

@@ -1,0 +1,156 @@
+"""One look at Slurm for all arrays of a user, and no second within ten seconds.
+
+The answer is kept in the user's cache folder, so that several `status` at once, or one a second
+in a loop, cost the scheduler one query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+
+from gnnhpc.data.roots import cache_root
+from gnnhpc.errors import InputError
+from jobs.names import parse_indices
+
+INTERVAL_S = 10.0
+_TIMEOUT_S = 30
+_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One array task in the queue, or a range of pending ones."""
+
+    job_id: str
+    indices: str
+    """As Slurm writes them; empty if the job is no array."""
+    state: str
+    reason: str
+    name: str
+    comment: str
+
+    def index_list(self) -> list[int]:
+        try:
+            return parse_indices(self.indices.partition("%")[0]) if self.indices else []
+        except InputError:
+            return []
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Slurm said; `error` where it could not be asked."""
+
+    at: float
+    jobs: tuple[Job, ...] = ()
+    ended: dict[str, str] = field(default_factory=dict)
+    """Array task -> Slurm's last word on it, such as TIMEOUT."""
+    error: str | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self.error is None
+
+
+def ask(users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
+    """The queue of these users, and what became of the jobs `ended`, where sacct exists."""
+    names, job_ids = sorted(set(users)), sorted(set(ended))
+    if shutil.which("squeue") is None:
+        return Answer(time.time(), error="no Slurm here")
+    key = json.dumps([names, os.environ.get("SLURM_CONF", "")])
+    path = cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+", encoding="utf-8")
+    except OSError:
+        return _query(names, job_ids)
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        kept = _kept(stream.read(), job_ids)
+        if kept is not None:
+            return kept
+        answer = _query(names, job_ids)
+        stream.seek(0)
+        stream.truncate()
+        json.dump({"job_ids": job_ids, "answer": asdict(answer)}, stream)
+        return answer
+
+
+def _kept(text: str, job_ids: list[str]) -> Answer | None:
+    """The last answer while it is fresh and covers what is asked."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        raw = json.loads(text)
+        covers = set(job_ids) <= set(raw["job_ids"]) or raw["answer"]["error"]
+        if 0 <= time.time() - raw["answer"]["at"] < INTERVAL_S and covers:
+            jobs = tuple(Job(**job) for job in raw["answer"]["jobs"])
+            return Answer(**raw["answer"] | {"jobs": jobs})
+    return None
+
+
+def _query(users: list[str], job_ids: list[str]) -> Answer:
+    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%k"))
+    now = time.time()
+    try:
+        text = _run("squeue", "--noheader", f"--user={','.join(users)}", f"--format={form}")
+    except (OSError, subprocess.SubprocessError) as error:
+        return Answer(now, error=_words(error))
+    jobs = tuple(job for line in text.splitlines() if (job := _job(line)))
+    ended: dict[str, str] = {}
+    if job_ids and shutil.which("sacct") is not None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            form = "--format=JobID,State"
+            ended = parse_sacct(
+                _run("sacct", "--noheader", "--parsable2", form, f"--jobs={','.join(job_ids)}")
+            )
+    return Answer(now, jobs, ended)
+
+
+def _job(line: str) -> Job | None:
+    parts = line.split(_SEPARATOR)
+    if len(parts) != 5:
+        return None
+    job_id, _, indices = parts[0].partition("_")
+    return Job(job_id, indices.strip("[]"), *parts[1:])
+
+
+def parse_sacct(text: str) -> dict[str, str]:
+    """Array task -> state; a step that ran out of memory speaks for its job."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, state = line.partition("|")
+        job, _, step = name.partition(".")
+        word = state.split(" ")[0]
+        if not step:
+            found[job] = word if found.get(job) != "OUT_OF_MEMORY" else found[job]
+        elif word == "OUT_OF_MEMORY":
+            found[job] = word
+    return found
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        command,
+        env=os.environ | {"SLURM_BITSTR_LEN": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    return done.stdout
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "stderr", None) or str(error)
+    lines = [line for line in str(text).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

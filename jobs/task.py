@@ -1,0 +1,46 @@
+"""What submitit carries into a job: which manifest, which array, which cell."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gnnhpc.errors import InputError, report_errors
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """Runs one cell as one rank, in the process submitit started.
+
+    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the script for hand-run arrays, so
+    that one pickled task serves all of them; a local job carries its index. There is no
+    `checkpoint` method: the worker answers signals itself, and submitit must not requeue.
+    """
+
+    manifest: str
+    array: str
+    index: int | None = None
+
+    def __call__(self) -> int:
+        """Ends the process with the worker's status unless that is 0, so that Slurm sees it."""
+        os.umask(0o022)
+        status = self._run()
+        if status:
+            raise SystemExit(status)
+        return status
+
+    @report_errors
+    def _run(self) -> int:
+        from pathlib import Path
+
+        from gnnhpc.worker import run_cell
+
+        return run_cell(Path(self.manifest), self.array, self._index())
+
+    def _index(self) -> int:
+        if self.index is not None:
+            return self.index
+        text = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+        if not text.isdigit():
+            raise InputError("environment", "SLURM_ARRAY_TASK_ID", repr(text), "an array index")
+        return int(text)
