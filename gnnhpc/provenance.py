@@ -76,7 +76,11 @@ def user() -> str:
 
 
 def command_line() -> list[str]:
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+    """What was typed, near enough to type it again."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return ["python", "-m", program.parent.name, *sys.argv[1:]]
+    return [program.name, *sys.argv[1:]]
 
 
 def seconds_since_process_start() -> float:
