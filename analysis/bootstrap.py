@@ -44,6 +44,15 @@ def clean(values: ArrayLike) -> Values:
     return array[np.isfinite(array)]
 
 
+def median(values: Values) -> float:
+    """The median of a clean series; by sorting, which for some hundred values is the quickest."""
+    ordered = np.sort(values)
+    middle = ordered.size // 2
+    if ordered.size % 2:
+        return float(ordered[middle])
+    return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
+
+
 def block_length(values: ArrayLike) -> int:
     """Steps that must be drawn together for their correlation to survive; 1 for independent ones.
 
@@ -130,8 +139,8 @@ def resample_medians(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed:
     if not series:
         return np.empty(0)
     pooled = np.concatenate(series)
-    median = np.median(pooled)
-    below = [0.5 - np.sign(run - median) / 2.0 for run in series]
+    middle = median(pooled)
+    below = [0.5 - np.sign(run - middle) / 2.0 for run in series]
     shares = resample_means(below, draws=draws, seed=seed)
     medians: Values = np.quantile(pooled, np.clip(1.0 - shares, 0.0, 1.0))
     return medians
@@ -176,16 +185,15 @@ class Sample:
     def _medians(self) -> Values:
         return resample_medians(self.runs, seed=self.seed) if self.values.size > 1 else np.empty(0)
 
-    @property
+    @cached_property
     def mean(self) -> Interval:
         """The mean over all steps; no bounds for fewer than two."""
         return interval(float(self.values.mean()) if self.values.size else math.nan, self._means)
 
-    @property
+    @cached_property
     def median(self) -> Interval:
         """The median over all steps; no bounds for fewer than two."""
-        value = float(np.median(self.values)) if self.values.size else math.nan
-        return interval(value, self._medians)
+        return interval(median(self.values), self._medians)
 
     def mean_over(self, other: Sample, factor: float = 1.0) -> Interval:
         """`factor` times this mean over the other's, as for a speedup of throughputs."""

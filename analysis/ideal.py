@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 
 import pandas as pd
 
@@ -22,20 +23,20 @@ def stage_seconds(ranks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def ideal_steps(stages: pd.DataFrame, cells: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """Seconds of the ideal step of each cell and phase; of replicas, the slowest one's."""
-    plans: dict[str, tuple[ScheduleName, int]] = {
-        cell: (schedule, int(microbatches))
-        for cell, schedule, microbatches in cells[["cell", "schedule", "microbatches"]].itertuples(
-            index=False
-        )
-    }
+    """Seconds of the ideal step of each cell and phase; of replicas, the slowest one's.
+
+    `stages` is sorted as `stage_seconds` gives it, so that a replica's stages are neighbours.
+    """
+    planned = zip(cells["cell"], cells["schedule"], cells["microbatches"], strict=True)
+    plans: dict[str, tuple[ScheduleName, int]] = {c: (s, int(m)) for c, s, m in planned}
     ideal: dict[tuple[str, str], float] = {}
-    for keys, part in stages.groupby(["cell", "phase", "replica"], observed=True):
-        cell, phase = str(keys[0]), str(keys[1])
+    columns = [stages[name].tolist() for name in STAGE_COLUMNS]
+    for (cell, phase, _), part in groupby(zip(*columns, strict=True), key=lambda row: row[:3]):
+        measured = list(part)
         schedule, microbatches = plans[cell]
-        forward = (part["forward_s"] / microbatches).tolist()
-        backward = (part["backward_s"] / microbatches).tolist()
-        if not all(math.isfinite(seconds) for seconds in (*forward, *backward)):
+        forward = [row[4] / microbatches for row in measured]
+        backward = [row[5] / microbatches for row in measured]
+        if not all(map(math.isfinite, (*forward, *backward))):
             continue
         seconds = ideal_step_s(schedule, forward, backward, microbatches, training=phase == "train")
         ideal[cell, phase] = max(seconds, ideal.get((cell, phase), 0.0))

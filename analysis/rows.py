@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -47,10 +48,10 @@ class Row:
 
     def mean(self, column: str) -> float | None:
         """Mean of a column of `units`, weighted by the steps that count."""
-        known = self.units[self.units[column].notna()]
-        if known.empty:
-            return None
-        return float((known[column] * known["n"]).sum() / known["n"].sum())
+        values = self.units[column].to_numpy(dtype=float)
+        weights = self.units["n"].to_numpy(dtype=float)
+        known = np.isfinite(values)
+        return float(np.average(values[known], weights=weights[known])) if known.any() else None
 
     @property
     def samples_per_s(self) -> float | None:

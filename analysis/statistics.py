@@ -17,6 +17,7 @@ from analysis.bootstrap import (
     clean,
     compare_words,
     interval,
+    median,
     resample_means,
     resample_medians,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "drift",
     "effective_n",
     "interval",
+    "median",
     "outliers",
     "resample_means",
     "resample_medians",
@@ -70,7 +72,7 @@ def effective_n(values: ArrayLike) -> float:
 def sigma(values: ArrayLike) -> float:
     """Spread that outliers do not move: the median absolute deviation, scaled to a normal's."""
     x = clean(values)
-    return float(MAD_TO_SIGMA * np.median(np.abs(x - np.median(x)))) if x.size else np.nan
+    return MAD_TO_SIGMA * median(np.abs(x - median(x)))
 
 
 def outliers(values: ArrayLike) -> NDArray[np.bool_]:
@@ -82,7 +84,7 @@ def outliers(values: ArrayLike) -> NDArray[np.bool_]:
     x = np.asarray(values, dtype=np.float64)
     if np.isfinite(x).sum() < 5:
         return np.zeros(x.shape, dtype=np.bool_)
-    marked: NDArray[np.bool_] = np.abs(x - np.nanmedian(x)) > OUTLIER_Z * sigma(x)
+    marked: NDArray[np.bool_] = np.abs(x - median(clean(x))) > OUTLIER_Z * sigma(x)
     return marked
 
 
@@ -108,11 +110,11 @@ def detect_warmup(values: ArrayLike) -> Warmup:
     if n < 8:
         return Warmup(0, True)
     half = n // 2
-    centre, spread = float(np.median(x[half:])), sigma(x[half:])
+    centre, spread = median(x[half:]), sigma(x[half:])
     spread = max(spread, 1e-3 * abs(centre))
     clipped = np.clip(x, centre - 5.0 * spread, centre + 5.0 * spread)
     best = int(np.argmin(_standard_errors(clipped)[: n - 4]))
-    if best == 0 or abs(float(np.median(clipped[:best])) - centre) <= 3.0 * spread:
+    if best == 0 or abs(median(clipped[:best]) - centre) <= 3.0 * spread:
         return Warmup(0, True)
     return Warmup(best, True) if best <= half else Warmup(half, False)
 
@@ -133,7 +135,7 @@ def drift(values: ArrayLike) -> float | None:
     third = x.size // 3
     if third < 2:
         return None
-    return float(np.median(x[-third:]) / np.median(x[:third]) - 1.0)
+    return median(x[-third:]) / median(x[:third]) - 1.0
 
 
 def share(part: ArrayLike, whole: ArrayLike) -> float | None:
