@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 
 
 def deal(costs: Sequence[float], stages: int, transfer: Sequence[float] | None = None) -> list[int]:
@@ -10,8 +12,9 @@ def deal(costs: Sequence[float], stages: int, transfer: Sequence[float] | None =
 
     Exact, by dynamic programming over (layers dealt, stages used). `transfer[i]` is what cutting
     after layer i costs the stage before and the stage after. Among equal maxima the one with the
-    smallest sum of squared loads wins, so that ties do not pile layers up.
-    Raises ValueError if there are more stages than layers.
+    smallest sum of squared loads wins, so that ties do not pile layers up: a second pass, because
+    the best of the first layers need not be part of it. Raises ValueError if there are more
+    stages than layers.
     """
     layers = len(costs)
     if not 1 <= stages <= layers:
@@ -26,23 +29,40 @@ def deal(costs: Sequence[float], stages: int, transfer: Sequence[float] | None =
         after = cut[last - 1] if last < layers else 0.0
         return prefix[last] - prefix[first] + before + after
 
-    best: list[dict[int, tuple[float, float, int]]] = [{0: (0.0, 0.0, 0)}]
+    peak, _ = _cheapest(layers, stages, load, max)
+
+    def squared(first: int, last: int) -> float:
+        borne = load(first, last)
+        return borne**2 if borne <= peak else math.inf
+
+    _, counts = _cheapest(layers, stages, squared, operator.add)
+    return counts
+
+
+def _cheapest(
+    layers: int,
+    stages: int,
+    price: Callable[[int, int], float],
+    together: Callable[[float, float], float],
+) -> tuple[float, list[int]]:
+    """The cheapest deal and its price, where `together` adds a part's price to those before it."""
+    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for stage in range(1, stages + 1):
-        row: dict[int, tuple[float, float, int]] = {}
+        row: dict[int, tuple[float, int]] = {}
         for last in range(stage, layers - (stages - stage) + 1):
             row[last] = min(
-                (max(peak, load(first, last)), squares + load(first, last) ** 2, first)
-                for first, (peak, squares, _) in best[-1].items()
+                (together(before, price(first, last)), first)
+                for first, (before, _) in best[-1].items()
                 if first < last
             )
         best.append(row)
     counts: list[int] = []
     last = layers
     for stage in range(stages, 0, -1):
-        first = best[stage][last][2]
+        first = best[stage][last][1]
         counts.append(last - first)
         last = first
-    return counts[::-1]
+    return best[-1][layers][0], counts[::-1]
 
 
 def stage_slices(counts: Sequence[int]) -> list[range]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gnnhpc.errors import InputError
 
-_NAME = re.compile(r"^(?:dp(?P<replicas>[1-9]\d*))?-?(?:pp(?P<stages>[1-9]\d*))?$")
+_NAME = re.compile(r"(?:dp(?P<replicas>[1-9]\d*))?-?(?:pp(?P<stages>[1-9]\d*))?", re.ASCII)
 ALLOWED = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
 
 
@@ -23,7 +23,7 @@ class Layout:
         """Read `seq`, `pp2`, `dp2`, `dp2-pp4`; raises InputError naming the choices."""
         if name == "seq":
             return cls()
-        match = _NAME.match(name)
+        match = _NAME.fullmatch(name)
         if not name or name.startswith("-") or name.endswith("-") or match is None:
             raise InputError("layout", None, repr(name), ALLOWED)
         if match["replicas"] and match["stages"] and "-" not in name:
