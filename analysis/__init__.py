@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.load import Run, load
+    from analysis.runs import Run, load
     from analysis.summary import summarise
 
 __all__ = ["Run", "load", "summarise"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
     """Import pandas only when a name is used, so that `--help` stays quick."""
     import importlib
 
-    homes = {"Run": "analysis.load", "load": "analysis.load", "summarise": "analysis.summary"}
+    homes = {"Run": "analysis.runs", "load": "analysis.runs", "summarise": "analysis.summary"}
     if name not in homes:
         raise AttributeError(f"module 'analysis' has no attribute {name!r}")
     return getattr(importlib.import_module(homes[name]), name)

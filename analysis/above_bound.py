@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.load import Run
 from analysis.rows import Row
+from analysis.runs import Run
 from analysis.statistics import Interval
 
 

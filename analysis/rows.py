@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.ideal import ideal_steps, stage_seconds
-from analysis.load import Run
 from analysis.noise import kept_walls
+from analysis.runs import Run
 from analysis.statistics import Interval, Sample
 from gnnhpc.layout import Layout
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.above_bound import Seconds, exceeds, explain
 from analysis.baseline import Baseline, find_baseline
-from analysis.load import Run
 from analysis.rows import Row, make_rows
+from analysis.runs import Run
 from analysis.statistics import Interval, compare_words
 from gnnhpc.layout import Layout
 from gnnhpc.schedule import bound
