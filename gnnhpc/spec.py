@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -32,7 +33,9 @@ SPEC_VERSION = 1
 class Strict(BaseModel):
     """Unknown keys are errors, values never change after checking."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
 
 
 def _parse_layout(value: object) -> Layout:
@@ -48,7 +51,9 @@ LayoutField = Annotated[
     Layout, BeforeValidator(_parse_layout), PlainSerializer(str, return_type=str)
 ]
 Implementation = Literal["fused", "reference"]
-Positive = Annotated[int, Field(ge=1)]
+# YAML's `yes` must not count as 1.
+Whole = Annotated[int, Field(strict=True)]
+Positive = Annotated[Whole, Field(ge=1)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
@@ -72,7 +77,7 @@ class GatConfig(Strict):
     """Graph attention network of Velickovic et al. 2018, as Dearing & Wang train it."""
 
     name: Literal["gat"] = "gat"
-    layers: Annotated[int, Field(ge=2)] = 2
+    layers: Annotated[Whole, Field(ge=2)] = 2
     """Attention layers; each is three modules: dropout, attention, activation."""
     heads: Positive = 8
     hidden: Positive = 8
@@ -101,8 +106,8 @@ class SyntheticCifar10(Strict):
     name: Literal["synthetic-cifar10"] = "synthetic-cifar10"
     train: Positive = 2_000
     test: Positive = 400
-    image_size: Annotated[int, Field(ge=2)] = 32
-    classes: Annotated[int, Field(ge=2)] = 10
+    image_size: Annotated[Whole, Field(ge=2)] = 32
+    classes: Annotated[Whole, Field(ge=2)] = 10
 
     def facts(self) -> Facts:
         return Facts(
@@ -130,11 +135,11 @@ class SyntheticCitation(Strict):
     """A graph of communities with sparse features that tell the class only with neighbours."""
 
     name: Literal["synthetic-citation"] = "synthetic-citation"
-    nodes: Annotated[int, Field(ge=10)] = 2_000
-    edges: Annotated[int, Field(ge=10)] = 8_000
+    nodes: Annotated[Whole, Field(ge=10)] = 2_000
+    edges: Annotated[Whole, Field(ge=10)] = 8_000
     """Directed edges, about."""
-    features: Annotated[int, Field(ge=8)] = 256
-    classes: Annotated[int, Field(ge=2)] = 7
+    features: Annotated[Whole, Field(ge=8)] = 256
+    classes: Annotated[Whole, Field(ge=2)] = 7
 
     def facts(self) -> Facts:
         return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)
@@ -168,11 +173,11 @@ class Experiment(Strict):
     """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
     train_steps: Positive = 10
     """Mini-batches trained."""
-    test_steps: Annotated[int, Field(ge=0)] = 2
+    test_steps: Annotated[Whole, Field(ge=0)] = 2
     """Mini-batches evaluated at each evaluation."""
     test_every: Positive | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 1
+    warmup_steps: Annotated[Whole, Field(ge=0)] = 1
     """Steps of each phase marked as warm-up in the records."""
     optimizer: OptimizerConfig = OptimizerConfig()
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
@@ -183,8 +188,8 @@ class Experiment(Strict):
     """Layers a stage: dealt by estimated or measured cost, or given."""
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["cpu", "gpu"] = "cpu"
-    seed: Annotated[int, Field(ge=0)] = 0
-    repeat: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[Whole, Field(ge=0)] = 0
+    repeat: Annotated[Whole, Field(ge=0)] = 0
     """Distinguishes repeated measurements of the same thing; seeds nothing."""
     spans: bool = False
     """Write a span for each micro-batch, for the timeline."""
@@ -246,7 +251,7 @@ class Experiment(Strict):
             | self.data.model_dump(mode="json", exclude_defaults=True),
         }
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A name that says what the cell is, with a hash that says the rest."""
         canonical = json.dumps([SPEC_VERSION, self.content()], sort_keys=True)
