@@ -74,6 +74,7 @@ def assemble(
         input_shape=workload.shape_after(mine.start - 1),
         output_shape=workload.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
+        target_rows=workload.shape_after(len(outlines) - 1)[0],
         upstream_learns=any(layer.parameters for layer in outlines[: mine.start]),
         example=workload.example() if mesh.is_first else None,
     )

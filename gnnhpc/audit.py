@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 NOISY_SHARE = 0.05
 """Steal, or processor time missing from busy time, beyond which a cell is called noisy."""
+LOSS_TOLERANCE = 1e-4
+"""Relative difference of two sums of the same float32 losses that rounding cannot explain."""
 DRIFT = 0.10
 """Change of the median step time, first to last third, beyond which a cell is flagged."""
 
@@ -48,6 +50,7 @@ class Findings:
     cpus: list[int]
     mismatched_batches: int
     unequal_gradients: int
+    other_losses: int
     repeated_samples: int
     samples: int
     """This replica's, a step."""
@@ -71,6 +74,7 @@ class Observations:
     grad_norm: float | None = None
     mismatched_batches: int = 0
     unequal_gradients: int = 0
+    other_losses: int = 0
     _seen: dict[int, np.ndarray[Any, np.dtype[np.int16]]] = field(default_factory=dict)
     _norms: list[float] = field(default_factory=list)
     _walls: list[float] = field(default_factory=list)
@@ -110,6 +114,13 @@ class Observations:
                 ranks = layout.replica_ranks(stage)
                 self.unequal_gradients += int(len({float(norms[r]) for r in ranks}) > 1)
 
+    def trained(self, differentiated: float, reported: float) -> None:
+        """The loss whose gradient was taken must be the mean over labelled samples reported."""
+        if math.isfinite(reported) and not math.isclose(
+            differentiated, reported, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE
+        ):
+            self.other_losses += 1
+
     def timed(self, record: StepRecord, times: StepTimes) -> None:
         if record.warmup:
             return
@@ -133,6 +144,7 @@ class Observations:
             rank=self.rank,
             mismatched_batches=self.mismatched_batches,
             unequal_gradients=self.unequal_gradients,
+            other_losses=self.other_losses,
             backward_s=self._backward,
             median_grad_norm=statistics.median(self._norms) if self._norms else None,
             train_steps=self._steps,
@@ -203,6 +215,7 @@ def judge(
         _samples(findings),
         _replicas(findings, layout),
         _gradients(findings),
+        _loss(findings),
         _reductions(findings, layout),
         _threads(findings),
         _noise(findings),
@@ -305,6 +318,19 @@ def _gradients(findings: Sequence[Findings]) -> Check:
             norms,
         )
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
+
+
+def _loss(findings: Sequence[Findings]) -> Check:
+    wrong = max(f.other_losses for f in findings)
+    if wrong:
+        return Check(
+            "loss",
+            "invalid",
+            f"in {wrong} steps the loss that was differentiated is not the mean over labelled "
+            "samples that is reported: summed micro-batches, or a mean of masked means",
+            {"steps": wrong},
+        )
+    return Check("loss", "ok", "the loss reported is the one that was differentiated", {})
 
 
 def _reductions(findings: Sequence[Findings], layout: Layout) -> Check:

@@ -13,6 +13,7 @@ from gnnhpc.errors import report_errors
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     help="Run one experiment by hand, or verify its gradients against the sequential twin.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -56,11 +56,12 @@ class Verdict:
 
     @property
     def loss_difference(self) -> float:
-        return abs(self.loss - self.twin_loss) / max(abs(self.twin_loss), 1e-30)
+        difference = abs(self.loss - self.twin_loss) / max(abs(self.twin_loss), 1e-30)
+        return difference if math.isfinite(difference) else math.inf
 
     @property
     def worst(self) -> float:
-        """The largest relative difference of any layer's gradient; infinite where it is no number."""
+        """The largest relative difference of a layer's gradient; infinite where it is no number."""
         values = [d.relative for d in self.gradients]
         return max((v if math.isfinite(v) else math.inf for v in values), default=0.0)
 

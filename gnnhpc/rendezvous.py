@@ -7,6 +7,7 @@ taken, or a stranger listening there lead to the next port, never to a mix-up.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import socket
@@ -65,7 +66,11 @@ class Doorkeeper:
                     continue
 
     def close(self) -> None:
+        # Closing alone does not wake the thread that accepts.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        self._thread.join()
 
 
 def knock(address: str, job_key: str, timeout_s: float) -> int:

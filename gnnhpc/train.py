@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gnnhpc.audit import Observations
 from gnnhpc.engines import Engine
+from gnnhpc.engines.base import Trained
 from gnnhpc.errors import GnnhpcError
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.outline import LayerOutline
@@ -100,7 +101,7 @@ class Trainer:
         if self.optimizer is not None:
             with timer.span("optimizer"):
                 self.optimizer.zero_grad(set_to_none=False)
-        outputs = self.engine.train_step(batch.inputs, batch.targets)
+        trained = self.engine.train_step(batch.inputs, batch.targets)
         self.stage.end_minibatch()
         if self.optimizer is not None:
             with timer.span("optimizer"):
@@ -109,7 +110,7 @@ class Trainer:
         mesh.barrier()
         times = timer.stop()
         self.observations.saw(batch, self._gradient_norm())
-        return self._close(step, batch, "train", started, times, outputs)
+        return self._close(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
         self.stage.eval()
@@ -125,7 +126,7 @@ class Trainer:
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()
-                self._close(step, batch, "test", started, times, outputs)
+                self._close(step, batch, "test", started, times, Trained(outputs))
                 self.tested += 1
         self.stage.train()
 
@@ -136,10 +137,10 @@ class Trainer:
         phase: Phase,
         started: float,
         times: StepTimes,
-        outputs: object,
+        trained: Trained,
     ) -> bool:
         """After the last barrier: exchange what was seen, write the record, say whether to stop."""
-        metrics = self._exchange(phase, batch, outputs)
+        metrics = self._exchange(phase, batch, trained)
         loss = metrics.pop("loss")
         stop = bool(metrics.pop("stop"))
         grad_norm = self.observations.grad_norm if phase == "train" else None
@@ -178,15 +179,14 @@ class Trainer:
         self.report(record)
         return stop
 
-    def _exchange(self, phase: Phase, batch: Batch, outputs: object) -> dict[str, float]:
+    def _exchange(self, phase: Phase, batch: Batch, trained: Trained) -> dict[str, float]:
         """Add up over replicas what the last stages know, and compare what should be equal."""
         names = self.workload.metrics(phase)
-        values = torch.zeros(len(names) * 2 + 3, dtype=torch.float64)
+        values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)
         if self.mesh.is_last:
-            assert isinstance(outputs, list | tuple)
-            stacked = torch.cat(list(outputs))
-            tally = self.workload.tally(phase, stacked, batch)
+            tally = self.workload.tally(phase, torch.cat(list(trained.outputs)), batch)
             values[: 2 * len(names)] = torch.tensor([part for n in names for part in tally[n]])
+            values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
         values[-3] = float(self.stop_asked())
         values[-2] = float(batch.checksum)
         values[-1] = self.observations.grad_norm or 0.0
@@ -199,6 +199,8 @@ class Trainer:
             if name == "loss" or sums[2 * i + 1] > 0
         }
         metrics["stop"] = float(everyone[:, -3].max())
+        if phase == "train":
+            self.observations.trained(float(everyone[:, -4].sum()), metrics["loss"])
         return metrics
 
     def _gradient_norm(self) -> float | None:

@@ -108,12 +108,12 @@ def _observe(
             if optimizer is not None:
                 optimizer.zero_grad(set_to_none=False)
             parts.timer.start()
-            outputs = parts.engine.train_step(batch.inputs, batch.targets)
+            trained = parts.engine.train_step(batch.inputs, batch.targets)
             stage.end_minibatch()
             _look(mesh, stage, batch, observations)
             if first is None:
-                sums = _losses(parts, outputs, batch) if mesh.is_last else ()
-                loss = sum(total for total, _ in sums) / workload.loss.labelled
+                sums = _losses(parts, trained.outputs, batch) if mesh.is_last else ()
+                loss = float(sum(trained.losses)) / experiment.layout.replicas
                 first = (loss, _gradients(stage), sums)
             if optimizer is not None:
                 optimizer.step()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnnhpc.errors import GnnhpcError
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.stage import Stage
 from gnnhpc.schedule import ScheduleName
@@ -61,14 +62,34 @@ class Plan:
     dtype: torch.dtype
     upstream_learns: bool
     """Whether any earlier stage has parameters, and so wants gradients."""
+    target_rows: int
+    """Rows of one micro-batch's target."""
     example: Tensor | None = None
     """First stage: one micro-batch of real input, for its type."""
+
+    def inputs(self, batch: Tensor | None) -> list[Tensor]:
+        """The first stage's micro-batches; none elsewhere."""
+        return [] if batch is None else split(batch, self.microbatches, self.input_shape[0])
+
+    def targets(self, batch: Tensor | None) -> list[Tensor]:
+        """The last stage's micro-batches; none elsewhere."""
+        return [] if batch is None else split(batch, self.microbatches, self.target_rows)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training step leaves on the last stage, one a micro-batch, detached; else nothing.
+
+    `losses` are what was differentiated, so that what is reported can be held against it.
+    """
+
+    outputs: Sequence[Tensor] = ()
+    losses: Sequence[Tensor] = ()
 
 
 class Engine(Protocol):
     """Runs steps. Inputs and targets are whole mini-batches, stacked along rows; only the first
-    stage looks at inputs and only the last at targets. Outputs are the last stage's, one tensor a
-    micro-batch, detached; elsewhere none.
+    stage looks at inputs and only the last at targets.
     """
 
     @property
@@ -76,7 +97,7 @@ class Engine(Protocol):
         """All-reduces of gradients since the start."""
         ...
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         """Forward and backward; gradients are complete and averaged over replicas after it."""
         ...
 
@@ -85,11 +106,17 @@ class Engine(Protocol):
         ...
 
 
-def split(batch: Tensor, parts: int) -> list[Tensor]:
-    """Equal micro-batches along rows; raises ValueError where they would not be equal."""
-    if batch.shape[0] % parts:
-        raise ValueError(f"{batch.shape[0]} rows do not make {parts} equal micro-batches")
-    return list(batch.split(batch.shape[0] // parts))
+def split(batch: Tensor, parts: int, rows: int) -> list[Tensor]:
+    """Micro-batches of exactly `rows` rows.
+
+    Raises GnnhpcError for any other batch: gloo would send an uneven one without complaint and
+    leave stale rows behind it.
+    """
+    if batch.shape[0] != parts * rows:
+        raise GnnhpcError(
+            f"uneven batch: {batch.shape[0]} rows where {parts} micro-batches of {rows} are planned"
+        )
+    return list(batch.split(rows))
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnhpc.engines.base import Plan, parameters_of, split
+from gnnhpc.engines.base import Plan, Trained, parameters_of
 from gnnhpc.engines.transfer import Inbox, Outbox
 from gnnhpc.schedule import in_flight, stage_order
 
@@ -86,12 +86,12 @@ class NativeEngine:
             offset += p.numel()
         return flat
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer, links = self.plan, self.plan.timer, self.training
-        xs = split(inputs, plan.microbatches) if inputs is not None else []
-        ts = split(targets, plan.microbatches) if targets is not None else []
+        xs, ts = plan.inputs(inputs), plan.targets(targets)
         held: dict[int, tuple[Tensor, Tensor]] = {}
         outputs: list[Tensor] = []
+        losses: list[Tensor] = []
         links.expect(plan.microbatches)
         for action in self.order:
             m = action.microbatch
@@ -103,6 +103,7 @@ class NativeEngine:
                 held[m] = (x, result)
                 if plan.mesh.is_last:
                     outputs.append(output.detach())
+                    losses.append(result.detach())
                 elif links.activations_out is not None:
                     links.activations_out.send(output.detach())
             else:
@@ -110,7 +111,7 @@ class NativeEngine:
         with timer.span("wait"):
             links.flush()
         self._reduce()
-        return outputs
+        return Trained(outputs, losses)
 
     def _input(self, xs: list[Tensor], m: int) -> Tensor:
         inbox = self.training.activations_in
@@ -160,7 +161,7 @@ class ForwardOnly:
 
     def run(self, inputs: Tensor | None) -> Sequence[Tensor]:
         plan, timer, links = self.plan, self.plan.timer, self.links
-        xs = split(inputs, plan.microbatches) if inputs is not None else []
+        xs = plan.inputs(inputs)
         outputs: list[Tensor] = []
         links.expect(plan.microbatches)
         with torch.no_grad():

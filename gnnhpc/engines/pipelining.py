@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from gnnhpc.engines.base import Plan, split
+from gnnhpc.engines.base import Plan, Trained, split
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.replicas import Replicas
 from gnnhpc.timing import StepTimer
@@ -77,14 +77,21 @@ class PipeliningEngine:
         )
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.plan.loss(output, target)
+        with self.plan.timer.span("forward"):
+            return self.plan.loss(output, target)
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
-        mesh = self.plan.mesh
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
+        plan, mesh = self.plan, self.plan.mesh
+        plan.inputs(inputs)
+        plan.targets(targets)
         args = (inputs,) if mesh.is_first else ()
         target = targets if mesh.is_last else None
-        output = self.schedule.step(*args, target=target, microbatch=self._which)
-        return split(output.detach(), self.plan.microbatches) if mesh.is_last else []
+        losses: list[Tensor] = []
+        output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._which)
+        if not mesh.is_last:
+            return Trained()
+        outputs = split(output.detach(), plan.microbatches, plan.output_shape[0])
+        return Trained(outputs, [loss.detach() for loss in losses])
 
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         return self.forward_only.run(inputs)

@@ -34,13 +34,15 @@ class Replicas:
                 stage,
                 process_group=mesh.replicas,
                 device_ids=[mesh.device] if mesh.device.type == "cuda" else None,
-                broadcast_buffers=False,
+                forward_sync_buffers=False,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=_ONE_BUCKET_MIB,
             )
-            self.module.register_comm_hook(None, self._hook)
+            # DDP checks a hook's annotations at run time; a lambda has none.
+            self.module.register_comm_hook(None, lambda _, bucket: self.reduce(bucket))
 
-    def _hook(self, _: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Average one bucket of gradients over the replicas."""
         self.reductions += 1
         mark = self.timer.clock.mark()
         self._ready_at = mark if isinstance(mark, float) else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from gnnhpc.engines.base import Plan, split
+from gnnhpc.engines.base import Plan, Trained
 from gnnhpc.engines.replicas import Replicas
 
 
@@ -24,14 +24,10 @@ class SequentialEngine:
         self.plan = plan
         self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Sequence[Tensor]:
+    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer, module = self.plan, self.plan.timer, self.replicas.module
-        assert inputs is not None
-        assert targets is not None
-        pairs = zip(
-            split(inputs, plan.microbatches), split(targets, plan.microbatches), strict=True
-        )
-        outputs = []
+        pairs = zip(plan.inputs(inputs), plan.targets(targets), strict=True)
+        outputs, losses = [], []
         for m, (x, target) in enumerate(pairs):
             last = m == plan.microbatches - 1
             with self._sync(last):
@@ -42,8 +38,9 @@ class SequentialEngine:
                     loss.backward()
                     timer.layer_backward(None, timer.clock.mark())
             outputs.append(output.detach())
+            losses.append(loss.detach())
         self.replicas.split_backward()
-        return outputs
+        return Trained(outputs, losses)
 
     @property
     def reductions(self) -> int:
@@ -57,10 +54,9 @@ class SequentialEngine:
 
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         plan = self.plan
-        assert inputs is not None
         outputs = []
         with torch.no_grad():
-            for m, x in enumerate(split(inputs, plan.microbatches)):
+            for m, x in enumerate(plan.inputs(inputs)):
                 with plan.timer.span("forward", m):
                     outputs.append(plan.stage(x, torch.tensor([m])))
         return outputs

@@ -13,9 +13,9 @@ def build_layer(layer: LayerOutline, experiment: Experiment) -> nn.Module:
     """One layer, its parameters drawn from torch's global generator."""
     dtype = getattr(torch, experiment.dtype)
     if isinstance(experiment.model, VigConfig):
-        from gnnhpc.models import vig
+        from gnnhpc.models.vig import build as build_vig
 
-        return vig.build(layer, experiment.model, dtype=dtype, batchnorm=experiment.batchnorm)
-    from gnnhpc.models import gat
+        return build_vig(layer, experiment.model, dtype=dtype, batchnorm=experiment.batchnorm)
+    from gnnhpc.models.gat import build as build_gat
 
-    return gat.build(layer, experiment.model, dtype=dtype)
+    return build_gat(layer, experiment.model, dtype=dtype)
