@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from gnnhpc.attempt import is_echo, read_failures
 from gnnhpc.errors import InputError
-from gnnhpc.manifest import MANIFEST_VERSION
 from gnnhpc.paths import ATTEMPT, AttemptPaths, RunPaths
 from gnnhpc.records import SCHEMA
 
+# gnnhpc.manifest's own; it would bring pydantic. A test holds the two together.
+MANIFEST_VERSION = 1
 _TAIL_BYTES = 64 * 1024
 _HEADER_BYTES = 64 * 1024
 
@@ -68,15 +71,17 @@ class Progress:
 def read_places(manifest: Path) -> list[Place]:
     """Every cell of a manifest, in order; raises InputError for another version or damage."""
     places = []
-    with manifest.open(encoding="utf-8", errors="replace") as stream:
+    with manifest.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
                 continue
             try:
-                raw = json.loads(line)
+                raw = from_json(line)
                 version = raw.get("version")
                 if version != MANIFEST_VERSION:
-                    raise InputError(f"{manifest}:{number}", "version", version, "1")
+                    raise InputError(
+                        f"{manifest}:{number}", "version", version, str(MANIFEST_VERSION)
+                    )
                 places.append(_place(raw))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 found = f"a damaged line ({type(error).__name__}: {error})"
@@ -95,14 +100,19 @@ def _place(raw: dict[str, Any]) -> Place:
     )
 
 
-def list_attempts(paths: RunPaths) -> dict[str, list[int]]:
-    """Cell id -> numbers of its attempts, newest first."""
-    found: dict[str, list[int]] = {}
+def list_attempts(paths: RunPaths) -> dict[str, list[AttemptPaths]]:
+    """Cell id -> its attempts, newest first."""
+    found: dict[str, list[AttemptPaths]] = {}
     with contextlib.suppress(OSError), os.scandir(paths.cells) as cells:
         for cell in cells:
             with contextlib.suppress(OSError), os.scandir(cell.path) as attempts:
-                numbers = [int(m[1]) for entry in attempts if (m := ATTEMPT.match(entry.name))]
-                found[cell.name] = sorted(numbers, reverse=True)
+                tries = [
+                    (int(match[1]), entry.path)
+                    for entry in attempts
+                    if (match := ATTEMPT.match(entry.name))
+                ]
+                tries.sort(reverse=True)
+                found[cell.name] = [AttemptPaths(Path(path)) for _, path in tries]
     return found
 
 
@@ -111,7 +121,7 @@ def read_outcome(attempt: AttemptPaths) -> Outcome | None:
     number = attempt.number
     try:
         with attempt.result.open("rb") as stream:
-            raw = json.load(stream)
+            raw = from_json(stream.read())
         if raw["schema"] != SCHEMA:
             cause = f"result.json of schema {raw['schema']}, this is schema {SCHEMA}"
             return Outcome(number, "failed", "", False, (), cause)

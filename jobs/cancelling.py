@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gnnhpc.errors import GnnhpcError, InputError
 from jobs import submissions
+from jobs.files import open_run
 from jobs.overview import live_jobs
-from jobs.runfolder import open_run
 
 
 def cancel(run: str | Path, array: str | None = None) -> list[str]:

@@ -95,7 +95,7 @@ def submit(
     settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root)
     if dry_run:
-        from jobs.show import print_plan
+        from jobs.show_plan import print_plan
         from jobs.submitting import run_folder
 
         print_plan(planned, run_folder(planned, runs), *settings)
@@ -285,7 +285,7 @@ def _watch() -> Any:
 
 
 def _conclude(done: Submission) -> int:
-    from jobs.show import print_submission
+    from jobs.show_plan import print_submission
 
     print_submission(done)
     return EXIT_FAILED if done.failed else EXIT_DONE

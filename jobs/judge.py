@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gnnhpc.paths import AttemptPaths, RunPaths
+from gnnhpc.paths import AttemptPaths
 from jobs import attempts, queue, submissions
 from jobs.attempts import Outcome, Place
 from jobs.queue import Answer
@@ -78,44 +79,47 @@ class Known:
 
 
 def judge(
-    paths: RunPaths, place: Place, numbers: list[int], outcome: Outcome | None, known: Known
+    place: Place, tries: Sequence[AttemptPaths], outcome: Outcome | None, known: Known
 ) -> CellStatus:
-    """`numbers` are the cell's attempts, newest first; `outcome` is its best result."""
+    """`tries` are the cell's attempts, newest first; `outcome` is its best result."""
+    newest = tries[0] if tries else None
     cell = CellStatus(
         cell=place.id,
         array=place.array,
         index=place.index,
         state="missing",
-        attempts=len(numbers),
-        attempt=numbers[0] if numbers else None,
+        attempts=len(tries),
+        attempt=newest.number if newest else None,
         steps=place.train_steps,
     )
     key = (place.array, place.index)
     # A result newer than the submission ends what the submission began.
     entry = known.submitted.get(key)
     ended = outcome is not None and entry is not None and _after(outcome.ended_at, entry.at)
-    live = _live(paths, cell, outcome, known, ended)
+    live = _live(cell, newest if outcome is None else None, known, ended)
     if live is not None:
         return live
     if outcome is None or outcome.status != "done":
-        return _unfinished(paths, place, cell, outcome, known)
-    newest = f"attempt {numbers[0]} is not valid" if outcome.attempt != numbers[0] else None
+        return _unfinished(place, cell, newest, outcome, known)
+    later = None if outcome.attempt == cell.attempt else f"attempt {cell.attempt} is not valid"
     return replace(
         cell,
         state="done" if outcome.valid else "flagged",
         attempt=outcome.attempt,
         step=place.train_steps,
-        detail=newest or (", ".join(outcome.flags) or None),
+        detail=later or (", ".join(outcome.flags) or None),
         flags=outcome.flags,
     )
 
 
 def _live(
-    paths: RunPaths, cell: CellStatus, outcome: Outcome | None, known: Known, ended: bool
+    cell: CellStatus, attempt: AttemptPaths | None, known: Known, ended: bool
 ) -> CellStatus | None:
-    """Running or pending, as the queue or a supervisor has it; None for a cell at rest."""
+    """Running or pending, as the queue or a supervisor has it; None for a cell at rest.
+
+    `attempt` is the newest, if it has no result yet.
+    """
     key = (cell.array, cell.index)
-    attempt = _newest(paths, cell) if outcome is None else None
     job, entry = known.queued.get(key), known.submitted.get(key)
     if job is not None:
         cell = replace(cell, job=f"{job.job_id}_{cell.index}")
@@ -135,10 +139,6 @@ def _live(
     return None
 
 
-def _newest(paths: RunPaths, cell: CellStatus) -> AttemptPaths | None:
-    return paths.cell(cell.cell).attempt(cell.attempt) if cell.attempt is not None else None
-
-
 def _running(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
     """How far it is; `attempt` is None while the worker has not made its own yet."""
     if attempt is None:
@@ -156,12 +156,15 @@ def _running(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
 
 
 def _unfinished(
-    paths: RunPaths, place: Place, cell: CellStatus, outcome: Outcome | None, known: Known
+    place: Place,
+    cell: CellStatus,
+    attempt: AttemptPaths | None,
+    outcome: Outcome | None,
+    known: Known,
 ) -> CellStatus:
     """Not queued and not done: ended in some way, or never begun."""
     entry = known.submitted.get((place.array, place.index))
     slurm = entry if entry is not None and entry.cluster == "slurm" else None
-    attempt = _newest(paths, cell)
     header = attempts.read_header(attempt) if attempt else None
     job = _last_job(slurm, header, place.index)
     word = known.answer.ended.get(job or "", "")

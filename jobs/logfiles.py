@@ -8,7 +8,7 @@ from gnnhpc.attempt import is_echo, read_failures
 from gnnhpc.errors import InputError
 from gnnhpc.paths import AttemptPaths, RunPaths
 from jobs.attempts import Place, read_places
-from jobs.runfolder import open_run
+from jobs.files import open_run
 
 
 def find_log(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gnnhpc.paths import RunPaths
+from gnnhpc.paths import AttemptPaths, RunPaths
 from gnnhpc.provenance import user
 from jobs import attempts, queue, submissions
 from jobs.attempts import Outcome, Place
+from jobs.files import open_run
 from jobs.judge import LIVE, STATES, CellStatus, Known, judge
 from jobs.queue import Answer
-from jobs.runfolder import open_run
 from jobs.submissions import Entry
 
 
@@ -53,13 +53,10 @@ def status(run: str | Path) -> RunStatus:
     places = attempts.read_places(paths.manifest)
     entries = submissions.read(paths)
     tried = attempts.list_attempts(paths)
-    outcomes = {
-        place.id: _best(paths, place, tried[place.id]) for place in places if place.id in tried
-    }
-    known = _known(paths, places, entries, outcomes)
+    outcomes = {place.id: _best(tried[place.id]) for place in places if place.id in tried}
+    known = _known(paths, places, entries, outcomes, tried)
     cells = tuple(
-        judge(paths, place, tried.get(place.id, []), outcomes.get(place.id), known)
-        for place in places
+        judge(place, tried.get(place.id, []), outcomes.get(place.id), known) for place in places
     )
     answer = known.answer
     slurm = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
@@ -70,14 +67,14 @@ def _uses_slurm(entries: list[Entry], answer: Answer) -> bool:
     return bool(answer.jobs) or any(entry.cluster == "slurm" for entry in entries)
 
 
-def _best(paths: RunPaths, place: Place, numbers: list[int]) -> Outcome | None:
+def _best(tries: list[AttemptPaths]) -> Outcome | None:
     """The newest valid result, else that of the newest attempt if it has one."""
     first: Outcome | None = None
-    for number in numbers:
-        outcome = attempts.read_outcome(paths.cell(place.id).attempt(number))
+    for number, attempt in enumerate(tries):
+        outcome = attempts.read_outcome(attempt)
         if outcome is not None and outcome.valid:
             return outcome
-        if number == numbers[0]:
+        if number == 0:
             first = outcome
     return first
 
@@ -87,6 +84,7 @@ def _known(
     places: list[Place],
     entries: list[Entry],
     outcomes: Mapping[str, Outcome | None],
+    tried: Mapping[str, list[AttemptPaths]],
 ) -> Known:
     submitted = {(e.array, i): e for e in entries for i in e.index_list()}
     supervised = {key: e for key, e in submitted.items() if submissions.supervised(e)}
@@ -97,25 +95,33 @@ def _known(
         return Known(Answer(time.time(), error="no job in Slurm"), {}, supervised, submitted)
     users = {e.user for e in slurm} or {user()}
     ended = {
-        e.job_id
-        for p in unfinished
-        if (e := submitted.get((p.array, p.index))) and e.cluster == "slurm"
+        entry.job_id
+        for place in unfinished
+        if (entry := submitted.get((place.array, place.index))) and entry.cluster == "slurm"
     }
-    answer = queue.ask(users, ended)
+    ended |= _jobs_of_attempts(tried[place.id][0] for place in unfinished if tried.get(place.id))
+    answer = queue.ask(paths.root, users, ended)
     queued = _of_run(paths, answer, entries)
     return Known(answer, queued, supervised, submitted)
+
+
+def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
+    """Jobs that made these attempts; those submitted by hand are noted nowhere else."""
+    headers = [attempts.read_header(attempt) for attempt in newest]
+    return {header.job.partition("_")[0] for header in headers if header and header.job}
 
 
 def _of_run(
     paths: RunPaths, answer: Answer, entries: list[Entry]
 ) -> dict[tuple[str, int], queue.Job]:
-    """Which cells of this run are queued: by job id, or by comment if submitted by hand."""
+    """Which cells of this run are queued: by job id, or by script or comment if by hand."""
     ids = {entry.job_id: entry.array for entry in entries if entry.cluster == "slurm"}
     roots = {str(paths.root), os.path.realpath(paths.root)}
     queued: dict[tuple[str, int], queue.Job] = {}
     for job in answer.jobs:
         array = ids.get(job.job_id)
-        if array is None and job.comment.strip() in roots:
+        home = os.path.realpath(Path(job.script).parent.parent)
+        if array is None and (home in roots or job.comment.strip() in roots):
             array = job.name.partition("@")[0]
         if array is not None:
             queued |= {(array, index): job for index in job.index_list()}
@@ -125,7 +131,7 @@ def _of_run(
 def live_jobs(paths: RunPaths, entries: list[Entry], array: str | None = None) -> list[str]:
     """Slurm's ids of this run's jobs that have not ended, as far as Slurm says."""
     slurm = [entry for entry in entries if entry.cluster == "slurm"]
-    answer = queue.ask({entry.user for entry in slurm} or {user()})
+    answer = queue.ask(paths.root, {entry.user for entry in slurm} or {user()})
     queued = _of_run(paths, answer, entries)
     found = {job.job_id for (name, _), job in queued.items() if array in (None, name)}
     for entry in slurm:

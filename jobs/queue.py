@@ -16,8 +16,8 @@ import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from gnnhpc.data.roots import cache_root
 from gnnhpc.errors import InputError
 from jobs.names import parse_indices
 
@@ -36,6 +36,8 @@ class Job:
     state: str
     reason: str
     name: str
+    script: str
+    """Path of the batch script as submitted."""
     comment: str
 
     def index_list(self) -> list[int]:
@@ -60,12 +62,17 @@ class Answer:
         return self.error is None
 
 
-def ask(users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
-    """The queue of these users, and what became of the jobs `ended`, where sacct exists."""
+def ask(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
+    """The queue of these users, and what became of the jobs `ended`, where sacct exists.
+
+    One answer a run is kept for ten seconds, whatever else is asked of that run meanwhile.
+    """
+    from gnnhpc.data.roots import cache_root
+
     names, job_ids = sorted(set(users)), sorted(set(ended))
     if shutil.which("squeue") is None:
         return Answer(time.time(), error="no Slurm here")
-    key = json.dumps([names, os.environ.get("SLURM_CONF", "")])
+    key = json.dumps([str(run), names, os.environ.get("SLURM_CONF", "")])
     path = cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,29 +82,27 @@ def ask(users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
-        kept = _kept(stream.read(), job_ids)
+        kept = _kept(stream.read())
         if kept is not None:
             return kept
         answer = _query(names, job_ids)
         stream.seek(0)
         stream.truncate()
-        json.dump({"job_ids": job_ids, "answer": asdict(answer)}, stream)
+        json.dump(asdict(answer), stream)
         return answer
 
 
-def _kept(text: str, job_ids: list[str]) -> Answer | None:
-    """The last answer while it is fresh and covers what is asked."""
+def _kept(text: str) -> Answer | None:
+    """The last answer, while it is fresh."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         raw = json.loads(text)
-        covers = set(job_ids) <= set(raw["job_ids"]) or raw["answer"]["error"]
-        if 0 <= time.time() - raw["answer"]["at"] < INTERVAL_S and covers:
-            jobs = tuple(Job(**job) for job in raw["answer"]["jobs"])
-            return Answer(**raw["answer"] | {"jobs": jobs})
+        if 0 <= time.time() - raw["at"] < INTERVAL_S:
+            return Answer(**raw | {"jobs": tuple(Job(**job) for job in raw["jobs"])})
     return None
 
 
 def _query(users: list[str], job_ids: list[str]) -> Answer:
-    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%k"))
+    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
     now = time.time()
     try:
         text = _run("squeue", "--noheader", f"--user={','.join(users)}", f"--format={form}")
@@ -116,7 +121,7 @@ def _query(users: list[str], job_ids: list[str]) -> Answer:
 
 def _job(line: str) -> Job | None:
     parts = line.split(_SEPARATOR)
-    if len(parts) != 5:
+    if len(parts) != 6:
         return None
     job_id, _, indices = parts[0].partition("_")
     return Job(job_id, indices.strip("[]"), *parts[1:])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gnnhpc.errors import InputError
 from gnnhpc.manifest import read_manifest
+from jobs.files import locked, open_run
 from jobs.judge import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.local import Report
 from jobs.names import format_indices, parse_indices
 from jobs.overview import RunStatus, status
-from jobs.runfolder import locked, open_run
 from jobs.site import Site
 from jobs.submitting import Submission, check_cluster, start
 

@@ -1,4 +1,4 @@
-"""What the commands print: plans, states of runs, what was submitted."""
+"""What `status` prints: a line an array, a line a cell, or JSON."""
 
 from __future__ import annotations
 
@@ -6,69 +6,32 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from jobs.arrays import array_range, group, resources
 from jobs.judge import CellStatus
 from jobs.overview import RunStatus
-from jobs.planning import Plan
-from jobs.script import render
-from jobs.site import Site
-from jobs.submitting import Submission
 
+_HEADINGS = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
+_ANSI = {"done": "", "running": "36", "pending": "34", "missing": "2"}
+_ANSI_ELSE = "31"
 _COLOURS = {"done": "green", "running": "cyan", "pending": "blue", "missing": "dim"}
 
 
 def console() -> Console:
     """A terminal's own width; wide where the output goes to a file, so that no line is cut."""
-    return Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=True)
-
-
-def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
-    """Arrays, cells, resources and scripts of a plan that is not submitted."""
-    arrays = group(plan.cells)
-    head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {site_name}"
-    print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
-    print(f"would write {run}\n")
-    table = _table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
-    for array in arrays:
-        needs = resources(array.layout, site, gpu=array.gpu)
-        table.add_row(
-            array.name,
-            str(len(array.cells)),
-            array_range(array.indices, needs.max_parallel),
-            str(needs.nodes),
-            str(needs.tasks_per_node),
-            str(needs.cpus_per_task),
-            duration(needs.time_min * 60),
-        )
-    console().print(table)
-    print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
-    for array in arrays:
-        needs = resources(array.layout, site, gpu=array.gpu)
-        print(f"\n--- {run}/arrays/{array.name}.sbatch")
-        print(render(array, run, needs, site), end="")
-
-
-def print_submission(done: Submission) -> None:
-    """Run folder, job ids and what to do next."""
-    where = "Slurm job" if done.cluster == "slurm" else "local process"
-    for job, array, indices in done.jobs:
-        print(f"{array} {indices}: {where} {job}")
-    print(f"run folder {done.run}")
-    if done.failed is None:
-        print(f"next: python -m jobs status {done.run}")
-    else:
-        print(f"{len(done.cells) - done.failed} done, {done.failed} failed")
+    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
 
 
 def print_status(known: RunStatus, *, cells: bool) -> None:
     """A line an array, or a line a cell; then the counts."""
     out = console()
-    out.print(_cells(known) if cells else _arrays(known))
+    if cells:
+        for line in _cell_lines(known, colour=sys.stdout.isatty()):
+            print(line)
+    else:
+        out.print(_arrays(known))
     out.print(summary(known), markup=False)
     if not cells:
         for cell in _worth_a_line(known.cells):
@@ -108,7 +71,7 @@ def duration(seconds: float | None) -> str:
 
 def _arrays(known: RunStatus) -> Table:
     states = list(known.counts())
-    table = _table("array", "cells", *states, "s a step", "left")
+    table = new_table("array", "cells", *states, "s a step", "left")
     for name, cells in known.arrays().items():
         counts = {state: sum(cell.state == state for cell in cells) for state in states}
         step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
@@ -123,22 +86,36 @@ def _arrays(known: RunStatus) -> Table:
     return table
 
 
-def _cells(known: RunStatus) -> Table:
-    table = _table("array", "index", "state", "attempts", "step", "s a step", "left", "why", "cell")
-    for cell in known.cells:
-        step = f"{cell.step} of {cell.steps}" if cell.step is not None else ""
-        table.add_row(
-            cell.array,
-            str(cell.index),
-            _colour(cell.state, cell.state),
-            str(cell.attempts or ""),
-            step,
-            f"{cell.step_s:.3g}" if cell.step_s is not None else "",
-            duration(cell.eta_s),
-            _plain(cell.detail or ""),
-            cell.cell,
-        )
-    return table
+def _cell_lines(known: RunStatus, *, colour: bool) -> Iterator[str]:
+    """A line a cell in columns; by hand, as a table of ten thousand rows takes rich a minute."""
+    rows = [_HEADINGS, *(_row(cell) for cell in known.cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<><>><<", widths, strict=True))
+    for row, cell in zip(rows, (None, *known.cells), strict=True):
+        line = f"{form.format(*row)}  {row[-1]}".rstrip()
+        code = _ANSI.get(cell.state, _ANSI_ELSE) if cell and colour else ""
+        yield f"\x1b[{code}m{line}\x1b[0m" if code else line
+
+
+def _row(cell: CellStatus) -> tuple[str, ...]:
+    return (
+        cell.array,
+        str(cell.index),
+        cell.state,
+        str(cell.attempts or ""),
+        f"{cell.step} of {cell.steps}" if cell.step else "",
+        _left(cell),
+        cell.cell,
+        cell.detail or "",
+    )
+
+
+def _left(cell: CellStatus) -> str:
+    """Seconds a step, and how long it will still take."""
+    if cell.step_s is None:
+        return ""
+    left = f", {duration(cell.eta_s)} left" if cell.eta_s else ""
+    return f"{cell.step_s:.3g} s a step{left}"
 
 
 def _worth_a_line(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[CellStatus]:
@@ -150,7 +127,7 @@ def _worth_a_line(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[Cel
             yield cell
 
 
-def _table(*headings: str) -> Table:
+def new_table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         text = heading in ("array", "state", "why", "cell", "--array")
@@ -160,8 +137,3 @@ def _table(*headings: str) -> Table:
 
 def _colour(state: str, text: str) -> str:
     return f"[{_COLOURS.get(state, 'red')}]{text}[/]" if text else ""
-
-
-def _plain(text: str) -> str:
-    """Square brackets are rich's markup."""
-    return text.replace("[", "\\[")

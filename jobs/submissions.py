@@ -12,8 +12,8 @@ from typing import Literal
 from gnnhpc.errors import InputError
 from gnnhpc.paths import RunPaths
 from gnnhpc.provenance import command_line, user
+from jobs.files import append_lines, utc_now
 from jobs.names import format_indices, parse_indices
-from jobs.runfolder import append_lines, utc_now
 
 VERSION = 1
 Cluster = Literal["slurm", "local"]

@@ -14,11 +14,12 @@ from gnnhpc.manifest import Cell
 from gnnhpc.paths import RunPaths
 from jobs import submissions
 from jobs.arrays import group, resources
+from jobs.files import locked
 from jobs.local import Ended, Report, Terms, Work, release, run_cells, supervise_apart
 from jobs.names import format_indices
 from jobs.overview import RunStatus, status
 from jobs.planning import Plan
-from jobs.runfolder import create, extend, locked
+from jobs.runfolder import create, extend
 from jobs.site import Site
 from jobs.slurm import check_slurm, submit_array
 from jobs.submissions import CLUSTERS
