@@ -1,4 +1,4 @@
-"""Graphs read once through PyG, then memory-mapped: later starts import no PyG at all."""
+"""Graphs read once through PyG, then kept as arrays: later starts import no PyG at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 CACHE_VERSION = 1
 _CONTENTS = "arrays.json"
+_LARGE = 1 << 24
 
 
 def load_or_build(config: CitationGraph, root: Path, raw: list[Path]) -> Arrays:
@@ -77,9 +78,13 @@ def _build(config: CitationGraph, raw: list[Path], folder: Path) -> None:
 
 
 def _read(folder: Path, *, mapped: bool = True) -> Arrays:
-    """Copy on write, so that ranks of one machine share the pages and none can change them."""
-    mode: Any = "c" if mapped else None
-    return {
-        name: np.load(folder / f"{name}.npy", mmap_mode=mode, allow_pickle=False).view(np.ndarray)
-        for name in json.loads((folder / _CONTENTS).read_text())
-    }
+    names = json.loads((folder / _CONTENTS).read_text())
+    return {name: _read_array(folder / f"{name}.npy", mapped) for name in names}
+
+
+def _read_array(path: Path, mapped: bool) -> npt.NDArray[Any]:
+    """Large arrays are mapped copy on write: ranks share the pages and none can change them."""
+    large = path.stat().st_size >= _LARGE
+    mode: Literal["c"] | None = "c" if mapped and large else None
+    array: npt.NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
+    return array.view(np.ndarray)

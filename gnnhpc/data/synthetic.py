@@ -76,7 +76,7 @@ def _draw(looks: _Looks, labels: Ints, size: int, rng: np.random.Generator) -> t
     grid = np.stack([rows.ravel(), columns.ravel()]).astype(np.float32)
     phase = rng.uniform(0, 2 * np.pi, (count, 1)).astype(np.float32)
     stripes = 0.15 * np.sin(looks.wave[labels] @ grid + phase)
-    tint = looks.colour[labels] + rng.normal(0, 0.04, (count, 3)).astype(np.float32)
+    tint = looks.colour[labels] + rng.normal(0, 0.06, (count, 3)).astype(np.float32)
     noise = rng.standard_normal((count, 3, size * size), dtype=np.float32)
     shown = tint[:, :, None] + stripes[:, None, :] + 0.08 * noise
     pixels = np.clip(shown * 255, 0, 255).astype(np.uint8)
