@@ -43,7 +43,7 @@ def slurm_conf(settings: Settings) -> str:
     """slurm.conf: four nodes of two CPUs, and partitions for the ways a job can be interrupted."""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={settings.hostname} NodeAddr=127.0.0.1 Port={port} "
-        "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
+        "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=16000"
         for name, port in settings.node_ports.items()
     )
     return f"""\
@@ -82,7 +82,8 @@ AccountingStoreFlags=job_comment
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,preempt_send_user_signal
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=4000
 PriorityType=priority/basic
 MaxArraySize=20001
 MaxJobCount=50000

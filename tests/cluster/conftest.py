@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import slurm
+from tests.cluster.runs import User, wait_for
 from tests.cluster.slurm import Cluster
 
 REQUIRED = os.environ.get("CI") == "true" or os.environ.get("GNNHPC_REQUIRE_CLUSTER") == "1"
@@ -41,3 +42,14 @@ def cluster() -> Iterator[Cluster]:
     yield running
     slurm.stop(root)
     shutil.rmtree(root)
+
+
+@pytest.fixture
+def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
+    """Somebody who submits to the cluster; what they leave in the queue is cancelled."""
+    yield User(cluster, tmp_path)
+    left = cluster.run("squeue", "-h", "-o", "%A").stdout.split()
+    if left:
+        cluster.run("scancel", "--full", "--signal=KILL", *set(left), check=False)
+        cluster.run("scancel", *set(left), check=False)
+        wait_for(lambda: not cluster.run("squeue", "-h").stdout, "cancelled jobs to end")

@@ -1,0 +1,195 @@
+"""Tiny sweeps on the test cluster: submitted, watched and read the way a user does it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from gnnhpc.manifest import Cell, read_manifest
+from gnnhpc.paths import AttemptPaths, RunPaths
+from gnnhpc.records import Result, read_lines
+from tests.cluster.slurm import Cluster
+
+Value = TypeVar("Value")
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+
+TINY_VIG: dict[str, Any] = {
+    "model": {
+        "name": "vig",
+        "blocks": 4,
+        "grapher_width": 8,
+        "ffn_width": 8,
+        "readout_width": 16,
+    },
+    "data": {"name": "synthetic-cifar10", "train": 64, "test": 32, "image_size": 4},
+    "batch_size": 8,
+    "train_steps": 3,
+    "test_steps": 2,
+}
+TINY_GAT: dict[str, Any] = {
+    "model": {"name": "gat", "layers": 2, "heads": 2, "hidden": 4},
+    "data": {"name": "synthetic-citation", "nodes": 120, "edges": 480, "features": 16},
+    "train_steps": 3,
+    "test_steps": 1,
+}
+
+
+def wait_for(look: Callable[[], Value], what: str, patience_s: float = PATIENCE_S) -> Value:
+    """The first true answer of `look`; fails the test if none comes."""
+    deadline = time.monotonic() + patience_s
+    while not (value := look()):
+        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s for {what}"
+        time.sleep(0.1)
+    return value
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody at the login node, with a folder for runs and one for notes."""
+
+    cluster: Cluster
+    home: Path
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    def jobs(
+        self,
+        *arguments: str | Path,
+        check: bool = True,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m jobs ...`, without a queue answer left over from the last command."""
+        cache = self.home / "cache"
+        for kept in cache.glob("slurm-*.json"):
+            kept.unlink()
+        return self.cluster.run(
+            sys.executable,
+            "-m",
+            "jobs",
+            *arguments,
+            check=check,
+            cwd=cwd or ROOT,
+            env={"GNNHPC_CACHE": str(cache), "PYTHONPATH": str(ROOT), **(env or {})},
+        )
+
+    def submit(
+        self,
+        grids: list[dict[str, Any]],
+        *flags: str | Path,
+        name: str,
+        site: dict[str, Any] | None = None,
+    ) -> Run:
+        """Submit a sweep of these grids to Slurm; returns at once."""
+        file = self.home / f"{len(list(self.home.glob('*.yaml')))}.yaml"
+        file.write_text(yaml.safe_dump({"name": "tiny", "grids": grids}))
+        self.jobs(
+            "submit", file, "--runs", self.runs, "--name", name, *self.site(site or {}), *flags
+        )
+        return Run(self, RunPaths(self.runs / name))
+
+    def site(self, settings: dict[str, Any]) -> tuple[str, ...]:
+        """Flags for a site file with these settings over the tests' own."""
+        file = self.home / f"site-{len(list(self.home.glob('site-*')))}.yaml"
+        settings = {"time": "00:10:00"} | settings
+        file.write_text(yaml.safe_dump({"default": "test", "sites": {"test": settings}}))
+        return ("--site-file", str(file))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A submitted sweep."""
+
+    user: User
+    paths: RunPaths
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.user.cluster
+
+    @property
+    def cells(self) -> list[Cell]:
+        return read_manifest(self.paths.manifest)
+
+    def cell(self, array: str, index: int = 0) -> Cell:
+        return next(cell for cell in self.cells if (cell.array, cell.index) == (array, index))
+
+    def attempt(self, cell: Cell, number: int = 1) -> AttemptPaths:
+        return self.paths.cell(cell.id).attempt(number)
+
+    def job(self, array: str) -> str:
+        """The newest job id of an array, as the run folder knows it."""
+        lines = self.paths.submissions.read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        return str([entry for entry in entries if entry["array"] == array][-1]["job_id"])
+
+    def result(self, cell: Cell, number: int = 1) -> Result:
+        """Wait for the attempt's result."""
+        attempt = self.attempt(cell, number)
+        wait_for(attempt.result.exists, f"{attempt.result}\n{self.logs()}")
+        return Result.read(attempt.result)
+
+    def results(self) -> dict[str, Result]:
+        """Wait for a first result of every cell."""
+        return {cell.id: self.result(cell) for cell in self.cells}
+
+    def wait_for_step(self, cell: Cell, step: int, number: int = 1) -> AttemptPaths:
+        """Until rank 0 has recorded this training step."""
+        attempt = self.attempt(cell, number)
+
+        def reached() -> bool:
+            return any(line["step"] >= step for line in steps(attempt, 0))
+
+        wait_for(reached, f"step {step} of {attempt.root}\n{self.logs()}")
+        return attempt
+
+    def wait_until_idle(self) -> None:
+        """Until Slurm has no job left, requeued ones included."""
+        queue = ("squeue", "-h", "-o", "%i %T %r")
+        wait_for(
+            lambda: not self.cluster.run(*queue).stdout.strip(), f"an empty queue\n{self.logs()}"
+        )
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """`python -m jobs status --json`, by cell id."""
+        shown = json.loads(self.user.jobs("status", self.paths.root, "--json").stdout)
+        return {cell["cell"]: cell for cell in shown["cells"]}
+
+    def logs(self) -> str:
+        """What the jobs printed, for the message of a failed test."""
+        files = sorted([*self.paths.logs.glob("*"), *self.paths.cells.glob("*/*/*.log")])
+        return "\n".join(f"--- {file.name}\n{_tail(file)}" for file in files)
+
+
+def steps(attempt: AttemptPaths, rank: int, phase: str = "train") -> list[dict[str, Any]]:
+    """The step records of one rank, as far as they are written."""
+    file = attempt.records(rank)
+    if not file.exists():
+        return []
+    lines = read_lines(file)
+    return [line for line in lines if line["kind"] == "step" and line["phase"] == phase]
+
+
+def losses(attempt: AttemptPaths, world_size: int) -> dict[int, float]:
+    """Training step -> loss, from whichever rank has it."""
+    return {
+        line["step"]: line["loss"]
+        for rank in range(world_size)
+        for line in steps(attempt, rank)
+        if line["loss"] is not None
+    }
+
+
+def _tail(file: Path) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-20:])
