@@ -59,11 +59,14 @@ class Cell:
         missing = {"array", "index", "id", "experiment"} - raw.keys()
         if missing:
             raise InputError(where, sorted(missing)[0], "nothing", "a value")
+        index = raw["index"]
+        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+            raise InputError(where, "index", repr(index), "a whole number from 0")
         try:
             experiment = Experiment.model_validate(raw["experiment"])
         except ValidationError as error:
             raise explain(error, where) from None
-        cell = cls(str(raw["array"]), int(raw["index"]), experiment, raw.get("data_root"))
+        cell = cls(str(raw["array"]), index, experiment, raw.get("data_root"))
         if cell.id != raw["id"]:
             raise InputError(where, "id", raw["id"], f"{cell.id}, which its content gives")
         return cell
@@ -107,6 +110,8 @@ def read_manifest(path: Path) -> list[Cell]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "the manifest.jsonl of a run") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(path, None, f"unreadable ({error})", "one cell a line") from None
     lines = text.splitlines()
     return [Cell.from_line(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
 
