@@ -7,9 +7,8 @@ import json
 import os
 import time
 from dataclasses import asdict
-from pathlib import Path
 
-from gnnhpc.paths import AttemptPaths, write_atomically
+from gnnhpc.paths import AttemptPaths, temporary_beside, write_atomically
 from gnnhpc.records import Failure, Result
 
 SETTLE_S = 3.0
@@ -85,7 +84,7 @@ def is_echo(failure: Failure) -> bool:
 
 def conclude(attempt: AttemptPaths, result: Result) -> bool:
     """Write result.json unless there is one already; true if this was the one."""
-    temporary = Path(f"{attempt.result}.{os.getpid()}.tmp")
+    temporary = temporary_beside(attempt.result)
     result.write(temporary)
     try:
         os.link(temporary, attempt.result)

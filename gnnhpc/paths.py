@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,10 +122,15 @@ class RunPaths:
         return self.root / "report"
 
 
+def temporary_beside(path: Path) -> Path:
+    """A name no other writer has; nodes that share a folder may share process ids."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write beside `path` and rename, so that readers see all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     try:
         with temporary.open("w", encoding="utf-8") as stream:
             stream.write(text)
