@@ -57,7 +57,8 @@ def block_length(values: ArrayLike) -> int:
     """Steps that must be drawn together for their correlation to survive; 1 for independent ones.
 
     Politis and White 2004 (Econometric Reviews 23:53) for the circular block bootstrap, with the
-    correction of Patton, Politis and White 2009 (28:372); at most a third of the series.
+    correction of Patton, Politis and White 2009 (28:372); at most a third of the series. Where
+    correlation would make the mean surer than independent steps do, steps count as independent.
     """
     x = clean(values)
     n = x.size
@@ -77,7 +78,7 @@ def block_length(values: ArrayLike) -> int:
     two_sided = covariance[np.abs(k)]
     spectrum = float(window @ two_sided)
     slope = float(window @ (np.abs(k) * two_sided))
-    if spectrum <= 0.0:
+    if spectrum <= covariance[0]:
         return 1
     length = (2.0 * slope**2 / (4.0 / 3.0 * spectrum**2)) ** (1.0 / 3.0) * n ** (1.0 / 3.0)
     return int(np.clip(math.ceil(length), 1, n // 3))
@@ -215,8 +216,8 @@ def _ratio(
 def compare_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
     """A ratio in words, which say so when the effect is smaller than its interval."""
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.3g} times, one measurement: no interval"
-    span = f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+        return f"{ratio.value:.3f} times, one measurement: no interval"
+    span = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     if not ratio.excludes(1.0):
         return f"no difference shown: {span} contains 1"
     return f"{more if ratio.value > 1.0 else less}: {span}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.other_studies import boca_table, gat_rows, torchgpipe_table
 from analysis.published import LOGS, read, read_printed, same_as_printed, sources
@@ -136,7 +136,7 @@ def _raffi_misprints() -> Iterator[dict[str, Any]]:
                     }
 
 
-def step_statistics(seconds: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
+def step_statistics(seconds: NDArray[Any]) -> dict[str, float]:
     """What Raffi's tables print; his standard deviation is the sample's (n - 1)."""
     return {
         "mean_s": float(seconds.mean()),

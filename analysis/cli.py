@@ -1,0 +1,154 @@
+"""The commands of `python -m analysis`; each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+
+app = typer.Typer(
+    help="From records to tables and figures.\n\n"
+    "Works on a run folder as it stands, also on a laptop and while cells still run. Exit status: "
+    "0 written, 2 the input was wrong.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")
+]
+
+
+@app.command(
+    epilog="Examples:\n\npython -m analysis report runs/quickstart\n\n"
+    "python -m analysis report runs/raffi --baseline seq:5 --out ~/reports/raffi"
+)
+def report(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; else RUN/report.")
+    ] = None,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            metavar="LAYOUT[:M]",
+            help="What speedups are over: a layout, and its micro-batches if not one.",
+        ),
+    ] = "seq",
+) -> int:
+    """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
+    from analysis.make_report import make_report
+    from analysis.show import SUMMARY, show_frame
+
+    loaded, summary, place = make_report(run, out, baseline)
+    show_frame(summary[summary["n"] > 0], SUMMARY)
+    left_out = int((~loaded.cells["valid"].astype(bool)).sum())
+    if left_out:
+        print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
+    print(f"report: {place / 'report.html'}")
+    return EXIT_DONE
+
+
+@app.command(
+    epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
+    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8 --out cmp"
+)
+def import_csv(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOG...",
+            help="CSV files, or folders of them, with columns epoch, batch, seconds (such as "
+            "batch_time(s)) and phase (0 or train, 1 or test), and perhaps loss.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write tables and a page.")
+    ] = None,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOG=LAYOUT[:M]",
+            help="Layout and micro-batches of a log whose name does not say them.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="LOG", help="The log that speedups are over; else seq's.")
+    ] = None,
+    drop_warmup: Annotated[
+        bool, typer.Option("--drop-warmup", help="Leave out the warm-up found; else all count.")
+    ] = False,
+) -> int:
+    """Step-time table, speedups with intervals, bound and verdict of anybody's step logs."""
+    from analysis.import_csv import expand, import_logs, parse_declared
+    from analysis.import_page import write_imported
+    from analysis.show import LOGS, show_frame
+
+    imported = import_logs(
+        expand(logs),
+        declared=parse_declared(layout or []),
+        baseline=baseline,
+        drop_warmup=drop_warmup,
+    )
+    show_frame(imported.steps.frame, LOGS)
+    for line in imported.remarks:
+        print(line)
+    if out is not None:
+        print(f"report: {write_imported(imported, out)}")
+    return EXIT_DONE
+
+
+@app.command(epilog="Open the file in ui.perfetto.dev or chrome://tracing.")
+def trace(
+    run: RunFolder,
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="A cell's id, or a beginning only it has.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write; else RUN/report/traces/.")
+    ] = None,
+) -> int:
+    """Write a cell's spans as a Chrome trace."""
+    from analysis.runs import load
+    from analysis.timeline import find_cell
+    from analysis.trace import write_trace
+    from gnnhpc.paths import RunPaths
+
+    loaded = load(run)
+    place = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"
+    try:
+        print(f"trace: {write_trace(loaded, cell, place)}")
+    except OSError as error:
+        raise InputError(place, None, error.strerror, "a file you may write: --out") from None
+    return EXIT_DONE
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; errors a user can mend are one line on stderr and status 2."""
+
+    @report_errors
+    def run() -> int:
+        try:
+            return int(app(arguments, prog_name="python -m analysis", standalone_mode=False) or 0)
+        except typer.TyperException as error:
+            words = error.format_message()
+            raise InputError("command line", None, words, "what --help says") from None
+        except typer.Abort:
+            return EXIT_FAILED
+
+    try:
+        return run()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        sys.stderr.close()
+        return EXIT_DONE
