@@ -38,6 +38,15 @@ class Environment:
     slurm: tuple[tuple[str, str], ...] = ()
     """SLURM_* values worth keeping in the records."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(
+                "environment",
+                f"rank under {self.launcher}",
+                self.rank,
+                f"0 to {self.world_size - 1}, as there are {self.world_size} ranks",
+            )
+
 
 _KEPT = (
     "SLURM_JOB_ID",
@@ -111,6 +120,9 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
             **common,
         )
+    if "RANK" in env or "WORLD_SIZE" in env:
+        _required(env, "RANK")
+        _required(env, "WORLD_SIZE")
     return Environment(
         launcher="alone",
         rank=0,
@@ -189,10 +201,10 @@ def _cpus(env: Mapping[str, str]) -> int:
     allowed = len(os.sched_getaffinity(0))
     for name in ("GNNHPC_THREADS", "SLURM_CPUS_PER_TASK"):
         if env.get(name):
-            return _number(env, name)
-    if "SUBMITIT_LOCAL_NTASKS" in env or "LOCAL_WORLD_SIZE" in env:
-        tasks = int(env.get("SUBMITIT_LOCAL_NTASKS") or env["LOCAL_WORLD_SIZE"])
-        return max(1, allowed // tasks)
+            return _positive(env, name)
+    for name in ("SUBMITIT_LOCAL_NTASKS", "LOCAL_WORLD_SIZE"):
+        if env.get(name):
+            return max(1, allowed // _positive(env, name))
     return allowed
 
 
@@ -200,6 +212,13 @@ def _required(env: Mapping[str, str], name: str) -> str:
     if not env.get(name):
         raise InputError("environment", name, "nothing", "a value, its launcher sets it")
     return env[name]
+
+
+def _positive(env: Mapping[str, str], name: str) -> int:
+    value = _number(env, name)
+    if value < 1:
+        raise InputError("environment", name, value, "at least 1")
+    return value
 
 
 def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
