@@ -80,6 +80,22 @@ def test_cifar_cannot_come_into_a_read_only_root(tmp_path: Path) -> None:
         check_data(Cifar10(), tmp_path)
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
+def test_what_may_not_be_read_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner").chmod(0)
+    with pytest.raises(InputError, match="inner: data root: found no folder that may be read"):
+        check_data(Cifar10(), tmp_path / "inner")
+    with pytest.raises(InputError, match="data root: found no such folder"):
+        check_data(Cifar10(), tmp_path / "inner" / "deeper")
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: data root: found no folder that"):
+        check_data(Cifar10(), tmp_path / "file")
+
+
 def test_asking_imports_no_torch() -> None:
     code = "import sys, gnnhpc.data.roots; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

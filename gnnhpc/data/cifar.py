@@ -148,7 +148,10 @@ def _read_binary(path: Path) -> tuple[Pixels, Indices]:
         raise InputError(
             path, None, f"{size} bytes", f"a whole number of {_RECORD}-byte records; {_FETCH_AGAIN}"
         )
-    records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
+    try:
+        records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
+    except OSError as error:
+        raise InputError(path, None, error.strerror, "a file you may read") from None
     labels = records[:, 0].astype(np.int64)
     _check_labels(path, labels)
     return records[:, 1:].reshape(-1, *_SHAPE).view(np.ndarray), labels

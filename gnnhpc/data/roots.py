@@ -100,9 +100,15 @@ def existing_root(config: DataConfig, root: Path | None) -> Path:
     """`root`, or InputError where there is none."""
     if root is None:
         raise InputError(f"data {config.name}", "data root", "none", HOW_TO_NAME_ROOT)
-    if not root.is_dir():
-        raise InputError(root, "data root", "no such folder", HOW_TO_NAME_ROOT)
+    if not (os.access(root, os.R_OK | os.X_OK) and root.is_dir()):
+        raise InputError(root, "data root", _absence(root, "folder"), HOW_TO_NAME_ROOT)
     return root
+
+
+def _absence(path: Path, kind: str) -> str:
+    """Why `path` cannot be read."""
+    there = os.access(path, os.F_OK)
+    return f"no {kind} that may be read" if there else f"no such {kind}"
 
 
 def check_cifar(root: Path) -> None:
@@ -139,9 +145,9 @@ def check_raw(config: CitationGraph, root: Path) -> list[Path]:
     raw = RAW[config.name]
     paths = [raw.directory(root) / name for name in raw.needed(config.features)]
     for path in paths:
-        if not path.is_file():
+        if not os.access(path, os.R_OK):
             allowed = f"the file as published at {raw.source}"
             if config.features == "real" and path.name not in raw.needed("made"):
                 allowed += ", or features: made, to time without real features"
-            raise InputError(path, None, "no such file", allowed)
+            raise InputError(path, None, _absence(path, "file"), allowed)
     return paths
