@@ -18,6 +18,8 @@ from gnnhpc.errors import GnnhpcError
 
 CANDIDATES = 16
 _FIRST, _LAST = 20_000, 32_000
+_LONGEST = 4096
+"""Bytes of a line; strangers may say anything."""
 
 
 def candidate_ports(job_key: str) -> list[int]:
@@ -60,7 +62,7 @@ class Doorkeeper:
             with visitor:
                 visitor.settimeout(2.0)
                 try:
-                    if visitor.makefile().readline().strip() == self._key:
+                    if visitor.makefile("rb").readline(_LONGEST).strip() == self._key.encode():
                         visitor.sendall(self._answer)
                 except OSError:
                     continue
@@ -97,7 +99,7 @@ def _ask(address: str, port: int, job_key: str) -> int | None:
         with socket.create_connection((address, port), timeout=1.0) as door:
             door.settimeout(1.0)
             door.sendall(job_key.encode() + b"\n")
-            answer = json.loads(door.makefile().readline())
+            answer = json.loads(door.makefile("rb").readline(_LONGEST))
         return int(answer["port"]) if answer["key"] == job_key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
