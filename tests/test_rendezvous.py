@@ -60,13 +60,18 @@ def stranger(port: int, answer: bytes | None = None) -> Iterator[None]:
 
 
 def answer_at(key: str, says: bytes) -> bytes:
-    """What whoever listens for `key` gives a visitor who says this."""
+    """What whoever listens first for `key` gives a visitor who says this."""
     for port in candidate_ports(key):
-        with contextlib.suppress(OSError), socket.create_connection((HERE, port), 1.0) as visit:
+        with contextlib.suppress(ConnectionRefusedError):
+            visit = socket.create_connection((HERE, port), 60)
+            break
+    with visit:
+        try:
             visit.sendall(says)
             visit.shutdown(socket.SHUT_WR)
             return visit.recv(1000)
-    raise AssertionError("nobody listens")
+        except ConnectionError:
+            return b""
 
 
 def test_ports_are_the_jobs_own_and_below_the_ephemeral_range(key: str) -> None:
@@ -121,8 +126,7 @@ def test_a_stranger_who_says_nothing_does_not_hold_a_rank(key: str) -> None:
 )
 def test_visitors_without_the_key_learn_nothing_and_break_nothing(key: str, says: bytes) -> None:
     with door(key, 4321):
-        with contextlib.suppress(ConnectionError):
-            assert answer_at(key, says) == b""
+        assert answer_at(key, says) == b""
         assert knock(HERE, key, 60) == 4321
 
 
