@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -100,21 +102,49 @@ def read(sources: list[Source]) -> Columns:
     """
     columns = Columns([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
     pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "spans": []}
-    for batch in _batches(sources, columns.headers):
-        table = _parse(batch, sources)
+    for batch, table in _parsed(sources, columns.headers):
         origin = np.repeat(np.array(batch.sources, dtype=np.int32), batch.lines)
-        kind = table["kind"]
-        is_step = pc.equal(kind, "step").combine_chunks()
+        _check(table, origin, sources)
+        is_step = pc.equal(table["kind"], "step").combine_chunks()
         steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
         pieces["steps"].append(_steps(steps, step_origin))
-        pieces["groups"] += list(_groups(steps, step_origin))
-        is_span = pc.equal(kind, "span").combine_chunks()
+        pieces["groups"] += list(_groups(steps, step_origin, sources))
+        is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
             pieces["spans"].append(_spans(table.filter(is_span), origin[_mask(is_span)]))
     columns.steps = _concat(pieces["steps"], [*_INTEGERS, *_SECONDS, *_OPTIONAL])
     columns.groups = _concat(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
     columns.spans = _concat(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
     return columns
+
+
+def _parsed(
+    sources: list[Source], headers: list[dict[str, Any] | None]
+) -> Iterator[tuple[_Batch, pa.Table]]:
+    """Batches with their tables; the next is parsed while the last is made use of."""
+    with ThreadPoolExecutor(1) as pool:
+        ahead: deque[tuple[_Batch, Future[pa.Table]]] = deque()
+        for batch in _batches(sources, headers):
+            ahead.append((batch, pool.submit(_parse, batch, sources)))
+            if len(ahead) > 1:
+                ready, future = ahead.popleft()
+                yield ready, future.result()
+        for ready, future in ahead:
+            yield ready, future.result()
+
+
+def _check(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> None:
+    """Every line is a step or a span, of a known phase, with its step."""
+    known = pc.and_(
+        pc.is_in(table["phase"], value_set=pa.array(PHASES)),
+        pc.is_in(table["kind"], value_set=pa.array(["step", "span"])),
+    )
+    good = pc.and_(known, pc.is_valid(table["step"]))
+    if not pc.all(good, min_count=0).as_py():
+        first = pc.index(good, False).as_py()
+        path = sources[int(origin[first])].path
+        line = 2 + first - int(np.argmax(origin == origin[first]))
+        raise InputError(f"{path}:{line}", None, "a record without kind, phase or step", "records")
 
 
 def _batches(sources: list[Source], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
@@ -212,14 +242,18 @@ def _fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
         yield struct.type.field(index).name, pc.struct_field(struct, [index])
 
 
-def _groups(table: pa.Table, origin: NDArray[Any]) -> Iterator[pd.DataFrame]:
+def _groups(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> Iterator[pd.DataFrame]:
     phase = _phase(table)
     step = table["step"].to_numpy()
     for name, lists in _fields(table, "groups"):
         rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         if not rows.size:
             continue
-        seconds = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, 2)
+        flat = lists.flatten().to_numpy(zero_copy_only=False)
+        if flat.size != 2 * rows.size:
+            path = sources[int(origin[rows[0]])].path
+            raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
+        seconds = flat.reshape(-1, 2)
         yield pd.DataFrame(
             {
                 "source": origin[rows],

@@ -30,8 +30,9 @@ def make_report(
     with staged(place) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
-        write_tables(make_tables(run, summary), folder / "tables")
-        write_report(run, folder, summary)
+        tables = make_tables(run, summary)
+        write_tables(tables, folder / "tables")
+        write_report(run, folder, summary, tables)
     return run, summary, place
 
 

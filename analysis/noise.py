@@ -35,6 +35,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     wall = steps["wall_s"].to_numpy()
     given = steps["warmup"].to_numpy().astype(bool)
     kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
+    cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
     for part in runs_of(steps):
         marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
@@ -47,8 +48,8 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         outlier[part] &= kept[part]
         rows.append(
             {
-                "cell": steps["cell"].iat[part.start],
-                "phase": steps["phase"].iat[part.start],
+                "cell": cell[part.start],
+                "phase": phase[part.start],
                 "n": counted.size,
                 "warmup_dropped": part.stop - part.start - counted.size,
                 "settled": found.settled,
