@@ -58,10 +58,10 @@ def assemble(
     not fit.
     """
     outlines = outline(experiment.model, experiment.data.facts())
-    planned = planned or cut(experiment, outlines)
-    mine = planned[mesh.stage]
     timer = StepTimer(Clock(mesh.device))
     workload = build_workload(experiment, outlines, mesh, root)
+    planned = planned or _plan(experiment, outlines, mesh, workload)
+    mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     stage.contexts = workload.contexts
     plan = Plan(
@@ -79,3 +79,24 @@ def assemble(
         example=workload.example() if mesh.is_first else None,
     )
     return Parts(outlines, planned, workload, stage, build_engine(experiment.engine, plan), timer)
+
+
+def _plan(
+    experiment: Experiment,
+    outlines: tuple[LayerOutline, ...],
+    mesh: Mesh,
+    workload: Workload,
+) -> list[range]:
+    """The cut: by the outline's costs, or by what rank 0 measures and tells the others."""
+    if experiment.balance != "profile" or mesh.layout.stages == 1:
+        return cut(experiment, outlines)
+    costs: list[tuple[float, float]] = []
+    if mesh.rank == 0:
+        from gnnhpc.profile import profile
+
+        measured = profile(
+            experiment, outlines, workload.contexts[0], workload.example(), workload.loss
+        )
+        costs = [(cost.total_s, cost.transfer_s) for cost in measured]
+    costs = mesh.share(costs)[0]
+    return cut(experiment, outlines, [c for c, _ in costs], [t for _, t in costs])

@@ -183,7 +183,7 @@ class GraphWorkload:
         experiment, mesh = self.experiment, self.mesh
         data = experiment.data
         assert isinstance(data, CitationGraph | SyntheticCitation)
-        graph = load_graph(data, self.root, 0)
+        graph = load_graph(data, self.root)
         hops = sum(layer.kind == "attention" for layer in self.outlines)
         self.dtype: torch.dtype = getattr(torch, experiment.dtype)
         self.chunkset = build_chunks(

@@ -107,11 +107,13 @@ def cut(
     experiment: Experiment,
     layers: Sequence[LayerOutline] | None = None,
     costs: Sequence[float] | None = None,
+    transfer: Sequence[float] | None = None,
     where: object = "spec",
 ) -> list[range]:
     """Which layers each stage holds.
 
-    `costs` replaces the outline's own (a profile); a given `balance` beats both. Raises
+    `costs` and `transfer` (of handing a layer's output on) replace the outline's own, in seconds
+    of a profile; a given `balance` beats both. Raises
     InputError for more stages than layers, or a balance that does not add up.
     """
     if layers is None:
@@ -127,4 +129,4 @@ def cut(
                 where, "balance", list(experiment.balance), f"counts that add up to {len(layers)}"
             )
         return stage_slices(experiment.balance)
-    return stage_slices(deal(costs or [layer.cost for layer in layers], stages))
+    return stage_slices(deal(costs or [layer.cost for layer in layers], stages, transfer))
