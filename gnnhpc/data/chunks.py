@@ -32,11 +32,13 @@ IGNORED = -100
 class Transpose:
     """A block's edges by source: what a backward pass walks.
 
-    `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges.
+    `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges, and
+    `target` int64 [edges] are their local rows of the output.
     """
 
     indptr: Tensor
     edge: Tensor
+    target: Tensor
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Block:
         counts = torch.bincount(self.source, minlength=self.rows_in)
         indptr = torch.zeros(self.rows_in + 1, dtype=torch.int64, device=self.source.device)
         torch.cumsum(counts, 0, out=indptr[1:])
-        return Transpose(indptr, order)
+        return Transpose(indptr, order, self.target[order])
 
     def to(self, device: torch.device | str) -> Block:
         return dataclasses.replace(self, **_moved(self, device))

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -51,36 +52,80 @@ i64 balanced_cut(const i64* indptr, i64 rows, int part, int parts) {
   return low;
 }
 
-// exp for arguments at most 0, to a unit in the last place: 2^n times a polynomial on [-ln2/2, ln2/2].
-inline float exponential(float x) {
-  x = std::max(x, -87.0f);
-  const float n = std::floor(x * 1.44269504088896341f + 0.5f);
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return p * power;
-}
-inline double exponential(double x) { return std::exp(x); }
+template <typename T, int N>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+
+// N lanes of T, as the compiler's own vectors: loops over lanes were seen to vectorise badly.
+template <typename T, int N>
+struct Lanes {
+  using Real = typename VectorOf<T, N>::type;
+  using Integer =
+      typename VectorOf<std::conditional_t<sizeof(T) == 4, std::int32_t, i64>, N>::type;
+  using Bits = typename VectorOf<u32, N>::type;
+
+  static Real load(const T* from) {
+    Real x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  }
+  static void store(T* to, Real x) { std::memcpy(to, &x, sizeof x); }
+
+  // All ones in the lanes whose entries, numbered from `base`, the mask keeps.
+  static Integer kept(const Mask& mask, u32 base) {
+    Bits x;
+    for (int i = 0; i < N; ++i) x[i] = base + static_cast<u32>(i);
+    x += mask.first;
+    x ^= x >> 16;
+    x *= 0x21f0aaadu;
+    x ^= x >> 15;
+    x += mask.second;
+    x *= 0x735a2d97u;
+    x ^= x >> 15;
+    return __builtin_convertvector(x >= mask.threshold, Integer);
+  }
+
+  // exp for arguments at most 0. Single precision: 2^n times a polynomial (Cephes, S. Moshier)
+  // on half of [-ln 2, ln 2], right to a unit in the last place.
+  static Real exponential(Real x) {
+    if constexpr (sizeof(T) == 8) {
+      for (int i = 0; i < N; ++i) x[i] = std::exp(x[i]);
+      return x;
+    } else {
+      const Real least = Real{} - 87.0f;
+      x = x > least ? x : least;
+      const Integer n = __builtin_convertvector(x * 1.44269504088896341f - 0.5f, Integer);
+      const Real whole = __builtin_convertvector(n, Real);
+      const Real r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+      Real p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+      p = p * r + 8.3334519073e-3f;
+      p = p * r + 4.1665795894e-2f;
+      p = p * r + 1.6666665459e-1f;
+      p = p * r + 5.0000001201e-1f;
+      p = p * r * r + r + 1.0f;
+      const Integer bits = (n + 127) << 23;
+      Real power;
+      std::memcpy(&power, &bits, sizeof power);
+      return p * power;
+    }
+  }
+};
 
 template <typename T>
 void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
                int parts) {
   in_parts(parts, [&](int part) {
     const i64 last = even_cut(rows, part + 1, parts);
+    const Mask own = mask;
     for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
       const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
-      const T* from = x + row * width;
-      T* to = out + row * width;
-      for (i64 k = 0; k < width; ++k)
-        to[k] = mask.keeps(base + static_cast<u32>(k)) ? from[k] * scale : T(0);
+      const T* __restrict from = x + row * width;
+      T* __restrict to = out + row * width;
+      for (i64 k = 0; k < width; ++k) {
+        const T scaled = from[k] * scale;
+        to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : T(0);
+      }
     }
   });
 }
@@ -88,9 +133,14 @@ void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
 template <typename T>
 void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T scale, int parts) {
   in_parts(parts, [&](int part) {
+    const Mask own = mask;
+    const T* __restrict from = x;
+    T* __restrict to = out;
     const i64 last = even_cut(count, part + 1, parts);
-    for (i64 k = even_cut(count, part, parts); k < last; ++k)
-      out[k] = mask.keeps(static_cast<u32>(ids[k])) ? x[k] * scale : T(0);
+    for (i64 k = even_cut(count, part, parts); k < last; ++k) {
+      const T scaled = from[k] * scale;
+      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : T(0);
+    }
   });
 }
 
@@ -114,17 +164,18 @@ struct Kept {
   }
 };
 
-// out [rows, D] = X [rows, F] @ weight [F, D], D columns at a time in registers.
+// D neighbouring columns of one row of X [rows, F] @ weight [F, stride], held in registers.
 template <typename T, int D>
 void multiply_columns(const i64* column, const T* value, i64 count, const T* weight, T* out,
                       i64 stride) {
-  T sum[D] = {};
+  constexpr int LANES = std::min(D, 8);
+  using V = Lanes<T, LANES>;
+  typename V::Real sum[D / LANES] = {};
   for (i64 k = 0; k < count; ++k) {
     const T* w = weight + column[k] * stride;
-    const T v = value[k];
-    for (int d = 0; d < D; ++d) sum[d] += v * w[d];
+    for (int d = 0; d < D / LANES; ++d) sum[d] += V::load(w + d * LANES) * value[k];
   }
-  for (int d = 0; d < D; ++d) out[d] = sum[d];
+  std::memcpy(out, sum, sizeof sum);
 }
 
 template <typename T>
@@ -196,91 +247,133 @@ struct Layer {
   int parts;
 };
 
-constexpr int MAX_HEADS = 64;
-
-// H is the number of heads where the compiler knows it, else 0.
-template <typename T, int H>
+// N of the heads at a time, in the lanes of one register; N divides their number.
+template <typename T, int N>
 struct Attention {
-  static constexpr int ROOM = H ? H : MAX_HEADS;
+  using V = Lanes<T, N>;
+  using Real = typename V::Real;
   const Layer<T>& a;
-  const i64 h, c, width;
+  const i64 c, h, width;
   explicit Attention(const Layer<T>& layer)
-      : a(layer), h(H ? H : layer.heads), c(layer.channels), width(h * c) {}
+      : a(layer), c(layer.channels), h(layer.heads), width(c * h) {}
 
-  // A head's dot product of two nodes' features.
-  void dot(const T* __restrict x, const T* __restrict y, T* __restrict out) const {
-    T sum[ROOM] = {};
-    for (i64 k = 0; k < c; ++k)
-      for (i64 i = 0; i < h; ++i) sum[i] += x[k * h + i] * y[k * h + i];
-    for (i64 i = 0; i < h; ++i) out[i] = sum[i];
+  // body(part, head) for all parts at once and all groups of heads in turn.
+  template <typename Body>
+  void each_group(Body body) const {
+    in_parts(a.parts, [&](int part) {
+      for (i64 head = 0; head < h; head += N) body(part, head);
+    });
   }
 
-  void add(const T* __restrict weight, const T* __restrict x, T* __restrict out) const {
-    for (i64 k = 0; k < c; ++k)
-      for (i64 i = 0; i < h; ++i) out[k * h + i] += weight[i] * x[k * h + i];
+  // A head's dot product of two nodes' features, [C, H] each, seen from its first head.
+  Real dot(const T* x, const T* y) const {
+    Real sum = {};
+    for (i64 k = 0; k < width; k += h) sum += V::load(x + k) * V::load(y + k);
+    return sum;
   }
+
+  void add(Real weight, const T* x, T* out) const {
+    for (i64 k = 0; k < width; k += h) V::store(out + k, V::load(out + k) + weight * V::load(x + k));
+  }
+
+  // Ask for memory that will be wanted AHEAD edges later: neighbours lie anywhere.
+  static constexpr i64 AHEAD = 8;
+  static void fetch(const T* from, i64 count) {
+    constexpr i64 LINE = 64 / sizeof(T);
+    for (i64 k = 0; k < count; k += LINE) __builtin_prefetch(from + k);
+  }
+
+  Real bend(Real raw) const { return raw > 0 ? Real{} + T(1) : Real{} + a.slope; }
 
   // coefficient [edges, H] becomes the softmax, negative where dropped: its sign is the mask.
   void forward(const T* bias, T* out, T* score_source, T* score_target, T* coefficient,
                Mask mask, T scale) const {
-    in_parts(a.parts, [&](int part) {
+    each_group([&](int part, i64 head) {
       const i64 last = even_cut(a.rows_in, part + 1, a.parts);
       for (i64 row = even_cut(a.rows_in, part, a.parts); row < last; ++row) {
-        const T* x = a.features + row * width;
-        dot(x, a.att_source, score_source + row * h);
-        if (row < a.rows_out) dot(x, a.att_target, score_target + row * h);
+        const T* x = a.features + row * width + head;
+        V::store(score_source + row * h + head, dot(x, a.att_source + head));
+        if (row < a.rows_out)
+          V::store(score_target + row * h + head, dot(x, a.att_target + head));
       }
     });
     in_parts(a.parts, [&](int part) {
       std::vector<T> sum(width);
+      const i64 all = a.indptr[a.rows_out];
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
-        softmax(row, score_source, score_target + row * h, coefficient);
-        std::fill(sum.begin(), sum.end(), T(0));
-        for (i64 e = a.indptr[row]; e < a.indptr[row + 1]; ++e) {
-          T weight[ROOM];
-          drop(e, coefficient + e * h, mask, scale, weight);
-          add(weight, a.features + a.source[e] * width, sum.data());
+        const i64 first = a.indptr[row], end = a.indptr[row + 1];
+        for (i64 head = 0; head < h; head += N) {
+          const Real own = V::load(score_target + row * h + head);
+          softmax(first, end, head, score_source, own, coefficient, mask);
+          const Edges edges{a.source, nullptr, first, end, all};
+          collect(edges, coefficient + head, h, scale, a.features + head, sum.data() + head);
         }
         finish(sum.data(), bias, out + row * (a.average ? c : width));
       }
     });
   }
 
-  void softmax(i64 row, const T* score_source, const T* __restrict own,
-               T* __restrict coefficient) const {
-    const i64 first = a.indptr[row], end = a.indptr[row + 1];
-    T peak[ROOM], total[ROOM] = {};
-    for (i64 i = 0; i < h; ++i) peak[i] = -INFINITY;
+  // The softmax over the edges of one target.
+  void softmax(i64 first, i64 end, i64 head, const T* score_source, Real own, T* coefficient,
+               Mask mask) const {
+    Real peak = Real{} - INFINITY, total = {};
     for (i64 e = first; e < end; ++e) {
-      const T* __restrict other = score_source + a.source[e] * h;
-      T* __restrict to = coefficient + e * h;
-      for (i64 i = 0; i < h; ++i) {
-        const T raw = other[i] + own[i];
-        to[i] = raw > 0 ? raw : raw * a.slope;
-        peak[i] = peak[i] > to[i] ? peak[i] : to[i];
-      }
+      const Real raw = V::load(score_source + a.source[e] * h + head) + own;
+      const Real score = raw * bend(raw);
+      peak = peak > score ? peak : score;
+      V::store(coefficient + e * h + head, score);
     }
     for (i64 e = first; e < end; ++e) {
-      T* __restrict to = coefficient + e * h;
-      for (i64 i = 0; i < h; ++i) {
-        to[i] = exponential(to[i] - peak[i]);
-        total[i] += to[i];
-      }
+      const Real raised = V::exponential(V::load(coefficient + e * h + head) - peak);
+      total += raised;
+      V::store(coefficient + e * h + head, raised);
     }
-    for (i64 i = 0; i < h; ++i) total[i] = T(1) / total[i];
-    for (i64 e = first; e < end; ++e)
-      for (i64 i = 0; i < h; ++i) coefficient[e * h + i] *= total[i];
+    const Real share = T(1) / total;
+    for (i64 e = first; e < end; ++e) {
+      const Real alpha = V::load(coefficient + e * h + head) * share;
+      const auto kept = V::kept(mask, static_cast<u32>(a.edge[e] * h + head));
+      V::store(coefficient + e * h + head, kept ? alpha : -alpha);
+    }
   }
 
-  void drop(i64 e, T* __restrict coefficient, Mask mask, T scale, T* __restrict weight) const {
-    const u32 base = static_cast<u32>(a.edge[e]) * static_cast<u32>(h);
-    for (i64 i = 0; i < h; ++i) {
-      const T alpha = coefficient[i];
-      const bool keep = mask.keeps(base + static_cast<u32>(i));
-      coefficient[i] = keep ? alpha : -alpha;
-      weight[i] = keep ? alpha * scale : T(0);
+  // Edges that end in one row: the rows they come from, and their numbers (none: their places).
+  // `all` edges follow one another, so those after `end` are the next rows'.
+  struct Edges {
+    const i64 *from, *number;
+    i64 first, end, all;
+    i64 at(i64 place) const { return number ? number[place] : place; }
+  };
+
+  // to [C, H] = sum over edges of weight times x [rows, C, H]; weights lie `stride` apart.
+  // A negative weight belongs to a dropped edge, the others are still to be scaled.
+  void collect(const Edges& edges, const T* weight, i64 stride, T scale, const T* x, T* to) const {
+    i64 k = 0;
+    auto run = [&](auto channels) {
+      collect_channels<decltype(channels)::value>(edges, weight, stride, scale, x + k * h,
+                                                  to + k * h);
+      k += decltype(channels)::value;
+    };
+    while (k + 8 <= c) run(std::integral_constant<int, 8>());
+    if (k + 4 <= c) run(std::integral_constant<int, 4>());
+    if (k + 2 <= c) run(std::integral_constant<int, 2>());
+    if (k < c) run(std::integral_constant<int, 1>());
+  }
+
+  template <int CHANNELS>
+  void collect_channels(const Edges& edges, const T* weight, i64 stride, T scale, const T* x,
+                        T* to) const {
+    Real sum[CHANNELS] = {};
+    for (i64 place = edges.first; place < edges.end; ++place) {
+      const i64 ahead = std::min(place + AHEAD, edges.all - 1);
+      fetch(x + edges.from[ahead] * width, CHANNELS * h);
+      if (edges.number) fetch(weight + edges.number[ahead] * stride, stride);
+      const Real loaded = V::load(weight + edges.at(place) * stride);
+      const Real kept = loaded < 0 ? Real{} : loaded * scale;
+      const T* row = x + edges.from[place] * width;
+      for (int k = 0; k < CHANNELS; ++k) sum[k] += kept * V::load(row + k * h);
     }
+    for (int k = 0; k < CHANNELS; ++k) V::store(to + k * h, sum[k]);
   }
 
   void finish(const T* __restrict sum, const T* __restrict bias, T* __restrict out) const {
@@ -308,68 +401,64 @@ struct Attention {
     });
   }
 
-  // By target: grad_score [edges, H], the gradient of each edge's score before the leaky ReLU.
+  // By target: pairs [edges, 2, H] of the coefficient and the gradient of the edge's score
+  // before the leaky ReLU, side by side because the way by source reads them in any order.
   void backward_scores(const T* lanes, const T* score_source, const T* score_target,
-                       const T* coefficient, T scale, T* grad_score, T* grad_target) const {
-    in_parts(a.parts, [&](int part) {
+                       const T* coefficient, T scale, T* pairs, T* grad_target) const {
+    each_group([&](int part, i64 head) {
+      const i64 all = a.indptr[a.rows_out];
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
         const i64 first = a.indptr[row], end = a.indptr[row + 1];
-        const T* __restrict own = score_target + row * h;
-        T through[ROOM] = {}, sum[ROOM] = {};
+        const T* upstream = lanes + row * width + head;
+        Real through = {}, sum = {};
         for (i64 e = first; e < end; ++e) {
-          const T* __restrict alpha = coefficient + e * h;
-          T* __restrict to = grad_score + e * h;
-          dot(a.features + a.source[e] * width, lanes + row * width, to);
-          for (i64 i = 0; i < h; ++i) {
-            to[i] = std::signbit(alpha[i]) ? T(0) : to[i] * scale;
-            through[i] += std::abs(alpha[i]) * to[i];
-          }
+          fetch(a.features + a.source[std::min(e + AHEAD, all - 1)] * width + head, width);
+          const Real alpha = V::load(coefficient + e * h + head);
+          Real grad = dot(a.features + a.source[e] * width + head, upstream) * scale;
+          grad = alpha < 0 ? Real{} : grad;
+          through += alpha * grad;
+          V::store(pairs + e * 2 * h + head, alpha);
+          V::store(pairs + (e * 2 + 1) * h + head, grad);
         }
+        const Real own = V::load(score_target + row * h + head);
         for (i64 e = first; e < end; ++e) {
-          const T* __restrict alpha = coefficient + e * h;
-          const T* __restrict other = score_source + a.source[e] * h;
-          T* __restrict to = grad_score + e * h;
-          for (i64 i = 0; i < h; ++i) {
-            const T bend = other[i] + own[i] > 0 ? T(1) : a.slope;
-            to[i] = std::abs(alpha[i]) * (to[i] - through[i]) * bend;
-            sum[i] += to[i];
-          }
+          const Real alpha = V::load(coefficient + e * h + head);
+          const Real raw = V::load(score_source + a.source[e] * h + head) + own;
+          Real grad = V::load(pairs + (e * 2 + 1) * h + head) - through;
+          grad *= (alpha < 0 ? -alpha : alpha) * bend(raw);
+          sum += grad;
+          V::store(pairs + (e * 2 + 1) * h + head, grad);
         }
-        for (i64 i = 0; i < h; ++i) grad_target[row * h + i] = sum[i];
+        V::store(grad_target + row * h + head, sum);
       }
     });
   }
 
-  // By source: grad_features [rows_in, C, H]; grad_attention [parts, 2, C, H], the sum in its
+  // By source, with edge numbers `order` and the rows `target` they lead to: grad_features [rows_in, C, H]; grad_attention [parts, 2, C, H], the sum in its
   // first part, is the two attention vectors'.
   void backward_features(const i64* by_source, const i64* order, const i64* target,
-                         const T* lanes, const T* coefficient, T scale, const T* grad_score,
-                         const T* grad_target, T* grad_features, T* grad_attention) const {
-    in_parts(a.parts, [&](int part) {
+                         const T* lanes, const T* pairs, T scale, const T* grad_target,
+                         T* grad_features, T* grad_attention) const {
+    each_group([&](int part, i64 head) {
       T* own = grad_attention + part * 2 * width;
-      std::fill(own, own + 2 * width, T(0));
+      if (head == 0) std::fill(own, own + 2 * width, T(0));
+      const i64 all = by_source[a.rows_in];
       const i64 last = balanced_cut(by_source, a.rows_in, part + 1, a.parts);
       for (i64 row = balanced_cut(by_source, a.rows_in, part, a.parts); row < last; ++row) {
-        const T* x = a.features + row * width;
-        T* to = grad_features + row * width;
-        T from_source[ROOM] = {};
-        std::fill(to, to + width, T(0));
-        for (i64 place = by_source[row]; place < by_source[row + 1]; ++place) {
-          const i64 e = order[place];
-          T weight[ROOM];
-          for (i64 i = 0; i < h; ++i) {
-            const T alpha = coefficient[e * h + i];
-            weight[i] = std::signbit(alpha) ? T(0) : alpha * scale;
-            from_source[i] += grad_score[e * h + i];
-          }
-          add(weight, lanes + target[e] * width, to);
-        }
-        add(from_source, a.att_source, to);
-        add(from_source, x, own);
+        const T* x = a.features + row * width + head;
+        T* to = grad_features + row * width + head;
+        const Edges edges{target, order, by_source[row], by_source[row + 1], all};
+        collect(edges, pairs + head, 2 * h, scale, lanes + head, to);
+        Real from_source = {};
+        for (i64 place = edges.first; place < edges.end; ++place)
+          from_source += V::load(pairs + (order[place] * 2 + 1) * h + head);
+        add(from_source, a.att_source + head, to);
+        add(from_source, x, own + head);
         if (row < a.rows_out) {
-          add(grad_target + row * h, a.att_target, to);
-          add(grad_target + row * h, x, own + width);
+          const Real from_target = V::load(grad_target + row * h + head);
+          add(from_target, a.att_target + head, to);
+          add(from_target, x, own + width + head);
         }
       }
     });
@@ -377,16 +466,11 @@ struct Attention {
   }
 };
 
-// The usual eight heads in single precision have code of their own; the rest shares one.
-template <typename Body>
-void with_heads(const Layer<float>& layer, Body body) {
-  if (layer.heads == 8) body(Attention<float, 8>(layer));
-  else body(Attention<float, 0>(layer));
-}
-
-template <typename Body>
-void with_heads(const Layer<double>& layer, Body body) {
-  body(Attention<double, 0>(layer));
+template <typename T, typename Body>
+void with_heads(const Layer<T>& layer, Body body) {
+  if (layer.heads % 8 == 0) body(Attention<T, 8>(layer));
+  else if (layer.heads % 4 == 0) body(Attention<T, 4>(layer));
+  else body(Attention<T, 1>(layer));
 }
 
 }  // namespace
@@ -419,13 +503,13 @@ void with_heads(const Layer<double>& layer, Body body) {
   void attend_backward_##SUFFIX(                                                                \
       const Layer<T>* layer, const i64* by_source, const i64* order, const i64* target,         \
       const T* upstream, const T* score_source, const T* score_target, const T* coefficient,    \
-      T scale, T* lanes, T* grad_score, T* grad_target, T* grad_features, T* grad_attention) {  \
+      T scale, T* lanes, T* pairs, T* grad_target, T* grad_features, T* grad_attention) {  \
     with_heads(*layer, [=](auto attention) {                                                    \
       attention.to_lanes(upstream, lanes);                                                      \
       attention.backward_scores(lanes, score_source, score_target, coefficient, scale,          \
-                                grad_score, grad_target);                                       \
-      attention.backward_features(by_source, order, target, lanes, coefficient, scale,          \
-                                  grad_score, grad_target, grad_features, grad_attention);      \
+                                pairs, grad_target);                                            \
+      attention.backward_features(by_source, order, target, lanes, pairs, scale, grad_target,   \
+                                  grad_features, grad_attention);                               \
     });                                                                                         \
   }
 

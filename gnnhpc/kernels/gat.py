@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gnnhpc.data.chunks import Block
     from gnnhpc.models.dropout import Mask, SparseRows
 
-MAX_HEADS = 64
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
@@ -32,14 +31,9 @@ class _Mask(ctypes.Structure):
     )
 
 
-def fits(x: Tensor, heads: int = 1) -> bool:
+def fits(x: Tensor) -> bool:
     """Whether the kernel takes `x`; where not, plain torch does the work."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype in _SUFFIX
-        and heads <= MAX_HEADS
-        and load_kernel("gat") is not None
-    )
+    return x.device.type == "cpu" and x.dtype in _SUFFIX and load_kernel("gat") is not None
 
 
 def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
@@ -153,7 +147,7 @@ def attend_backward(
     grad_attention = empty(torch.get_num_threads(), 2, channels, heads)
     scratch = (
         empty(block.rows_out, channels, heads),
-        empty(len(block.edge), heads),
+        empty(len(block.edge), 2, heads),
         empty(block.rows_out, heads),
     )
     layer = _layer(features, attention, block, slope, average)
@@ -162,7 +156,7 @@ def attend_backward(
         "attend_backward",
         features,
         ctypes.byref(layer),
-        *_pointers(transpose.indptr, transpose.edge, block.target, upstream, *saved),
+        *_pointers(transpose.indptr, transpose.edge, transpose.target, upstream, *saved),
         _real(features, scale),
         *_pointers(*scratch, grad_features, grad_attention),
     )

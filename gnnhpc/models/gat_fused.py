@@ -61,7 +61,7 @@ class FusedAttention(nn.Module):
         block = graph_of(context).blocks[self.attention]
         mask = active_mask(self.name, self.dropout, self.training, context)
         weight = self.lin.weight.view(self.heads, self.channels, -1)
-        if kernel.fits(self.bias, self.heads):
+        if kernel.fits(self.bias):
             # The kernel wants heads innermost; permuting the weight permutes its product.
             lanes = weight.transpose(0, 1).flatten(0, 1)
             h = _project(x, lanes).view(-1, self.channels, self.heads)
