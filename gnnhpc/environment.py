@@ -147,6 +147,15 @@ def check_world_size(environment: Environment, layout: Layout) -> None:
         )
 
 
+def check_interface(env: Mapping[str, str] | None = None) -> None:
+    """Raises InputError if a network interface is asked for that this node does not have."""
+    env = os.environ if env is None else env
+    there = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, env.get("GLOO_SOCKET_IFNAME", "").split(",")):
+        if name not in there:
+            raise InputError("environment", "GLOO_SOCKET_IFNAME", repr(name), ", ".join(there))
+
+
 def resolve(name: str) -> str:
     """The address of a host name; raises InputError with the name, at once, if it has none."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gnnhpc.environment import Environment, resolve
+from gnnhpc.environment import Environment, check_interface, resolve
 from gnnhpc.layout import Layout
 from gnnhpc.rendezvous import Doorkeeper, knock
 
@@ -89,6 +89,7 @@ def join(environment: Environment, layout: Layout, device: torch.device) -> Mesh
         return Mesh(layout, 0, device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
+    check_interface()
     store, door = _store(environment)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -16,7 +16,7 @@ from gnnhpc.environment import Environment, check_world_size, read_environment
 from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.manifest import Cell, find_cell
 from gnnhpc.outcome import Outcome
-from gnnhpc.paths import AttemptPaths, RunPaths
+from gnnhpc.paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.provenance import code_digest, cpu_model, seconds_since_process_start, versions
 from gnnhpc.records import EventRecord, Header
 from gnnhpc.requeue import requeue_if_asked
@@ -37,6 +37,14 @@ def run_cell(manifest: Path, array: str, index: int) -> int:
     """
     cell = find_cell(manifest, array, index)
     return Worker(cell, RunPaths(manifest.resolve().parent)).run()
+
+
+def _claim(cell_paths: CellPaths) -> AttemptPaths:
+    """The next attempt's folder; GnnhpcError where the run folder cannot be written."""
+    try:
+        return cell_paths.claim_attempt()
+    except OSError as error:
+        raise GnnhpcError(f"{cell_paths.root}: cannot be written ({error.strerror})") from None
 
 
 @dataclass
@@ -75,7 +83,7 @@ class Worker:
     def _run(self, signals: Signals) -> int:
         if self.environment.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
-            self.outcome.attempt = cell_paths.claim_attempt()
+            self.outcome.attempt = _claim(cell_paths)
             self.origin = find_origin(cell_paths, self.outcome.attempt)
         self.startup_s["before"] = seconds_since_process_start()
         mesh = self._join()

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from gnnhpc.data.chunks import ChunkSet, build_chunks
-from gnnhpc.data.cifar import load_images
+from gnnhpc.data.cifar import Images, Split, check_batch, load_images
 from gnnhpc.data.citation import load_graph
 from gnnhpc.data.images import ImageLoader
 from gnnhpc.engines.base import IGNORED, Loss
-from gnnhpc.errors import InputError
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.context import Context
 from gnnhpc.models.outline import LayerOutline
@@ -93,13 +92,70 @@ class ImageWorkload:
         self.experiment = experiment
         self.outlines = outlines
         self.mesh = mesh
-        self.images = {"train": load_images(data, root, "train")}
+        self.images: dict[Split, Images] = {"train": load_images(data, root, "train")}
         if experiment.test_steps:
             self.images["test"] = load_images(data, root, "test")
         self.samples = experiment.batch_size
         self.total_samples = len(self.images["train"])
-        self._check_size()
         replicas = mesh.layout.replicas
+        for split, images in self.images.items():
+            check_batch(images, self.samples, replicas, split)
+        self.loss = Loss("logits", self.samples * replicas, replicas)
+        self.contexts = [
+            Context(microbatch=m, seed=experiment.seed) for m in range(experiment.microbatches)
+        ]
+        self.dtype: torch.dtype = getattr(torch, experiment.dtype)
+
+    def shape_after(self, index: int) -> tuple[int, ...]:
+        """Of one micro-batch's activation after layer `index`; -1 is the input."""
+        ...
+
+    def example(self) -> Tensor: ...
+
+    def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
+        """An iterator over the batches of steps `start` to `stop`."""
+        ...
+
+    def metrics(self, phase: Phase) -> tuple[str, ...]: ...
+
+    def tally(self, phase: Phase, outputs: Tensor, batch: Batch) -> Tally: ...
+
+    def graph_facts(self) -> dict[str, Any]: ...
+
+
+def build_workload(
+    experiment: Experiment, outlines: tuple[LayerOutline, ...], mesh: Mesh, root: Path | None
+) -> Workload:
+    """Load the data of this rank; raises InputError for what is missing or damaged."""
+    if experiment.data.facts().kind == "images":
+        return ImageWorkload(experiment, outlines, mesh, root)
+    return GraphWorkload(experiment, outlines, mesh, root)
+
+
+class ImageWorkload:
+    """Images dealt to replicas by a permutation that all ranks know."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        outlines: tuple[LayerOutline, ...],
+        mesh: Mesh,
+        root: Path | None,
+    ) -> None:
+        data = experiment.data
+        assert isinstance(data, Cifar10 | SyntheticCifar10)
+        assert experiment.batch_size is not None
+        self.experiment = experiment
+        self.outlines = outlines
+        self.mesh = mesh
+        self.images: dict[Split, Images] = {"train": load_images(data, root, "train")}
+        if experiment.test_steps:
+            self.images["test"] = load_images(data, root, "test")
+        self.samples = experiment.batch_size
+        self.total_samples = len(self.images["train"])
+        replicas = mesh.layout.replicas
+        for split, images in self.images.items():
+            check_batch(images, self.samples, replicas, split)
         self.loss = Loss("logits", self.samples * replicas, replicas)
         self.contexts = [
             Context(microbatch=m, seed=experiment.seed) for m in range(experiment.microbatches)
