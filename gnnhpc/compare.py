@@ -137,7 +137,7 @@ def _diagnose(
     causes = _silent_stages(verdict, stages) + _masked_means(ours, twin)
     if causes:
         return causes
-    scale = _common_scale(verdict)
+    scale = _common_scale(verdict) if verdict.worst > verdict.tolerance else None
     for factor, what in (
         (microbatches, "micro-batches"),
         (replicas, "replicas"),
