@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import time
 from collections import defaultdict
@@ -161,10 +162,9 @@ class StepTimer:
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for name, start, end in self._forward:
             layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)  # type: ignore[arg-type]
-        following = self._backward[1:]
-        for (name, at), (_, until) in zip(self._backward, following, strict=False):
-            if name is not None:
-                layers[name][1] += self.clock.seconds(until) - self.clock.seconds(at)  # type: ignore[arg-type]
+        for (layer, at), (_, until) in itertools.pairwise(self._backward):
+            if layer is not None:
+                layers[layer][1] += self.clock.seconds(until) - self.clock.seconds(at)  # type: ignore[arg-type]
         return dict(layers)
 
 
