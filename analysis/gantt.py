@@ -105,13 +105,13 @@ def _measured_title(timeline: Timeline) -> str:
 
 def _ideal_title(timeline: Timeline) -> str:
     return (
-        f"ideal {_schedule(timeline.schedule)}, measured seconds: {_seconds(timeline.ideal_s)}, "
-        f"bubble {_percent(timeline.ideal_bubble)} "
+        f"ideal {schedule_title(timeline.schedule)}, measured seconds: "
+        f"{_seconds(timeline.ideal_s)}, bubble {_percent(timeline.ideal_bubble)} "
         f"(equal stages {_percent(timeline.balanced_bubble)})"
     )
 
 
-def _schedule(name: str) -> str:
+def schedule_title(name: str) -> str:
     return {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
 
 

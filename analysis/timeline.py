@@ -16,7 +16,7 @@ from gnnhpc.schedule import ScheduleName, ideal_bubble, timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.load import Run
+    from analysis.runs import Run
 
 Phase = Literal["train", "test"]
 

@@ -17,7 +17,7 @@ from gnnhpc.paths import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.load import Run
+    from analysis.runs import Run
 
 Event = dict[str, Any]
 

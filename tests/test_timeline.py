@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.gantt import draw
-from analysis.load import Run, load
+from analysis.runs import Run, load
 from analysis.style import ACTION_COLOURS
 from analysis.timeline import Bar, Row, cells_with_spans, find_cell, measure, play, waited_share
 from analysis.trace import trace_events, write_trace
