@@ -1,0 +1,22 @@
+// Sort a table by the column whose heading is pressed; a second press turns the order around.
+"use strict";
+for (const table of document.querySelectorAll("table")) {
+  const headings = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  headings.forEach((heading, column) => {
+    heading.querySelector("button").addEventListener("click", () => {
+      const down = heading.getAttribute("aria-sort") === "ascending";
+      for (const other of headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].map((row) => [row.cells[column].dataset.key, row]);
+      rows.sort(([a], [b]) => {
+        // Gaps stay last in either order.
+        if (a === "" || b === "") return (a === "") - (b === "");
+        const numbers = a - b;
+        const order = Number.isNaN(numbers) ? a.localeCompare(b) : numbers;
+        return down ? -order : order;
+      });
+      body.append(...rows.map(([, row]) => row));
+    });
+  });
+}
