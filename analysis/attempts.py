@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from gnnhpc.errors import InputError
 from gnnhpc.paths import AttemptPaths, CellPaths
@@ -30,11 +32,21 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where an attempt went on from: another's checkpoint before training step `step`."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True)
 class Part:
-    """The stretch of an attempt that belongs to a cell: training steps before `stop`, or all."""
+    """The stretch of an attempt that belongs to a cell: training steps `first` up to `stop`."""
 
     attempt: AttemptPaths
+    first: int
     stop: int | None
+    """None goes to the end."""
 
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:
@@ -62,31 +74,51 @@ def chain(chosen: Attempt, attempts: list[Attempt]) -> list[Part]:
     attempt that is not there or not earlier.
     """
     by_number = {attempt.number: attempt for attempt in attempts}
-    parts = [Part(chosen.paths, None)]
+    parts: list[Part] = []
     current, stop = chosen, None
-    while origin := _origin(current):
-        number, step = origin
-        if number >= current.number or number not in by_number:
+    while True:
+        origin = origin_of(current)
+        first = 0 if origin is None else origin.step
+        parts.append(Part(current.paths, first, stop))
+        if origin is None:
+            return parts
+        if origin.attempt >= current.number or origin.attempt not in by_number:
             raise InputError(
-                current.paths.result,
+                current.paths.root,
                 "resumed_from.attempt",
-                number,
+                origin.attempt,
                 f"an earlier attempt in {current.paths.root.parent}",
             )
-        stop = step if stop is None else min(stop, step)
-        current = by_number[number]
-        parts.append(Part(current.paths, stop))
-    return parts
+        stop = first if stop is None else min(stop, first)
+        current = by_number[origin.attempt]
 
 
-def _origin(attempt: Attempt) -> tuple[int, int] | None:
-    """Attempt and training step that this one went on from, from its result."""
-    resumed = attempt.result.resumed_from if attempt.result else None
-    if not resumed:
+def origin_of(attempt: Attempt) -> Origin | None:
+    """Where the attempt went on from: its result says so, or, if it failed, its first records."""
+    raw = attempt.result.resumed_from if attempt.result else None
+    if raw is None and attempt.status != "done":
+        raw = _resume_event(attempt.paths)
+    if raw is None:
         return None
     try:
-        return int(resumed["attempt"]), int(resumed["step"])
+        return Origin(int(raw["attempt"]), int(raw["step"]))
     except (KeyError, TypeError, ValueError):
-        raise InputError(
-            attempt.paths.result, "resumed_from", resumed, "an attempt and a step"
-        ) from None
+        raise InputError(attempt.paths.root, "resumed_from", raw, "an attempt and a step") from None
+
+
+def _resume_event(paths: AttemptPaths) -> dict[str, Any] | None:
+    """The detail of the event that rank 0 wrote before its first step, if it resumed."""
+    if not paths.records(0).exists():
+        return None
+    with paths.records(0).open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if '"step"' in line and '"event"' not in line:
+                return None
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                return None
+            if record.get("kind") == "event" and record.get("name") == "resumed":
+                detail: dict[str, Any] = record["detail"]
+                return detail
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analysis.attempts import Attempt
+from analysis.attempts import Attempt, origin_of
 from gnnhpc.manifest import Cell
 from gnnhpc.records import Failure
 from gnnhpc.spec import Experiment
@@ -62,10 +62,16 @@ def cell_row(
         "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
         "threads": max((h["threads"] for h in headers), default=None),
         "parameters": _parameters(headers),
-        "startup_s": max((sum(h["startup_s"].values()) for h in headers), default=None),
+        "startup_s": max(map(_startup_s, headers), default=None),
         "failure": failure_text(result.failure) if result else None,
         **(result.final if result else {}),
     }
+
+
+def _startup_s(header: dict[str, Any]) -> float:
+    """From process start to the first step: the total where it was taken, else the parts'."""
+    parts: dict[str, float] = header["startup_s"]
+    return parts.get("total", sum(parts.values()))
 
 
 def _parameters(headers: list[dict[str, Any]]) -> int | None:
@@ -87,13 +93,13 @@ def failure_text(failure: Failure | None) -> str | None:
 
 def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str, Any]:
     result = attempt.result
-    resumed = result.resumed_from if result else None
+    origin = origin_of(attempt)
     return {
         "cell": cell.id,
         "attempt": attempt.number,
         "status": attempt.status,
         "valid": attempt.valid,
         "used": used is not None and used.number == attempt.number,
-        "resumed_from": f"{resumed['attempt']}:{resumed['step']}" if resumed else None,
+        "resumed_from": f"{origin.attempt}:{origin.step}" if origin else None,
         "failure": failure_text(result.failure) if result else None,
     }

@@ -60,12 +60,17 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Source:
-    """One rank's file; `cell` is its cell's place in the manifest, `stop` where it ends."""
+    """One rank's file, and which of its training steps count."""
 
     path: Path
     cell: int
+    """Its cell's place in the manifest."""
     attempt: int
+    first: int = 0
+    """The step it went on from, if not from the start."""
     stop: int | None = None
+    """The step from which a later attempt did it again."""
+    warmup_steps: int = 0
 
 
 @dataclass
@@ -112,7 +117,7 @@ def read(sources: list[Source]) -> Columns:
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
             pieces["spans"].append(_spans(table.filter(is_span), origin[_mask(is_span)]))
-    columns.steps = _concat(pieces["steps"], [*_INTEGERS, *_SECONDS, *_OPTIONAL])
+    columns.steps = _concat(pieces["steps"], [*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL])
     columns.groups = _concat(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
     columns.spans = _concat(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
     return columns
@@ -285,7 +290,8 @@ def _concat(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     """All pieces, their categories joined; an empty frame with the right columns for none."""
     frames = list(pieces)
     if not frames:
-        empty = pd.DataFrame({name: pd.Series(dtype=float) for name in columns})
+        types = {"warmup": bool, **dict.fromkeys(_INTEGERS, np.int64)}
+        empty = pd.DataFrame({name: pd.Series(dtype=types.get(name, float)) for name in columns})
         return empty.assign(source=np.array([], np.int32), phase=pd.Categorical([], PHASES))
     for name in ("group", "name"):
         if name in frames[0]:

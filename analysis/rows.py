@@ -101,7 +101,8 @@ def make_rows(run: Run) -> list[Row]:
     """All rows, in the order of the manifest, training before testing."""
     if run.cells.empty:
         return []
-    units = dict(iter(units_of(run).groupby(["cell", "phase"], observed=True)))
+    every = units_of(run)
+    units = dict(iter(every.groupby(["cell", "phase"], observed=True)))
     walls = kept_walls(run.steps)
     keys = list(run.settings)
     rows = []
@@ -118,7 +119,7 @@ def make_rows(run: Run) -> list[Row]:
                     dict(zip(keys, values, strict=True)),
                     phase,
                     cells,
-                    pd.concat(part) if part else run.phases.iloc[:0],
+                    pd.concat(part) if part else every.iloc[:0],
                     [walls[key] for key in counted],
                 )
             )

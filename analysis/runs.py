@@ -117,13 +117,13 @@ def _read_provenance(path: Path) -> dict[str, Any]:
 
 def _sources(number: int, cell: Cell, chosen: Attempt, attempts: list[Attempt]) -> list[Source]:
     """The rank files of a cell; a done attempt must have them all."""
-    sources = []
-    for part in chain(chosen, attempts):
-        for rank in range(cell.experiment.layout.world_size):
-            path = part.attempt.records(rank)
-            if chosen.status == "done" or path.exists():
-                sources.append(Source(path, number, part.attempt.number, part.stop))
-    return sources
+    warmup = cell.experiment.warmup_steps
+    return [
+        Source(path, number, part.attempt.number, part.first, part.stop, warmup)
+        for part in chain(chosen, attempts)
+        for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
+        if chosen.status == "done" or path.exists()
+    ]
 
 
 def _headers(columns: Columns, sources: list[Source], cells: int) -> list[list[dict[str, Any]]]:
@@ -175,6 +175,16 @@ def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
     return beyond
 
 
+def _restarting(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
+    """Training steps right after a resume: as cold as the first ones, and warm-up as they are."""
+    warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
+    training = frame["phase"].to_numpy() == "train"
+    early: NDArray[np.bool_] = training & (
+        frame["step"].to_numpy() < warm[frame["source"].to_numpy()]
+    )
+    return early
+
+
 def _superseded(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows whose mini-batch the same rank recorded again in a later attempt of the chain."""
     keys = place[["cell", "rank"]].assign(phase=frame["phase"].array, step=frame["step"].array)
@@ -186,6 +196,7 @@ def _ranks(
     columns: Columns, sources: list[Source], names: list[str]
 ) -> tuple[pd.DataFrame, NDArray[Any]]:
     """The frame of rank records, sorted, and how many training steps each cell did twice."""
+    columns.steps["warmup"] |= _restarting(columns.steps, sources)
     ranks = _placed(columns.steps, sources, columns, names)
     order = np.lexsort(
         [

@@ -38,7 +38,6 @@ __all__ = [
     "outliers",
     "resample_means",
     "resample_medians",
-    "share",
     "sigma",
 ]
 
@@ -136,11 +135,3 @@ def drift(values: ArrayLike) -> float | None:
     if third < 2:
         return None
     return median(x[-third:]) / median(x[:third]) - 1.0
-
-
-def share(part: ArrayLike, whole: ArrayLike) -> float | None:
-    """Summed `part` over summed `whole` where both are known, such as CPU over busy time."""
-    a, b = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
-    known = np.isfinite(a) & np.isfinite(b)
-    total = float(b[known].sum())
-    return float(a[known].sum()) / total if known.any() and total > 0.0 else None

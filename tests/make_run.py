@@ -21,7 +21,17 @@ from gnnhpc.layout import Layout
 from gnnhpc.manifest import Cell, deal_indices, write_manifest
 from gnnhpc.models.outline import LayerOutline, cut, outline
 from gnnhpc.paths import AttemptPaths, RunPaths
-from gnnhpc.records import Check, Failure, Header, Phase, Result, SpanRecord, Status, StepRecord
+from gnnhpc.records import (
+    Check,
+    EventRecord,
+    Failure,
+    Header,
+    Phase,
+    Result,
+    SpanRecord,
+    Status,
+    StepRecord,
+)
 from gnnhpc.schedule import Slot, timeline
 from gnnhpc.spec import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
 
@@ -141,8 +151,10 @@ def write_attempt(
         for step in range(begin, end):
             clock += _write_step(lines, plan, phase, step, begin, clock, machine, rng)  # type: ignore[arg-type]
     for rank, body in enumerate(lines):
-        header = _header(attempt, cell, plan, rank)
-        text = json.dumps(asdict(header)) + "\n" + "".join(body)
+        text = json.dumps(asdict(_header(attempt, cell, plan, rank))) + "\n"
+        if story.resumed_from:
+            text += json.dumps(asdict(EventRecord("resumed", 0.0, story.resumed_from))) + "\n"
+        text += "".join(body)
         if story.cut_short:
             text += '{"phase": "train", "step": 99'
         attempt.records(rank).write_text(text, encoding="utf-8")
