@@ -46,6 +46,7 @@ VARIANTS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
 """Settings that are always shown; others only where the run varies them."""
 
 _KEYS = ("model", "data", "layout", "microbatches")
+_WORDS = ("baseline", "effect")
 _QUANTITIES = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
@@ -63,6 +64,9 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
     frame = pd.DataFrame([_line(row, rows, wanted, varying, seconds) for row in rows])
     if frame.empty:
         return pd.DataFrame(columns=list(CONTRACT))
+    # A column without any value is one of numbers still, unless it holds words.
+    empty = [c for c in frame.columns if c not in _WORDS and frame[c].isna().all()]
+    frame = frame.astype(dict.fromkeys(empty, float))
     return _sorted(frame[[*CONTRACT, *(c for c in frame.columns if c not in CONTRACT)]])
 
 

@@ -10,7 +10,7 @@ import argparse
 import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def make_run(
     root: Path,
     experiments: Iterable[Experiment] | None = None,
     *,
-    stories: dict[str, Sequence[Story]] | None = None,
+    stories: Mapping[str, Sequence[Story]] | None = None,
     machine: Machine | None = None,
     seed: int = 0,
 ) -> Path:
