@@ -86,6 +86,7 @@ class StepRecord:
     peak_device_mib: float | None = None
     involuntary_switches: int | None = None
     steal_s: float | None = None
+    """Taken by the host from a CPU this rank may use, on average over those."""
     grad_norm: float | None = None
     kind: Literal["step"] = "step"
 

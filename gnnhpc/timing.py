@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import resource
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
 
+STAT = Path("/proc/stat")
+STATUS = Path("/proc/self/status")
 SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
 
 
@@ -169,18 +174,32 @@ class StepTimer:
 
 
 def steal_s() -> float | None:
-    """Seconds this machine's host took from its CPUs since boot; none where the system is silent.
+    """Seconds the host has taken, since boot, from a CPU this process may use, on average over
+    those; none where the system is silent.
 
-    Field 8 of the first line of /proc/stat, in clock ticks (proc(5)).
+    Field 8 of each CPU's line, in clock ticks (proc(5)).
     """
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
-        with open("/proc/stat", encoding="ascii") as stream:  # noqa: PTH123
-            fields = stream.readline().split()
-        return int(fields[8]) / 100.0
+        with STAT.open(encoding="ascii") as stream:
+            cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
+            ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
+        return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
 
 
 def peak_rss_mib() -> float:
-    """The most memory this process has held, in MiB (ru_maxrss is in KiB on Linux)."""
+    """The most memory this program has held, in MiB.
+
+    VmHWM of proc(5), in KiB. Where there is none ru_maxrss, which is too much in a process that a
+    larger one started: it remembers that one's memory across exec.
+    """
+    try:
+        with STATUS.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 1024.0
+    except (OSError, IndexError, ValueError):
+        pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
