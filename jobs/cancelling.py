@@ -6,12 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 from gnnhpc.errors import GnnhpcError, InputError
 from jobs import submissions
 from jobs.files import open_run
 from jobs.overview import live_jobs
+
+PATIENCE_S = 30.0
 
 
 def cancel(run: str | Path, array: str | None = None) -> list[str]:
@@ -25,13 +28,17 @@ def cancel(run: str | Path, array: str | None = None) -> list[str]:
     known = {path.stem for path in paths.arrays.glob("*.sbatch")}
     if array is not None and array not in known:
         raise InputError("--array", None, repr(array), ", ".join(sorted(known)))
-    supervisors = {entry.job_id for entry in entries if submissions.supervised(entry)}
-    if array is not None and supervisors:
+    alive = {entry.job_id: entry for entry in entries if submissions.supervised(entry)}
+    if array is not None and alive:
         raise InputError("--array", None, "a local run", "no --array, one process runs all of them")
     ended = []
-    for pid in sorted(supervisors):
+    for pid in sorted(alive):
         os.kill(int(pid), signal.SIGTERM)
         ended.append(f"local supervisor {pid}")
+    # Its ranks are given time to save what they have.
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(submissions.supervised, alive.values())) and time.monotonic() < deadline:
+        time.sleep(0.1)
     jobs = live_jobs(paths, entries, array)
     if jobs:
         _scancel(jobs)

@@ -174,7 +174,9 @@ def _unfinished(
             return cell
         detail = f"Slurm says {word}, and no worker began: see logs"
         return replace(cell, state=_ENDED.get(word, "failed"), detail=detail)
-    if outcome is None and not word and _alive(attempt, header, known.answer.asked):
+    abandoned = header is None and entry is not None and _here(entry)
+    untold = outcome is None and not word and not abandoned
+    if untold and _alive(attempt, header, known.answer.asked):
         return _running(cell, attempt)
     progress = attempts.read_progress(attempt)
     cause = outcome.cause if outcome else attempts.read_cause(attempt, place.world_size)
@@ -196,6 +198,11 @@ def _last_job(slurm: Entry | None, header: attempts.Header | None, index: int) -
     submitted = f"{slurm.job_id}_{index}" if slurm else None
     ran = header.job if header else None
     return max((job for job in (submitted, ran) if job), key=_number, default=None)
+
+
+def _here(entry: Entry) -> bool:
+    """A local submission of this machine: once its supervisor is gone, nobody begins a cell."""
+    return entry.cluster == "local" and entry.host == socket.gethostname()
 
 
 def _alive(attempt: AttemptPaths, header: attempts.Header | None, slurm_answers: bool) -> bool:

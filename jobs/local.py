@@ -29,6 +29,7 @@ from jobs.slurm import private_folder
 from jobs.task import CellTask
 
 _POLL_S = 0.1
+_GRACE_S = 20.0
 _WEEK_MIN = 7 * 24 * 60
 
 
@@ -98,7 +99,7 @@ class Report(Protocol):
 def run_cells(paths: RunPaths, work: Sequence[Work], terms: Terms, report: Report) -> list[Ended]:
     """Run every cell, in order; a failed one does not stop the others.
 
-    On SIGINT or SIGTERM the running ranks are ended first, then KeyboardInterrupt is raised.
+    On SIGINT or SIGTERM the running ranks end first, then KeyboardInterrupt is raised.
     """
     waiting = list(reversed(work))
     running: list[tuple[Work, submitit.Job[int], float, int]] = []
@@ -209,11 +210,17 @@ def _keep_log(paths: RunPaths, work: Work, job: submitit.Job[int]) -> None:
 
 
 def _stop(jobs: Sequence[submitit.Job[int]]) -> None:
+    """Ranks are asked to save and end, and ended if they do not."""
     for job in jobs:
-        job.cancel()
-    for job in jobs:
-        while not job.done():
-            time.sleep(_POLL_S)
+        # submitit names a local job after its controller's process, which passes TERM on.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(job.job_id), signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    while any(not job.done() for job in jobs):
+        if time.monotonic() > deadline:
+            for job in jobs:
+                job.cancel()
+        time.sleep(_POLL_S)
 
 
 def _search_path() -> str:

@@ -22,7 +22,7 @@ from gnnhpc.errors import InputError
 from jobs.names import parse_indices
 
 INTERVAL_S = 10.0
-_TIMEOUT_S = 30
+_TIMEOUT_S = 15
 _SEPARATOR = "\x1f"
 
 
@@ -134,11 +134,20 @@ def parse_sacct(text: str) -> dict[str, str]:
         name, _, state = line.partition("|")
         job, _, step = name.partition(".")
         word = state.split(" ")[0]
-        if not step:
-            found[job] = word if found.get(job) != "OUT_OF_MEMORY" else found[job]
-        elif word == "OUT_OF_MEMORY":
-            found[job] = word
+        for task in _tasks(job):
+            if word == "OUT_OF_MEMORY" or (not step and found.get(task) != "OUT_OF_MEMORY"):
+                found[task] = word
     return found
+
+
+def _tasks(job: str) -> list[str]:
+    """`12_3` is itself; tasks that never began stand together, as `12_[4-6%2]`."""
+    number, _, indices = job.partition("_")
+    if not indices.startswith("["):
+        return [job]
+    with contextlib.suppress(InputError):
+        return [f"{number}_{i}" for i in parse_indices(indices.strip("[]").partition("%")[0])]
+    return []
 
 
 def _run(*command: str) -> str:
