@@ -54,7 +54,7 @@ ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such 
     epilog="Examples:\n\n"
     "python -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait\n\n"
     "python -m jobs submit jobs/sweeps/raffi-vig.yaml --site my-cluster --data-root /data\n\n"
-    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=[seq,pp2] --dry-run"
+    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 def submit(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec.")],
@@ -72,7 +72,7 @@ def submit(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Override in the defaults and every grid: train_steps=5, layouts=[seq,pp2], "
+            help="Override in the defaults and every grid: train_steps=5, layouts=\\[seq,pp2], "
             "data.train=100, grids.0.repeats=2. May be given again.",
         ),
     ] = None,
