@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnhpc.audit import Observations
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import Trained
 from gnnhpc.errors import GnnhpcError
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.outline import LayerOutline
 from gnnhpc.models.stage import Stage
+from gnnhpc.observe import Observations
 from gnnhpc.recorder import Recorder
 from gnnhpc.records import Phase, SpanRecord, StepRecord
 from gnnhpc.spec import Experiment

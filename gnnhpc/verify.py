@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from gnnhpc.assemble import Parts, assemble, choose_device
-from gnnhpc.audit import Observations, gather_findings, judge
+from gnnhpc.audit import judge
 from gnnhpc.compare import Array, Observed, Verdict, compare
 from gnnhpc.engines.base import IGNORED
 from gnnhpc.environment import Environment
 from gnnhpc.layout import Layout
 from gnnhpc.mesh import Mesh, join, leave
+from gnnhpc.observe import Observations, gather_findings
 from gnnhpc.spec import Experiment
 from gnnhpc.train import build_optimizer
 from gnnhpc.workload import Batch

@@ -171,8 +171,8 @@ class Worker:
         return EXIT_DONE
 
     def _trainer(self, mesh: Mesh, parts: Parts, recorder: Recorder) -> Trainer:
-        from gnnhpc.audit import Observations
         from gnnhpc.checkpoint import load
+        from gnnhpc.observe import Observations
         from gnnhpc.train import Trainer, build_optimizer
 
         experiment = self.cell.experiment
@@ -221,7 +221,8 @@ class Worker:
 
     def _conclude_done(self, mesh: Mesh, parts: Parts, trainer: Trainer) -> None:
         """Gather every rank's findings; rank 0 judges them and writes the result."""
-        from gnnhpc.audit import gather_findings, judge
+        from gnnhpc.audit import judge
+        from gnnhpc.observe import gather_findings
 
         findings = gather_findings(mesh, parts, trainer.observations, self.environment)
         if mesh.rank != 0:

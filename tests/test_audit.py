@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.audit import Findings, Observations, judge
+from gnnhpc.audit import judge
 from gnnhpc.layout import Layout
 from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.observe import Findings, Observations
 from gnnhpc.records import Check, StepRecord
 from gnnhpc.spec import Experiment
 from gnnhpc.timing import Span, StepTimes
