@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -26,7 +27,9 @@ VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
 _BUSY_CPU_S = 0.05
 """Processor seconds in one look that count as computing; listening threads use far less."""
-_FROZEN_S = 5.0
+_FROZEN_LOOKS = 5
+_WAITING = ("wait", "allreduce")
+"""How the words for what a rank does begin while it waits for others."""
 
 
 class Store(Protocol):
@@ -48,7 +51,7 @@ def hang_seconds() -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if seconds <= 0:
+    if not 0 < seconds < math.inf:
         raise InputError("environment", VARIABLE, repr(text), "a positive number of seconds")
     return seconds
 
@@ -56,7 +59,8 @@ def hang_seconds() -> float:
 class Watchdog:
     """Publishes this rank's activity and watches all ranks'; `on_hang(rank, why)` is called once.
 
-    `activity()` gives a counter that grows with the work and a word for what is being done.
+    `activity()` gives a counter that grows with the work and a word for what is being done. Time
+    is counted in looks: a job that its scheduler suspended for an hour has missed them all.
     """
 
     def __init__(
@@ -72,15 +76,24 @@ class Watchdog:
         self._world_size = world_size
         self._activity = activity
         self._on_hang = on_hang
-        self._patience_s = hang_seconds()
+        self._patience = max(1, round(hang_seconds() / _EVERY_S))
         self._finished = threading.Event()
+        self._store_gone = False
+        self._mine = json.dumps({"look": 0, "work": 0, "doing": "starting"})
+        self._everyone: dict[int, dict[str, Any]] = {}
         self._seen: dict[int, dict[str, Any]] = {}
-        self._looked: dict[int, float] = {}
-        self._changed = time.monotonic()
+        self._quiet = 0
+        """Looks since any rank's work grew."""
+        self._stale = dict.fromkeys(range(world_size), 0)
+        """Looks since a rank's own watchdog was last heard of."""
+        self._unanswered = 0
+        """Looks since the store last answered."""
         self._cpu = time.process_time()
         self._busy = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
+        # Asking a store whose process is stopped never returns, so nobody waits for this one.
+        threading.Thread(target=self._exchange, name="watchdog-store", daemon=True).start()
 
     def close(self) -> None:
         self._finished.set()
@@ -88,60 +101,63 @@ class Watchdog:
 
     def _watch(self) -> None:
         looks = 0
-        while not self._finished.wait(_EVERY_S):
+        while not self._finished.wait(_EVERY_S) and not self._store_gone:
             looks += 1
-            try:
-                self._publish(looks)
-                stuck = self._nobody_moves()
-            except RuntimeError:
-                # The store went with rank 0; the collectives will say so.
-                return
+            self._mine = self._measure(looks)
+            stuck = self._nobody_moves()
             if stuck is not None and not self._finished.is_set():
                 self._on_hang(*stuck)
                 return
 
-    def _publish(self, looks: int) -> None:
+    def _measure(self, looks: int) -> str:
         cpu = time.process_time()
         self._busy += cpu - self._cpu > _BUSY_CPU_S
         self._cpu = cpu
         count, doing = self._activity()
-        state = {"look": looks, "work": count + self._busy, "doing": doing}
-        self._store.set(self._key(self._rank), json.dumps(state))
+        return json.dumps({"look": looks, "work": count + self._busy, "doing": doing})
+
+    def _exchange(self) -> None:
+        keys = [self._key(rank) for rank in range(self._world_size)]
+        while not self._finished.wait(_EVERY_S):
+            try:
+                self._store.set(keys[self._rank], self._mine)
+                if self._store.check(keys):
+                    self._everyone = {r: json.loads(self._store.get(k)) for r, k in enumerate(keys)}
+                self._unanswered = 0
+            except RuntimeError:
+                # The store went with rank 0; the collectives will say so.
+                self._store_gone = True
+                return
 
     def _nobody_moves(self) -> tuple[int, str] | None:
-        keys = [self._key(rank) for rank in range(self._world_size)]
-        if not self._store.check(keys):
-            self._changed = time.monotonic()
-            return None
-        now = {rank: json.loads(self._store.get(key)) for rank, key in enumerate(keys)}
-        moved = any(
-            self._seen.get(rank, {}).get("work") != state["work"] for rank, state in now.items()
-        )
-        clock = time.monotonic()
-        for rank, state in now.items():
-            if self._seen.get(rank, {}).get("look") != state["look"]:
-                self._looked[rank] = clock
-        quiet_s = clock - self._changed
-        if moved:
-            self._changed = time.monotonic()
-        elif quiet_s > self._patience_s:
-            return self._blame(now, quiet_s)
+        self._unanswered += 1
+        if self._unanswered > self._patience:
+            return 0, f"frozen: its store has not answered for {self._seconds(self._unanswered)}"
+        now, before = self._everyone, self._seen
         self._seen = now
-        return None
+        for rank, state in now.items():
+            heard = state["look"] != before.get(rank, {}).get("look")
+            self._stale[rank] = 0 if heard else self._stale[rank] + 1
+        moved = any(now[rank]["work"] != before.get(rank, {}).get("work") for rank in now)
+        self._quiet = 0 if moved or not now else self._quiet + 1
+        return self._blame(now) if self._quiet > self._patience else None
 
-    def _blame(self, now: dict[int, dict[str, Any]], quiet_s: float) -> tuple[int, str]:
+    def _blame(self, now: dict[int, dict[str, Any]]) -> tuple[int, str]:
         """A rank that no longer looks is the cause; else one that waits for nobody; else the last.
 
         A watchdog looks once a second, so several looks missed in a row mean a stopped process.
         """
-        clock = time.monotonic()
-        frozen = [rank for rank in now if clock - self._looked.get(rank, 0.0) > _FROZEN_S]
+        quiet = self._seconds(self._quiet)
+        frozen = [rank for rank in now if self._stale[rank] >= _FROZEN_LOOKS]
         if frozen:
-            return frozen[0], f"frozen for {quiet_s:.0f} s in {now[frozen[0]]['doing']}"
-        idle = [rank for rank, state in now.items() if not state["doing"].startswith("wait")]
+            return frozen[0], f"frozen for {quiet} in {now[frozen[0]]['doing']}"
+        idle = [rank for rank, state in now.items() if not state["doing"].startswith(_WAITING)]
         rank = idle[0] if idle else min(now, key=lambda r: now[r]["work"])
-        doing = now[rank]["doing"]
-        return rank, f"hung: no rank did anything for {quiet_s:.0f} s; it was in {doing}"
+        return rank, f"hung: no rank did anything for {quiet}; it was in {now[rank]['doing']}"
+
+    @staticmethod
+    def _seconds(looks: int) -> str:
+        return f"{looks * _EVERY_S:.0f} s"
 
     @staticmethod
     def _key(rank: int) -> str:

@@ -44,6 +44,7 @@ class Replicas:
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average one bucket of gradients over the replicas."""
         self.reductions += 1
+        self.timer.doing = "waiting for the other replicas"
         mark = self.timer.clock.mark()
         self._ready_at = mark if isinstance(mark, float) else None
         assert self.group is not None
