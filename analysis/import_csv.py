@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.above_bound import exceeds
-from analysis.corrected import step_statistics
 from analysis.logs import Log, read_log
 from analysis.published import read_printed, same_as_printed, sources
 from analysis.statistics import (
@@ -23,6 +22,7 @@ from analysis.statistics import (
     detect_warmup,
     effective_n,
     outliers,
+    step_statistics,
 )
 from analysis.typeset import Table
 from gnnhpc.errors import InputError

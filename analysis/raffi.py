@@ -26,7 +26,7 @@ def raffi_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
         first = rows.iloc[0]
         layout, microbatches = str(first["layout"]), int(first["microbatches"])
         if layout in ("block", "readout"):
-            ours = list(_group_rows(run, layout))
+            ours = list(group_rows(run, layout))
             title = f"one {layout}, sequential"
         else:
             ours = list(_layout_rows(summary, layout, microbatches))
@@ -76,8 +76,8 @@ def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Itera
         yield {"source": source_label(row), **shown, "note": row["flags"]}
 
 
-def _group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
-    """Seconds of a block or the readout in the sequential run with one micro-batch."""
+def group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
+    """Seconds of one `block`, or of the `readout`, in sequential runs with one micro-batch."""
     cells = run.cells[
         (run.cells["model"] == "vig")
         & (run.cells["world_size"] == 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +40,7 @@ __all__ = [
     "resample_means",
     "resample_medians",
     "sigma",
+    "step_statistics",
 ]
 
 MAD_TO_SIGMA = 1.4826
@@ -135,3 +137,14 @@ def drift(values: ArrayLike) -> float | None:
     if third < 2:
         return None
     return median(x[-third:]) / median(x[:third]) - 1.0
+
+
+def step_statistics(seconds: NDArray[Any]) -> dict[str, float]:
+    """What Raffi's tables print; his standard deviation is the sample's (n - 1)."""
+    return {
+        "mean_s": float(seconds.mean()),
+        "std_s": float(seconds.std(ddof=1)) if seconds.size > 1 else float("nan"),
+        "min_s": float(seconds.min()),
+        "max_s": float(seconds.max()),
+        "n": float(seconds.size),
+    }
