@@ -48,8 +48,7 @@ class FusedAttention(nn.Module):
         self.name, self.attention = name, attention
         self.heads, self.channels = heads, channels
         self.average, self.dropout = average, dropout
-        self.lin = nn.Linear(0, 0, bias=False)
-        self.lin.weight = nn.Parameter(torch.empty(heads * channels, inputs))
+        self.lin = _Weight(heads * channels, inputs)
         self.att_src = nn.Parameter(torch.empty(1, heads, channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, channels))
         self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
@@ -92,6 +91,14 @@ class FusedAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+
+
+class _Weight(nn.Module):
+    """Holds the projection under the name that PyG's state dict has for it."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
 
 
 def _glorot(parameter: nn.Parameter) -> None:
