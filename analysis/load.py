@@ -1,5 +1,0 @@
-"""Another name for analysis.runs."""
-
-from analysis.runs import Run, load
-
-__all__ = ["Run", "load"]
