@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.panels import error_bars, grid, layouts_in, legend
+from analysis.panels import error_bars, grid, layouts_in, legend, name_panels
 from analysis.studies import Study
 from analysis.style import (
     FULL_IN,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _CHUNKS = "chunks of the graph (all replicas)"
 ACCURACIES = ("test_accuracy", "val_accuracy")
@@ -48,7 +49,7 @@ def time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
             axes[0].set_yscale("log")
         else:
             axes[0].set_ylim(bottom=0)
-        legend(figure, axes)
+        legend(figure, axes, _mode_handles(rows))
     return figure
 
 
@@ -72,7 +73,7 @@ def accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | st
         if published is not None:
             _published(axes[0], published, "val_acc")
         axes[0].set_ylabel(f"{metric.split('_')[0]} accuracy")
-        legend(figure, axes)
+        legend(figure, axes, _mode_handles(rows))
     return figure
 
 
@@ -119,9 +120,9 @@ def _panels(
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows, but=("chunks",)))
     figure, axes = grid(len(parts))
-    for one, (title, part) in zip(axes, parts, strict=False):
+    name_panels(figure, axes, [title for title, _ in parts], study.title)
+    for one, (_, part) in zip(axes, parts, strict=False):
         _lines(one, part, column, interval)
-        one.set_title(title or study.title, loc="left")
         one.set_xlabel(_CHUNKS if len(axes) == 1 else "chunks")
         _whole_ticks(one, rows["total"])
     return figure, axes
@@ -145,9 +146,22 @@ def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str
                 color=style.colour,
                 marker=MODE_MARKERS[mode] if several else style.marker,
                 ls=MODE_DASHES[mode] if several else style.dash,
-                label=f"{name}, {mode}" if several else name,
+                label=name,
             )
             error_bars(axes, across, mine, column, interval, style.colour)
+
+
+def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
+    """What marker and line say, where there is more than one mode."""
+    from matplotlib.lines import Line2D
+
+    modes = sorted({str(mode) for mode in rows["chunks"]})
+    if len(modes) < 2:
+        return []
+    return [
+        Line2D([], [], color="#606060", marker=MODE_MARKERS[m], ls=MODE_DASHES[m], label=m)
+        for m in modes
+    ]
 
 
 def _published(axes: Axes, points: pd.DataFrame, column: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.panels import grid, layouts_in, legend
+import pandas as pd
+
+from analysis.panels import grid, layouts_in, legend, name_panels
 from analysis.studies import Study
 from analysis.style import SERIES_COLOURS, look, styled
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -26,9 +27,9 @@ def loss(study: Study) -> Figure | str:
     with styled():
         parts = list(study.panels(steps))
         figure, axes = grid(len(parts))
-        for one, (title, part) in zip(axes, parts, strict=False):
+        name_panels(figure, axes, [title for title, _ in parts], study.title)
+        for one, (_, part) in zip(axes, parts, strict=False):
             _curves(one, part)
-            one.set_title(title or study.title, loc="left")
             one.set_xlabel("training step")
         _loss_axis(axes, steps["loss"])
         legend(figure, axes)
@@ -59,7 +60,7 @@ def copies(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
             _published(axes[0], published)
         axes[0].set_title(study.title, loc="left")
         axes[0].set_xlabel("training step")
-        _loss_axis(axes, steps["loss"])
+        _loss_axis(axes, pd.concat([steps["loss"], *_values(published)]))
         legend(figure, axes)
     return figure
 
@@ -79,6 +80,10 @@ def _copies(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Seri
         .mean()
         for replica in sorted({int(number) for number in own["replica"]})
     }
+
+
+def _values(published: pd.DataFrame | None) -> list[pd.Series[float]]:
+    return [] if published is None else [published[name] for name in ("seq", "dp_copy0")]
 
 
 def _published(axes: Axes, points: pd.DataFrame) -> None:
@@ -105,15 +110,15 @@ def _losses(study: Study) -> pd.DataFrame:
 
 def _curves(axes: Axes, steps: pd.DataFrame) -> None:
     """A line a layout, and a thicker one the more micro-batches, while there are few enough."""
-    apart = len(steps[["layout", "microbatches"]].drop_duplicates()) <= _MAX_CURVES
+    pairs = steps[["layout", "microbatches"]].drop_duplicates()
+    apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
     for place, name in enumerate(layouts_in(steps)):
         mine = steps[steps["layout"] == name]
         counts = sorted({int(count) for count in mine["microbatches"]}) if apart else []
-        if len(counts) < 2:
+        if not counts:
             _curve(axes, mine, place, name, 1.2)
-            continue
         for number, count in enumerate(counts):
-            width = 0.8 + 0.6 * number / (len(counts) - 1)
+            width = 0.8 + 0.6 * number / max(1, len(counts) - 1)
             part = mine[mine["microbatches"] == count]
             _curve(axes, part, place, f"{name}, {count}", width)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.document import Block, Bullets, Document, Picture, Table, Text
 
-_LOUD = {"bad": "**Invalid:** ", "warning": "**Note:** "}
+_LOUD = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
 def render(document: Document) -> str:

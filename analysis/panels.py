@@ -33,6 +33,14 @@ def grid(count: int) -> tuple[Figure, list[Axes]]:
     return figure, flat[:count]
 
 
+def name_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
+    """Each panel its title; a figure of one panel, and the row of several, that of the whole."""
+    for one, title in zip(axes, titles, strict=False):
+        one.set_title(title or whole, loc="left")
+    if any(titles):
+        figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+
+
 def layouts_in(frame: pd.DataFrame) -> list[str]:
     """Layouts from the smallest to the largest."""
     return sorted({str(name) for name in frame["layout"]}, key=layout_order)

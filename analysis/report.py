@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import html, markdown, sections
-from analysis.corrected import corrected_study
 from analysis.document import Document
 from analysis.figures import Figures, Published, make_figures
 from analysis.published import read
@@ -76,7 +75,7 @@ def make_document(
                 sections.learning_section(summary, figures),
                 sections.chunks_section(figures),
                 sections.published_section(tables),
-                sections.corrected_section(corrected_study(summary)),
+                sections.corrected_section(tables),
                 sections.timeline_section(figures),
                 sections.statistics_section(run, summary),
                 sections.left_out_section(figures),

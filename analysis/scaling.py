@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.panels import by_microbatches, grid, layouts_in, legend, reference_handle
+from analysis.panels import by_microbatches, grid, layouts_in, legend, name_panels, reference_handle
 from analysis.studies import Study, label
 from analysis.style import FULL_IN, look, new_figure, styled
 from gnnhpc.schedule import ideal_bubble
@@ -87,9 +87,9 @@ def _by_variant(
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows))
     figure, axes = grid(len(parts))
-    for one, (title, part) in zip(axes, parts, strict=False):
+    name_panels(figure, axes, [title for title, _ in parts], study.title)
+    for one, (_, part) in zip(axes, parts, strict=False):
         by_microbatches(one, part, column, interval=interval, reference=reference)
-        one.set_title(title or study.title, loc="left")
         one.set_xlabel(_CHUNKS if study.graphs else _MICROBATCHES)
     return figure, axes
 
@@ -113,7 +113,8 @@ def step_times(study: Study) -> Figure | str:
             _boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
             one.set_xlabel("difference from the median step time (%)")
-        axes[0].set_ylabel("layout, chunks" if study.graphs else "layout, micro-batches")
+        words = ["layout", "chunks" if study.graphs else "micro-batches", *study.variants]
+        axes[0].set_ylabel(", ".join(word.replace("_", " ") for word in words))
         axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
         axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
         if len(rows) > MAX_BOXES:

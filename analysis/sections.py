@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from analysis.columns import with_variants
 from analysis.document import Block, Bullets, Picture, Section, Text, rows_table, table
 from analysis.figures import Figures
 from analysis.published import sources
 from analysis.statistics import CONFIDENCE, OUTLIER_Z, RESAMPLES
-from analysis.summary import VARIANTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,8 @@ _SUMMARY = {
     "min_s": "min s",
     "max_s": "max s",
 }
-_SHOWN_ELSEWHERE = ("speedup", "efficiency", "noise", "corrected_study")
+_CORRECTED = "corrected_study"
+_SHOWN_ELSEWHERE = ("speedup", "efficiency", "noise", _CORRECTED)
 _QUALITY = {
     "train_loss": "training loss",
     "train_accuracy": "training accuracy",
@@ -59,23 +60,10 @@ def summary_section(summary: pd.DataFrame) -> Section:
             "Seconds a mini-batch, barrier to barrier; speedup of samples a second over the "
             "baseline, with its interval; efficiency is the ideal step over the measured one. "
             "More columns are in summary.csv",
-            _with_variants(summary, _SUMMARY),
+            with_variants(summary, _SUMMARY),
         )
     ]
     return Section("summary", "Summary", tuple(blocks))
-
-
-def _with_variants(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:
-    """`columns`, after its first four the settings in which rows of a study differ."""
-    by_study = summary.groupby(["model", "data"])
-    varying = [
-        key
-        for key in VARIANTS
-        if key in summary and (by_study[key].nunique(dropna=False) > 1).any()
-    ]
-    names = list(columns)
-    order = [*names[:4], *varying, *names[4:]]
-    return {name: columns.get(name, name.replace("_", " ")) for name in order}
 
 
 def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
@@ -101,7 +89,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
                 compared,
                 "Training throughput against the sequential run, and against the sequential run "
                 "with the same micro-batches; an effect smaller than its interval is called so",
-                _with_variants(
+                with_variants(
                     compared,
                     {
                         "model": "model",
@@ -140,7 +128,7 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
             table(
                 summary[summary["phase"] == "train"],
                 "Last losses and accuracies, mean over seeds and repeats",
-                _with_variants(summary, {**keys, "cells_used": "cells", **known}),
+                with_variants(summary, {**keys, "cells_used": "cells", **known}),
             )
         )
     blocks += figures.of("loss", "copies")
@@ -168,9 +156,13 @@ def published_section(tables: Sequence[typeset.Table]) -> Section | None:
     return Section("tables", "Published tables", tuple(blocks)) if blocks else None
 
 
-def corrected_section(study: pd.DataFrame) -> Section | None:
+def corrected_section(tables: Sequence[typeset.Table]) -> Section | None:
     """Published, ours, bound and verdict for each published table, known defects beside them."""
     blocks: list[Block] = []
+    found = [one.frame for one in tables if one.name == _CORRECTED]
+    if not found:
+        return None
+    study = found[0]
     for name, source in sources().items():
         rows = study[study["study"] == name]
         if rows.empty:
@@ -222,7 +214,7 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 summary,
                 "What was counted, and how quiet the machine was: processor time over busy time, "
                 "steal over wall time, drift of the last third against the first",
-                _with_variants(
+                with_variants(
                     summary,
                     {
                         **keys,

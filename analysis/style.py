@@ -111,7 +111,7 @@ def look(layout: str) -> Look:
     total = parsed.replicas + parsed.stages
     number = total * (total + 1) // 2 + parsed.stages
     hue = (0.83 + number * 0.61803398875) % 1.0
-    lightness = (0.32, 0.45, 0.58)[number % 3]
+    lightness = (0.28, 0.39, 0.5)[number % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.65)
     colour = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
     return Look(

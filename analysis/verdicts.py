@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.columns import with_variants
 from analysis.document import Block, Section, Table, Text, rows_table, table
 from gnnhpc.paths import RunPaths
 from gnnhpc.records import Check, Result
@@ -156,14 +157,14 @@ def _row_flags(summary: pd.DataFrame) -> Iterator[Table]:
     if summary.empty:
         return
     own = summary["flags"].str.contains("above-bound|unsettled", regex=True)
-    rows = summary[own & (summary["n"] > 0)]
+    rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
     if len(rows):
         columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
         yield table(
             rows,
             "Flags found in comparing cells: speedups above the bound with the reason looked for, "
             "and step times that never settled",
-            {name: name for name in (*columns, "valid", "flags", "note")},
+            with_variants(summary, {name: name for name in (*columns, "valid", "flags", "note")}),
         )
 
 
