@@ -86,8 +86,7 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
-    Returns at once with the job ids. Mistakes in the spec are told in one line each, before
-    anything is written.
+    Returns at once with the job ids. A mistake in the spec is told before anything is written.
     """
     from jobs.planning import plan
     from jobs.site import load_site
@@ -176,8 +175,7 @@ def rerun(
 ) -> int:
     """Run cells again, each as a new attempt; nothing is overwritten.
 
-    A cell that is running or pending is left alone by --failed, --missing and --flagged, and
-    refused by --index.
+    Cells that run or wait already are left alone; --index refuses them.
     """
     from jobs.rerunning import rerun as rerun_cells
     from jobs.site import load_site

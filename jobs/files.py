@@ -24,19 +24,26 @@ def open_run(run: str | Path) -> RunPaths:
 
 @contextlib.contextmanager
 def locked(paths: RunPaths) -> Iterator[None]:
-    """Only one submit, rerun or cancel of a run at a time; the others wait.
+    """Only one submit or rerun of a run at a time; the others wait.
+
+    What is written meanwhile is readable for everyone, whatever the umask is.
 
     Raises InputError if this user may not write to the run.
     """
+    before = os.umask(0o022)
     try:
         stream = (paths.root / ".lock").open("a")
     except OSError as error:
+        os.umask(before)
         raise InputError(
             paths.root, None, f"{error.strerror}", "a run folder that this user may write to"
         ) from None
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            os.umask(before)
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shutil
 from pathlib import Path
@@ -66,7 +68,9 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         },
     )
     try:
-        job = executor.submit(CellTask(str(paths.manifest), array.name))
+        # submitit repeats what sbatch says; the error below says it once.
+        with contextlib.redirect_stderr(io.StringIO()):
+            job = executor.submit(CellTask(str(paths.manifest), array.name))
     except submitit.core.utils.FailedJobError as error:
         raise refused(str(error), array.name) from None
     pickle = job.paths.submitted_pickle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -90,9 +91,13 @@ def process_start(pid: int) -> int | None:
 
 
 def supervised(entry: Entry) -> bool:
-    """Whether the local supervisor of a submission lives; only its own machine can tell."""
+    """Whether the local supervisor of a submission lives; only its own machine can tell.
+
+    A process that asks about itself is not supervising: it has waited, and gone on.
+    """
     return (
         entry.cluster == "local"
+        and int(entry.job_id) != os.getpid()
         and entry.host == socket.gethostname()
         and entry.started is not None
         and process_start(int(entry.job_id)) == entry.started

@@ -117,7 +117,6 @@ class Started:
 
 def start(paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool) -> Started:
     """Ask for cells of a run that exists; the caller holds its lock."""
-    os.umask(0o022)
     terms = Terms.of(site)
     if cluster == "local":
         return _start_local(paths, cells, terms, wait)
