@@ -20,7 +20,9 @@ using u32 = std::uint32_t;
 // The mask of one layer at one step: a hash of the entry's number, see gnnhpc/models/dropout.py.
 struct Mask {
   u32 first, second, threshold;
-  bool keeps(u32 x) const {
+  // For one number or a vector of them; true, or all ones, where the entry stays.
+  template <typename Numbers>
+  auto keeps(Numbers x) const {
     x += first;
     x ^= x >> 16;
     x *= 0x21f0aaadu;
@@ -76,14 +78,7 @@ struct Lanes {
   static Integer kept(const Mask& mask, u32 base) {
     Bits x;
     for (int i = 0; i < N; ++i) x[i] = base + static_cast<u32>(i);
-    x += mask.first;
-    x ^= x >> 16;
-    x *= 0x21f0aaadu;
-    x ^= x >> 15;
-    x += mask.second;
-    x *= 0x735a2d97u;
-    x ^= x >> 15;
-    return __builtin_convertvector(x >= mask.threshold, Integer);
+    return __builtin_convertvector(mask.keeps(x), Integer);
   }
 
   // exp for arguments at most 0. Single precision: 2^n times a polynomial (Cephes, S. Moshier)
