@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -18,44 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
+from analysis.record_frames import FIELDS, PHASES, SCHEMA, groups_of, join, spans_of, steps_of
 from gnnhpc.errors import InputError
 from gnnhpc.records import check_header, read_lines
 
-PHASES = ["train", "test"]
 _BATCH_BYTES = 24 << 20
 # Lines are a few kilobytes at most; a parser thread takes a block.
 _BLOCK_BYTES = 4 << 20
-
-_INTEGERS = ("step", "epoch", "samples")
-_SECONDS = (
-    "start_s",
-    "wall_s",
-    "cpu_s",
-    "forward_s",
-    "backward_s",
-    "allreduce_s",
-    "optimizer_s",
-    "wait_s",
-    "data_s",
-)
-# Null where a rank or a machine does not have them, so kept as floats.
-_OPTIONAL = (
-    "loss",
-    "peak_rss_mib",
-    "peak_device_mib",
-    "involuntary_switches",
-    "steal_s",
-    "grad_norm",
-)
-FIELDS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
-"""Columns of the step frame that every run has; the others are metrics."""
-
-_SCHEMA = pa.schema(
-    [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
-    + [("warmup", pa.bool_()), ("microbatch", pa.float64()), ("end_s", pa.float64())]
-    + [(name, pa.int64()) for name in _INTEGERS]
-    + [(name, pa.float64()) for name in (*_SECONDS, *_OPTIONAL)]
-)
 
 
 @dataclass(frozen=True)
@@ -112,14 +81,14 @@ def read(sources: list[Source]) -> Columns:
         _check(table, origin, sources)
         is_step = pc.equal(table["kind"], "step").combine_chunks()
         steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
-        pieces["steps"].append(_steps(steps, step_origin))
-        pieces["groups"] += list(_groups(steps, step_origin, sources))
+        pieces["steps"].append(steps_of(steps, step_origin))
+        pieces["groups"] += list(groups_of(steps, step_origin, [s.path for s in sources]))
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
-            pieces["spans"].append(_spans(table.filter(is_span), origin[_mask(is_span)]))
-    columns.steps = _concat(pieces["steps"], [*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL])
-    columns.groups = _concat(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
-    columns.spans = _concat(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
+            pieces["spans"].append(spans_of(table.filter(is_span), origin[_mask(is_span)]))
+    columns.steps = join(pieces["steps"], sorted(FIELDS))
+    columns.groups = join(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
+    columns.spans = join(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
     return columns
 
 
@@ -203,7 +172,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
-    options = pj.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="infer")
+    options = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="infer")
     text = b"".join(batch.bodies)
     reading = pj.ReadOptions(block_size=_BLOCK_BYTES)
     try:
@@ -221,81 +190,3 @@ def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
 def _mask(array: pa.BooleanArray) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
     return mask
-
-
-def _phase(table: pa.Table) -> pd.Categorical[Any]:
-    codes = pc.index_in(table["phase"], value_set=pa.array(PHASES)).to_numpy()
-    return pd.Categorical.from_codes(codes.astype(np.int8), pd.Index(PHASES))
-
-
-def _steps(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    data: dict[str, Any] = {"source": origin, "phase": _phase(table)}
-    for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
-        data[name] = table[name].to_numpy()
-    for name, values in _fields(table, "metrics"):
-        key = name if name not in data else f"metric_{name}"
-        data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return pd.DataFrame(data)
-
-
-def _fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
-    """The fields of a column of objects, where there are any."""
-    if column not in table.column_names or not pa.types.is_struct(table[column].type):
-        return
-    struct = table[column].combine_chunks()
-    for index in range(struct.type.num_fields):
-        yield struct.type.field(index).name, pc.struct_field(struct, [index])
-
-
-def _groups(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> Iterator[pd.DataFrame]:
-    phase = _phase(table)
-    step = table["step"].to_numpy()
-    for name, lists in _fields(table, "groups"):
-        rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
-        if not rows.size:
-            continue
-        flat = lists.flatten().to_numpy(zero_copy_only=False)
-        if flat.size != 2 * rows.size:
-            path = sources[int(origin[rows[0]])].path
-            raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
-        seconds = flat.reshape(-1, 2)
-        yield pd.DataFrame(
-            {
-                "source": origin[rows],
-                "phase": phase[rows],
-                "step": step[rows].astype(np.int32),
-                "group": pd.Categorical.from_codes(np.zeros(rows.size, np.int8), pd.Index([name])),
-                "forward_s": seconds[:, 0].copy(),
-                "backward_s": seconds[:, 1].copy(),
-            }
-        )
-
-
-def _spans(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    names = table["name"].combine_chunks().dictionary_encode()
-    return pd.DataFrame(
-        {
-            "source": origin,
-            "phase": _phase(table),
-            "step": table["step"].to_numpy(),
-            "name": names.to_pandas(),
-            "microbatch": table["microbatch"].to_numpy(),
-            "start_s": table["start_s"].to_numpy(),
-            "end_s": table["end_s"].to_numpy(),
-        }
-    )
-
-
-def _concat(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    """All pieces, their categories joined; an empty frame with the right columns for none."""
-    frames = list(pieces)
-    if not frames:
-        types = {"warmup": bool, **dict.fromkeys(_INTEGERS, np.int64)}
-        empty = pd.DataFrame({name: pd.Series(dtype=types.get(name, float)) for name in columns})
-        return empty.assign(source=np.array([], np.int32), phase=pd.Categorical([], PHASES))
-    for name in ("group", "name"):
-        if name in frames[0]:
-            categories = sorted({c for frame in frames for c in frame[name].cat.categories})
-            for frame in frames:
-                frame[name] = frame[name].cat.set_categories(categories)
-    return pd.concat(frames, ignore_index=True)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from analysis.attempts import Attempt, chain, choose, read_attempts
 from analysis.cells import attempt_row, cell_row, settings
-from analysis.jsonl import FIELDS, Columns, Source, read
+from analysis.jsonl import Columns, Source, read
 from analysis.noise import add_noise, mark_steps
+from analysis.record_frames import FIELDS
 from gnnhpc.errors import InputError
 from gnnhpc.manifest import Cell, read_manifest
 from gnnhpc.paths import RunPaths
