@@ -1,0 +1,12 @@
+"""How fast the project is: one process, many processes, the suite itself.
+
+python -m benchmarks                     everything, about ten minutes on two cores
+python -m benchmarks one many --quick    some of it, in small: to see that it runs
+
+Every row of `report/bench.csv` has `ratio = reference / ours`, so more is better, and `goal` is
+the least that will do. Where there is nothing to compare with, `reference` is a limit and the goal
+is 1. Contestants take turns in one run (A B A B), so that what the machine does besides hits all
+alike; `ours` and `reference` are medians.
+
+This package stands beside the project and is no part of the installed one.
+"""

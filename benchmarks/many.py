@@ -1,0 +1,148 @@
+"""Many processes: how much of the machine pipelines and replicas use, and how soon they start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.launch import WARMUP, Launcher, Measured
+from benchmarks.ratios import against_limit, paired
+from benchmarks.table import Parts, Row, not_measured
+
+ENGINES = ("native", "pipelining")
+MICROBATCHES = (5, 10, 20)
+START_LIMIT_S = 6.0
+SMALL = {"name": "vig", "blocks": 2}
+SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_size": 16}
+# PyG's form keeps every hidden activation, so that what a schedule holds shows in memory.
+KEEPS_MUCH = {"name": "vig", "blocks": 8, "implementation": "reference"}
+# Four blocks of small layers and a readout that weighs more than all of them.
+UNEQUAL = {"name": "vig", "blocks": 4, "readout_width": 32_768}
+EQUAL_COUNTS = (5, 4)
+
+
+def parts(folder: Path, *, quick: bool) -> Parts:
+    launcher = Launcher(folder)
+    cpus = len(os.sched_getaffinity(0))
+    return {
+        "pp2": partial(_pipelines, launcher, "pp2", 0.97, cpus, quick=quick),
+        "pp4": partial(_pipelines, launcher, "pp4", 0.95, cpus, quick=quick),
+        "replicas": partial(_replicas, launcher, cpus, quick=quick),
+        "schedules": partial(_schedules, launcher, quick=quick),
+        "cuts": partial(_cuts, launcher, cpus, quick=quick),
+        "start-up": partial(_start_up, launcher, quick=quick),
+    }
+
+
+def _pipelines(
+    launcher: Launcher, layout: str, goal: float, cpus: int, *, quick: bool
+) -> Iterator[Row]:
+    """Efficiency: the ideal of each step's own stage seconds over its wall."""
+    needed = int(layout.removeprefix("pp"))
+    counts = MICROBATCHES[:1] if quick else MICROBATCHES
+    names = {
+        (count, engine): f"{layout} efficiency, ViG, {count} micro-batches, {engine}: "
+        "seconds a step, ideal and real"
+        for count in counts
+        for engine in ENGINES
+    }
+    if cpus < needed:
+        for what in names.values():
+            yield not_measured(what, goal, f"{cpus} CPUs, {needed} ranks")
+        return
+    walls: dict[tuple[int, str], list[float]] = {key: [] for key in names}
+    ideals: dict[tuple[int, str], list[float]] = {key: [] for key in names}
+    for _ in range(1 if quick else 2):
+        for key in names:
+            run = launcher.run(layout, key[0], engine=key[1], **_batches(quick, 20, 12))
+            walls[key] += run.walls
+            ideals[key] += run.ideals
+    for key, what in names.items():
+        yield Row(what, paired(walls[key], ideals[key]), goal)
+
+
+def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+    """Weak scaling, and what the machine takes when two strangers compute at once."""
+    what = "dp2 weak scaling, ViG: seconds a step, one process and two replicas"
+    at_once = "Two separate processes at once, ViG: seconds a step, alone and in company"
+    added = "dp2 against two separate processes at once, ViG: seconds a step"
+    if cpus < 2:
+        for name, goal in ((what, 0.98), (at_once, None), (added, None)):
+            yield not_measured(name, goal, f"{cpus} CPU, 2 ranks")
+        return
+    batches = _batches(quick, 20, 12)
+    alone, company, replicas = [], [], []
+    for _ in range(1 if quick else 3):
+        alone.append(launcher.run("seq", 1, **batches).step_s)
+        replicas.append(launcher.run("dp2", 1, **batches).step_s)
+        pair = [launcher.start("seq", 1, **batches, seed=seed) for seed in (0, 1)]
+        company.append(max(run.step_s for run in _finish(pair)))
+    yield Row(what, paired(replicas, alone), 0.98)
+    yield Row(at_once, paired(company, alone), None)
+    yield Row(added, paired(replicas, company), None)
+
+
+def _finish(running: list[Any]) -> list[Measured]:
+    try:
+        return [run.finish() for run in running]
+    finally:
+        for run in running:
+            run.end()
+
+
+def _schedules(launcher: Launcher, *, quick: bool) -> Iterator[Row]:
+    """1F1B holds at most as many micro-batches as there are stages to come; GPipe holds all."""
+    count, images = 8, 16 if quick else 64
+    changes = {
+        "model": KEEPS_MUCH,
+        "data": SMALL_IMAGES,
+        "batch_size": images,
+        "train_steps": WARMUP + (1 if quick else 3),
+        "engine": "native",
+    }
+    runs: dict[str, list[Measured]] = {"1f1b": [], "gpipe": []}
+    for _ in range(1 if quick else 2):
+        for schedule, done in runs.items():
+            done.append(launcher.run("pp4", count, schedule=schedule, **changes))
+    about = f"PyG's ViG on pp4, {count} micro-batches"
+    walls = [[wall for run in runs[name] for wall in run.walls] for name in ("1f1b", "gpipe")]
+    yield Row(f"1F1B against GPipe, {about}: seconds a step", paired(*walls), 0.97)
+    for stage in range(4):
+        peaks = [[run.peak_mib(stage) for run in runs[name]] for name in ("1f1b", "gpipe")]
+        yield Row(f"1F1B against GPipe, {about}: peak MiB of stage {stage}", paired(*peaks), 1.1)
+
+
+def _cuts(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+    what = "Cut by profile against equal counts, ViG of 4 blocks and a wide readout on pp2: "
+    what += "seconds a step"
+    if cpus < 2:
+        yield not_measured(what, 1.1, f"{cpus} CPU, 2 ranks")
+        return
+    changes = {"model": UNEQUAL, "data": SMALL_IMAGES, "batch_size": 60, "engine": "native"}
+    changes["train_steps"] = WARMUP + (2 if quick else 10)
+    walls: dict[str, list[float]] = {"profile": [], "equal": []}
+    for _ in range(1 if quick else 2):
+        walls["profile"] += launcher.run("pp2", 10, balance="profile", **changes).walls
+        walls["equal"] += launcher.run("pp2", 10, balance=EQUAL_COUNTS, **changes).walls
+    yield Row(what, paired(walls["profile"], walls["equal"]), 1.1)
+
+
+def _start_up(launcher: Launcher, *, quick: bool) -> Iterator[Row]:
+    """Seen from outside, and as the run itself recorded it; four ranks on two CPUs."""
+    changes = {"model": SMALL, "data": SMALL_IMAGES, "batch_size": 8, "train_steps": WARMUP + 1}
+    runs = [launcher.run("pp4", 2, cpus=2, **changes) for _ in range(1 if quick else 3)]
+    recorded = [run.result.provenance["startup_s"]["total"] for run in runs]
+    what = "Start of 4 ranks on 2 CPUs, seconds"
+    first = [run.first_step_s for run in runs]
+    yield Row(f"{what} to the first step; limit 6", against_limit(first, START_LIMIT_S), 1.0)
+    yield Row(f"{what}: recorded by the run, and seen from outside", paired(recorded, first), None)
+
+
+def _batches(quick: bool, small: int, steps: int) -> dict[str, int]:
+    """Images and training steps of a run."""
+    if quick:
+        return {"batch_size": small, "train_steps": WARMUP + 3}
+    return {"batch_size": 100, "train_steps": WARMUP + steps}

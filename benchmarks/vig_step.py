@@ -1,0 +1,73 @@
+"""A whole training step of ViG in one process: forward, loss, backward, Adam."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from benchmarks.isolated import peak_mib
+from benchmarks.ratios import take_turns
+from gnnhpc.models.outline import outline
+from gnnhpc.models.stage import build_stage
+from gnnhpc.spec import Experiment, Implementation, SyntheticCifar10, VigConfig
+from gnnhpc.timing import Clock, StepTimer
+
+IMAGE_SIZE, CLASSES = 32, 10
+
+
+def step(implementation: Implementation, images: int, device: torch.device) -> Callable[[], float]:
+    """A function that trains one mini-batch and returns its seconds."""
+    experiment = Experiment(
+        model=VigConfig(implementation=implementation),
+        data=SyntheticCifar10(train=images, test=images),
+        batch_size=images,
+    )
+    layers = outline(experiment.model, experiment.data.facts())
+    clock = Clock(device)
+    stage = build_stage(experiment, layers, range(len(layers)), StepTimer(clock)).to(device)
+    stage.timer = None
+    optimizer = torch.optim.Adam(stage.parameters(), fused=True)
+    draw = torch.Generator().manual_seed(0)
+    pixels = torch.rand((images, IMAGE_SIZE**2, 3), generator=draw).to(device)
+    labels = torch.randint(0, CLASSES, (images,), generator=draw).to(device)
+
+    def train() -> float:
+        clock.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad(set_to_none=False)
+        functional.cross_entropy(stage(pixels), labels).backward()
+        optimizer.step()
+        clock.synchronize()
+        return time.perf_counter() - start
+
+    return train
+
+
+def in_turns(
+    fused: int, reference: int, rounds: int, threads: int, device: str = "cpu"
+) -> dict[str, list[float]]:
+    """Seconds an image of both implementations, at as many images a step as each is given."""
+    torch.set_num_threads(threads)
+    place = torch.device(device)
+    seconds = take_turns(
+        {
+            "fused": step("fused", fused, place),
+            "reference": step("reference", reference, place),
+        },
+        rounds,
+    )
+    images = {"fused": fused, "reference": reference}
+    return {name: [s / images[name] for s in values] for name, values in seconds.items()}
+
+
+def alone(images: int, rounds: int, threads: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Seconds a step of the fused layers, and the most MiB this process held."""
+    torch.set_num_threads(threads)
+    place = torch.device(device)
+    seconds = take_turns({"fused": step("fused", images, place)}, rounds)["fused"]
+    on_device = place.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(place) / 2**20 if on_device else peak_mib()
+    return {"seconds": seconds, "peak_mib": [peak]}

@@ -1,0 +1,83 @@
+"""The table of benchmarks: its ratios, its verdicts, and the file it leaves."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.ratios import FEWEST, against_limit, paired, spread, take_turns
+from benchmarks.table import COLUMNS, Row, not_measured, write_csv
+
+SECONDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
+
+
+@given(SECONDS)
+def test_an_interval_holds_its_median_and_stays_within_the_values(values: list[float]) -> None:
+    found = spread(values)
+    assert min(values) <= found.low <= found.value <= found.high <= max(values)
+
+
+def test_few_values_span_from_lowest_to_highest() -> None:
+    values = [3.0, 1.0, 2.0]
+    assert len(values) < FEWEST
+    found = spread(values)
+    assert (found.value, found.low, found.high) == (2.0, 1.0, 3.0)
+
+
+def test_ratios_are_taken_turn_by_turn() -> None:
+    found = paired([1.0, 2.0, 4.0], [2.0, 4.0, 8.0])
+    assert (found.ratio.low, found.ratio.value, found.ratio.high) == (2.0, 2.0, 2.0)
+    assert (found.ours, found.reference) == (2.0, 4.0)
+
+
+def test_turns_that_do_not_pair_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        paired([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_a_limit_is_kept_from_a_ratio_of_one() -> None:
+    assert against_limit([2.0], 3.0).ratio.value == 1.5
+    assert Row("at the limit", against_limit([3.0], 3.0), 1.0).met == "yes"
+    assert Row("above it", against_limit([3.1], 3.0), 1.0).met == "no"
+
+
+def test_contestants_take_turns_and_warm_up_is_left_out() -> None:
+    order: list[str] = []
+
+    def contestant(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    found = take_turns({n: lambda n=n: contestant(n) for n in "ab"}, rounds=2, warmup=1)
+    assert order == ["a", "b"] * 3
+    assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+
+
+def test_the_file_holds_every_row_with_its_verdict(tmp_path: Path) -> None:
+    rows = [
+        Row("fast", paired([1.0], [4.0]), 3.0),
+        Row("slow", paired([1.0], [2.0]), 3.0),
+        Row("small", paired([1.0], [4.0]), 3.0, quick=True),
+        Row("told", paired([1.0], [4.0]), None),
+        not_measured("absent", 3.0, "dgl not installed"),
+    ]
+    path = tmp_path / "report" / "bench.csv"
+    write_csv(path, rows)
+    with path.open(newline="", encoding="utf-8") as stream:
+        header, *lines = csv.reader(stream)
+    assert tuple(header) == COLUMNS
+    assert [(line[0], line[-1]) for line in lines] == [
+        ("fast", "yes"),
+        ("slow", "no"),
+        ("small", "not judged: --quick"),
+        ("told", "no goal"),
+        ("absent", "not measured: dgl not installed"),
+    ]
+    assert lines[0] == ["fast", "1", "4", "4", "4", "4", "3", "yes"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["bench.csv"]
