@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "GNNHPC_TEST_CLUSTER"
-"""Environment variable that every daemon carries, and what it starts inherits."""
+"""Environment variable that says whose a daemon is; what it starts inherits it."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +68,16 @@ def wait_for_end(processes: Iterable[Process], patience_s: float) -> bool:
     return True
 
 
-def marked(root: Path) -> list[Process]:
-    """Every process that carries this cluster's mark: its daemons and all that they started."""
-    wanted = f"{MARK}={root}".encode()
+def marked(*marks: str) -> list[Process]:
+    """Every process that carries one of these marks."""
+    wanted = {f"{MARK}={mark}".encode() for mark in marks}
     found = []
     for pid in _pids():
         try:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if wanted in variables and (process := Process.of(pid)) is not None:
+        if not wanted.isdisjoint(variables) and (process := Process.of(pid)) is not None:
             found.append(process)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -80,7 +81,7 @@ class User:
             "jobs",
             *arguments,
             check=check,
-            cwd=cwd or ROOT,
+            cwd=cwd or self.home,
             env={"GNNHPC_CACHE": str(cache), "PYTHONPATH": str(ROOT), **(env or {})},
         )
 
@@ -170,6 +171,15 @@ class Run:
         """What the jobs printed, for the message of a failed test."""
         files = sorted([*self.paths.logs.glob("*"), *self.paths.cells.glob("*/*/*.log")])
         return "\n".join(f"--- {file.name}\n{_tail(file)}" for file in files)
+
+
+def planted(kind: str, rank: int, step: int) -> dict[str, Any]:
+    """Site settings whose interpreter runs into a fault; see plant.py."""
+    plant = Path(__file__).parent / "plant.py"
+    return {
+        "python": f"{shlex.quote(sys.executable)} {shlex.quote(str(plant))}",
+        "setup": [f"export GNNHPC_PLANT={kind}:{rank}:{step}"],
+    }
 
 
 def steps(attempt: AttemptPaths, rank: int, phase: str = "train") -> list[dict[str, Any]]:

@@ -124,6 +124,21 @@ def start(root: Path, owner: int | None = None) -> Cluster:
             raise
 
 
+def all_processes(root: Path) -> list[Process]:
+    """All that a cluster runs: daemons, steps and the tasks in them."""
+    return processes.with_children(_marked(root))
+
+
+def node_processes(root: Path, node: str) -> list[Process]:
+    """A node's slurmd and all that runs on that node; empty while it is down."""
+    return processes.with_children(processes.marked(f"{root}/{node}"))
+
+
+def start_node(root: Path, node: str) -> None:
+    """Start a node's slurmd again."""
+    _start_daemon(root, f"slurmd-{node}", "slurmd", "-D", "-N", node, mark=f"{root}/{node}")
+
+
 def stop(root: Path) -> None:
     """Cancel the jobs, stop every daemon in order, and leave no process behind."""
     with _one_at_a_time():
@@ -153,7 +168,7 @@ def _start(root: Path) -> Cluster:
     _start_accounting(settings)
     _start_daemon(root, "slurmctld", "slurmctld", "-D")
     for name in names:
-        _start_daemon(root, f"slurmd-{name}", "slurmd", "-D", "-N", name)
+        start_node(root, name)
 
     def nodes_are_idle() -> bool:
         shown = cluster.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout.split("\n")
@@ -232,13 +247,13 @@ def _stop(root: Path) -> None:
                 cluster.run("scancel", *set(jobs), timeout=20, check=False)
     nodes = [name for name in known if name.startswith("slurmd-")]
     daemons = set(processes.with_children(known.values()))
-    steps = set(processes.with_children(processes.marked(root))) - daemons
+    steps = set(all_processes(root)) - daemons
     processes.wait_for_end(steps, 10)
     processes.stop(known[name] for name in nodes)
     for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
         if name in known:
             processes.stop([known[name]])
-    processes.stop(processes.with_children(processes.marked(root)), 5)
+    processes.stop(all_processes(root), 5)
     shutil.rmtree(root / "pids", ignore_errors=True)
     others = Path(tempfile.gettempdir()).glob(f"{PREFIX}*/pids/slurmctld")
     if not any(Process.from_line(pid.read_text()).alive for pid in others):
@@ -246,13 +261,18 @@ def _stop(root: Path) -> None:
 
 
 def _start_daemon(
-    root: Path, name: str, *command: str, env: dict[str, str] | None = None
+    root: Path,
+    name: str,
+    *command: str,
+    env: dict[str, str] | None = None,
+    mark: str | None = None,
 ) -> Process:
     """Start a daemon in the foreground mode it has, and write down who it is."""
+    environment = Cluster(root).environment() | {processes.MARK: mark or str(root)} | (env or {})
     with (root / "log" / f"{name}.log").open("ab") as log:
         child = subprocess.Popen(
             command,
-            env=_daemon_environment(root) | (env or {}),
+            env=environment,
             cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -269,7 +289,7 @@ def _start_daemon(
 def _run(root: Path, *command: str) -> None:
     done = subprocess.run(
         command,
-        env=_daemon_environment(root),
+        env=Cluster(root).environment(),
         cwd=root,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -281,8 +301,10 @@ def _run(root: Path, *command: str) -> None:
         raise ClusterError(f"{' '.join(command)}: {done.stdout}\n{done.stderr}")
 
 
-def _daemon_environment(root: Path) -> dict[str, str]:
-    return Cluster(root).environment() | {processes.MARK: str(root)}
+def _marked(root: Path) -> list[Process]:
+    """Every daemon of this cluster, and what the nodes started."""
+    nodes = (*config.NODES, *config.UNRESOLVED)
+    return processes.marked(str(root), *(f"{root}/{node}" for node in nodes))
 
 
 def _recorded(root: Path) -> dict[str, Process]:

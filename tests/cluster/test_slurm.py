@@ -83,7 +83,7 @@ def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluste
         assert cluster.run("squeue", "-h").stdout == ""
         wait_until_running(second)
         owner.kill()
-    family = processes.with_children(processes.marked(root))
+    family = slurm.all_processes(root)
     assert len(family) > 4 + len(config.NODES)
     slurm.stop_abandoned()
     assert not [process for process in family if process.alive]

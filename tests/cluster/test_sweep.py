@@ -15,7 +15,7 @@ from gnnhpc.records import Result
 from tests.cluster.runs import ROOT, TINY_GAT, TINY_VIG, Run, User, losses, wait_for
 from tests.cluster.slurm import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 LAYOUTS = {"vig": ["seq", "pp4"], "gat": ["seq", "pp2", "dp2-pp2"]}
 NAME = 'Läufe \'n "Zeug" $HOME; 100'

@@ -1,0 +1,65 @@
+"""Python with a fault in it: stands in a site file where the interpreter does.
+
+$GNNHPC_PLANT says which: KIND:RANK:STEP, KIND one of
+  raise   the rank raises ValueError after that training step
+  hog     the rank takes memory until somebody stops it
+  slow    every step from that one on takes a quarter of a second longer, until a requeue
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+
+from gnnhpc.records import StepRecord
+from gnnhpc.train import Trainer
+
+MIB = 2**20
+
+
+def fail(kind: str, late: int) -> None:
+    """What happens at the `late`-th step after the one asked for."""
+    if kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ:
+        time.sleep(0.25)
+    if kind == "raise" and late == 0:
+        raise ValueError("planted in a test")
+    hoard: list[bytearray] = []
+    while kind == "hog":
+        if len(hoard) < 48:
+            hoard.append(bytearray(64 * MIB))
+        time.sleep(0.02)
+
+
+def plant(kind: str, step: int) -> None:
+    """Let the training loop run into the fault when it reports the step."""
+    run = Trainer.run
+
+    def run_into(self: Trainer, start: int = 0) -> None:
+        before: Callable[[StepRecord], None] = self.report
+
+        def report(record: StepRecord) -> None:
+            before(record)
+            if record.phase == "train" and record.step >= step:
+                fail(kind, record.step - step)
+
+        self.report = report
+        run(self, start)
+
+    Trainer.run = run_into  # type: ignore[method-assign]
+
+
+def main() -> None:
+    kind, rank, step = os.environ["GNNHPC_PLANT"].split(":")
+    if os.environ["SLURM_PROCID"] == rank:
+        plant(kind, int(step))
+    place = sys.argv.index("-m")
+    module = sys.argv[place + 1]
+    sys.argv = sys.argv[place + 1 :]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
