@@ -214,12 +214,23 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
+        self._check_schedule()
         if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
             raise ValueError(
                 f"balance: found {list(self.balance)}; allowed: one count for each of the "
                 f"{self.layout.stages} stages of {self.layout}"
             )
         return self
+
+    def _check_schedule(self) -> None:
+        """torch's 1F1B wants its pipeline full; ours does with less."""
+        wanted = self.layout.stages
+        if (self.schedule, self.engine) != ("1f1b", "pipelining") or self.microbatches >= wanted:
+            return
+        raise ValueError(
+            f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage of "
+            f"{self.layout}, for schedule 1f1b of engine pipelining"
+        )
 
     def _check_images(self) -> None:
         if self.batch_size is None:

@@ -92,6 +92,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "batch_size: found 300 x 2 replicas; allowed: at most the 400 images of synthetic-cifar10": vig(
         batch_size=300, layout="dp2"
     ),
+    "microbatches: found 2; allowed: at least 4, one a stage of dp2-pp4, for schedule 1f1b of "
+    "engine pipelining": vig(layout="dp2-pp4", schedule="1f1b", microbatches=2),
     "balance: found [8, 9]; allowed: one count for each of the 1 stages of seq": vig(
         balance=[8, 9]
     ),
@@ -115,6 +117,11 @@ def test_what_is_no_mapping_at_all() -> None:
 def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
     """YAML 1.1 takes `1e-3` for text, as it wants a point in it."""
     assert Experiment.model_validate(vig(optimizer={"lr": "1e-3"})).optimizer.lr == 1e-3
+
+
+def test_our_own_engine_needs_no_full_pipeline() -> None:
+    few = vig(layout="pp4", schedule="1f1b", microbatches=2, engine="native")
+    assert Experiment.model_validate(few).microbatches == 2
 
 
 def test_values_do_not_change_after_checking() -> None:
@@ -150,7 +157,6 @@ def test_a_default_spelled_out_changes_nothing() -> None:
 
 CHANGES: dict[str, list[Any]] = {
     "layout": ["seq", "pp2", "dp2-pp2", "dp3-pp4"],
-    "microbatches": [1, 2, 5],
     "schedule": ["gpipe", "1f1b"],
     "engine": ["pipelining", "native"],
     "model": [{"name": "vig"}, {"name": "vig", "blocks": 3}],
@@ -161,7 +167,10 @@ CHANGES: dict[str, list[Any]] = {
     "spans": [False, True],
     "test_every": [None, 2],
 }
-contents = st.fixed_dictionaries({}, optional={k: st.sampled_from(v) for k, v in CHANGES.items()})
+contents = st.fixed_dictionaries(
+    {"microbatches": st.sampled_from([4, 5, 10])},
+    optional={k: st.sampled_from(v) for k, v in CHANGES.items()},
+)
 
 
 @given(contents, contents)

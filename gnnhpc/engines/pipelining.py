@@ -22,8 +22,11 @@ class TimedStage(PipelineStage):
 
     timer: StepTimer
     replicas: Replicas
+    newest: int | None = None
+    """The micro-batch that went forward last; its loss comes next."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        self.newest = fwd_chunk_id
         with self.timer.span("forward", fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
@@ -45,7 +48,7 @@ class PipeliningEngine:
         self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
         mesh = plan.mesh
-        stage = TimedStage(
+        self.stage = TimedStage(
             self.replicas.module,
             mesh.stage,
             mesh.layout.stages,
@@ -56,10 +59,10 @@ class PipeliningEngine:
             ),
             group=mesh.forward,
         )
-        stage.timer = plan.timer
-        stage.replicas = self.replicas
+        self.stage.timer = plan.timer
+        self.stage.replicas = self.replicas
         self.schedule = _SCHEDULES[plan.schedule](
-            stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
+            self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
         )
         self._which = torch.arange(plan.microbatches)
 
@@ -77,7 +80,7 @@ class PipeliningEngine:
         )
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
-        with self.plan.timer.span("forward"):
+        with self.plan.timer.span("forward", self.stage.newest):
             return self.plan.loss(output, target)
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
