@@ -1,12 +1,16 @@
-"""Signals, taken by one thread, so that a rank stuck in a collective still hears them.
+"""Signals, heard by a thread, so that a rank stuck in a collective still answers them.
 
-Slurm sends USR2 ahead of a time limit (or USR1, as the site says), TERM when it ends a job.
+Slurm sends USR2 ahead of a time limit (or USR1, as the site says), TERM when it ends a job. The
+interpreter's own handler runs in the main thread, which may be waiting in C++; but it first writes
+the signal's number to a file descriptor, whichever thread the system picked, and that is what is
+listened to here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,7 +22,7 @@ GRACE_S = 15.0
 class Signals:
     """Remembers the first signal; `deadline` is called if a TERM or INT goes unheeded.
 
-    Blocks the signals in this thread and all it starts later, so make it before any of them.
+    Replaces whatever handlers a launcher has put there; to be made in the main thread.
     """
 
     def __init__(self, deadline: Callable[[str], None], grace_s: float = GRACE_S) -> None:
@@ -26,21 +30,29 @@ class Signals:
         self._deadline = deadline
         self._grace_s = grace_s
         self._finished = threading.Event()
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+        self._ear, self._mouth = socket.socketpair()
+        self._ear.settimeout(0.2)
+        self._mouth.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, _nothing) for number in TAKEN}
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         while not self._finished.is_set():
-            info = signal.sigtimedwait(TAKEN, 0.2)
-            if info is None:
-                continue
-            name = signal.Signals(info.si_signo).name
-            self.received = self.received or name
-            if name in ("SIGTERM", "SIGINT"):
-                if not self._finished.wait(self._grace_s):
-                    self._deadline(name)
-                return
+            with contextlib.suppress(TimeoutError):
+                for number in self._ear.recv(64):
+                    if number in TAKEN and self._heed(signal.Signals(number).name):
+                        return
+
+    def _heed(self, name: str) -> bool:
+        """True once there is nothing more to listen for."""
+        self.received = self.received or name
+        if name not in ("SIGTERM", "SIGINT"):
+            return False
+        if not self._finished.wait(self._grace_s):
+            self._deadline(name)
+        return True
 
     def asked(self) -> bool:
         return self.received is not None
@@ -49,7 +61,15 @@ class Signals:
         """Stop listening and let the process's own handling back in."""
         self._finished.set()
         self._thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._ear.close()
+        self._mouth.close()
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The handler: hearing is enough, the loop looks at the end of its step."""
 
 
 @contextlib.contextmanager
