@@ -131,8 +131,10 @@ def _panels(
 def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
     modes = sorted({str(mode) for mode in rows["chunks"]})
     names = layouts_in(rows)
+    # Enough to see the intervals of layouts with equal counts.
+    apart = 0.012 * max(1, int(rows["total"].max() - rows["total"].min()))
     for number, name in enumerate(names):
-        shift = (number - (len(names) - 1) / 2) * 0.05
+        shift = (number - (len(names) - 1) / 2) * apart
         style = look(name)
         for mode in modes:
             mine = rows[(rows["layout"] == name) & (rows["chunks"] == mode)].sort_values("total")

@@ -35,9 +35,12 @@ class Value:
     number: bool
 
     @property
-    def long(self) -> bool:
-        """Whether it reads as a sentence, and may be broken into lines."""
-        return len(self.text) > 28
+    def kind(self) -> str:
+        """How much room it needs: a number, a word, a sentence or a paragraph."""
+        if self.number:
+            return "number"
+        lengths = {"word": 28, "sentence": 120}
+        return next((name for name, most in lengths.items() if len(self.text) <= most), "paragraph")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_BOXES = 32
+MAX_BOXES = 36
 _MICROBATCHES = "micro-batches a mini-batch"
 _CHUNKS = "chunks a replica"
 
@@ -113,8 +113,9 @@ def step_times(study: Study) -> Figure | str:
             _boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
             one.set_xlabel("difference from the median step time (%)")
-        words = ["layout", "chunks" if study.graphs else "micro-batches", *study.variants]
-        axes[0].set_ylabel(", ".join(word.replace("_", " ") for word in words))
+        words = ["layout", "chunks" if study.graphs else "micro-batches"]
+        words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
+        axes[0].set_ylabel(", ".join(words))
         axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
         axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
         if len(rows) > MAX_BOXES:

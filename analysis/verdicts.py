@@ -66,7 +66,7 @@ def _kind(cell: dict[Any, Any]) -> str:
 
 
 def first_page(run: Run, summary: pd.DataFrame) -> Section:
-    """Verdict first, then what was run, then every flag and every cell that does not count."""
+    """Verdict first, then what was run, every flag and every cell that does not count."""
     checks = dict(_checks(run))
     return Section(
         "verdict",
@@ -76,10 +76,10 @@ def first_page(run: Run, summary: pd.DataFrame) -> Section:
             for block in (
                 *_verdict(count(run.cells)),
                 *_batchnorm(run),
+                what_was_run(run),
                 _flags(run, checks),
                 *_row_flags(summary),
                 _left_out(run, checks),
-                what_was_run(run),
             )
             if block is not None
         ),
