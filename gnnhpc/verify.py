@@ -148,7 +148,8 @@ def _gradients(stage: torch.nn.Module) -> dict[str, Array]:
 
 
 def _array(tensor: Tensor) -> Array:
-    return np.asarray(tensor.detach().cpu().to(torch.float64).numpy())
+    """A copy: in float64 the tensor's own memory would be overwritten by the next step."""
+    return np.array(tensor.detach().cpu().to(torch.float64).numpy())
 
 
 def _merge(everyone: Sequence[Observed], layout: Layout) -> Observed:
