@@ -20,7 +20,9 @@ def utc_now() -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's class and first line, as status shows it."""
+    """The class and text of what began it, as status shows it: torch's pipelining wraps errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
 

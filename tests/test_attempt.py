@@ -118,6 +118,16 @@ def test_an_error_is_one_short_line() -> None:
     assert len(one_line(RuntimeError("x" * 10_000))) < 500
 
 
+def test_an_error_that_wraps_another_tells_the_first() -> None:
+    try:
+        try:
+            raise ValueError("planted")
+        except ValueError as planted:
+            raise RuntimeError("[Stage 1] failed to run forward") from planted
+    except RuntimeError as wrapped:
+        assert one_line(wrapped) == "ValueError: planted"
+
+
 def test_one_result_and_never_another(attempt: AttemptPaths) -> None:
     failed = replace(RESULT, status="failed", failure=failure(0, "ValueError", 1))
     assert conclude(attempt, failed)
