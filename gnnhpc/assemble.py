@@ -11,8 +11,10 @@ from gnnhpc.engines import Engine, Plan, build_engine
 from gnnhpc.environment import Environment
 from gnnhpc.errors import InputError
 from gnnhpc.mesh import Mesh
+from gnnhpc.models.build import implementation_note
 from gnnhpc.models.outline import LayerOutline, cut, outline
 from gnnhpc.models.stage import Stage, build_stage
+from gnnhpc.optimizer import build_optimizer
 from gnnhpc.spec import Experiment
 from gnnhpc.timing import Clock, StepTimer
 from gnnhpc.workload import Workload, build_workload
@@ -27,7 +29,10 @@ class Parts:
     workload: Workload
     stage: Stage
     engine: Engine
+    optimizer: torch.optim.Optimizer | None
     timer: StepTimer
+    implementation: str
+    """Which code computes the layers here: a compiled kernel is not to be had everywhere."""
 
 
 def choose_device(experiment: Experiment, environment: Environment) -> torch.device:
@@ -78,7 +83,16 @@ def assemble(
         upstream_learns=any(layer.parameters for layer in outlines[: mine.start]),
         example=workload.example() if mesh.is_first else None,
     )
-    return Parts(outlines, planned, workload, stage, build_engine(experiment.engine, plan), timer)
+    return Parts(
+        outlines=outlines,
+        planned=planned,
+        workload=workload,
+        stage=stage,
+        engine=build_engine(experiment.engine, plan),
+        optimizer=build_optimizer(experiment, stage),
+        timer=timer,
+        implementation=implementation_note(experiment, mesh.device),
+    )
 
 
 def _plan(

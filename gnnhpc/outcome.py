@@ -31,6 +31,7 @@ class Outcome:
     attempt: AttemptPaths | None = None
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
+    implementation: str | None = None
     progress: Progress | None = None
     _stderr: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -64,6 +65,7 @@ class Outcome:
                 "hosts": self.hosts,
                 "machine": machine(),
                 "threads": self.environment.cpus,
+                "implementation": self.implementation,
                 "launcher": self.environment.launcher,
                 "slurm": dict(self.environment.slurm),
                 "command": command_line(),

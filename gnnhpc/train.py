@@ -113,6 +113,8 @@ class Trainer:
         return self._close(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
+        if not self.experiment.test_steps:
+            return
         self.stage.eval()
         self._share_running_statistics()
         with self.workload.open("test", 0, self.experiment.test_steps) as batches:
@@ -246,16 +248,3 @@ class Trainer:
         if self.mesh.device.type != "cuda":
             return None
         return torch.cuda.max_memory_allocated(self.mesh.device) / 2**20
-
-
-def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:
-    """None for a stage that has nothing to learn (a cut may leave one only dropout)."""
-    parameters = list(stage.parameters())
-    if not parameters:
-        return None
-    options = experiment.optimizer
-    if options.name == "sgd":
-        return torch.optim.SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
-    return torch.optim.Adam(
-        parameters, lr=options.lr, weight_decay=options.weight_decay, fused=True
-    )

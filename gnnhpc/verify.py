@@ -25,7 +25,6 @@ from gnnhpc.layout import Layout
 from gnnhpc.mesh import Mesh, join, leave
 from gnnhpc.observe import Observations, gather_findings
 from gnnhpc.spec import Experiment
-from gnnhpc.train import build_optimizer
 from gnnhpc.workload import Batch
 
 STEPS = 3
@@ -100,7 +99,7 @@ def _observe(
 ) -> Observed:
     """Train a few steps; keep the first's loss and gradients and the last's parameters."""
     stage, workload = parts.stage, parts.workload
-    optimizer = build_optimizer(experiment, stage)
+    optimizer = parts.optimizer
     first: tuple[float, dict[str, Array], tuple[tuple[float, float], ...]] | None = None
     with workload.open("train", 0, steps) as batches:
         for step, batch in enumerate(batches):

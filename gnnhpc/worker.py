@@ -138,6 +138,7 @@ class Worker:
         with self._phase("build"):
             parts = assemble(self.cell.experiment, mesh, data_root(self.cell.data_root))
             self.outcome.balance = [len(part) for part in parts.planned]
+            self.outcome.implementation = parts.implementation
             mesh.barrier()
         self.startup_s["total"] = seconds_since_process_start()
         return parts
@@ -171,9 +172,8 @@ class Worker:
         return EXIT_DONE
 
     def _trainer(self, mesh: Mesh, parts: Parts, recorder: Recorder) -> Trainer:
-        from gnnhpc.checkpoint import load
         from gnnhpc.observe import Observations
-        from gnnhpc.train import Trainer, build_optimizer
+        from gnnhpc.train import Trainer
 
         experiment = self.cell.experiment
         trainer = Trainer(
@@ -183,7 +183,7 @@ class Worker:
             stage=parts.stage,
             engine=parts.engine,
             workload=parts.workload,
-            optimizer=build_optimizer(experiment, parts.stage),
+            optimizer=parts.optimizer,
             timer=parts.timer,
             recorder=recorder,
             observations=Observations(mesh.layout, mesh.rank, parts.workload.total_samples),
@@ -197,6 +197,8 @@ class Worker:
 
             trainer.after_step = checkpoint
         if self.origin is not None:
+            from gnnhpc.checkpoint import load
+
             load(self.origin.path, mesh, parts.stage, trainer.optimizer)
             trainer.tested = self.origin.tested
             recorder.write(EventRecord("resumed", 0.0, self.origin.describe()))

@@ -19,3 +19,17 @@ def build_layer(layer: LayerOutline, experiment: Experiment) -> nn.Module:
     from gnnhpc.models.gat import build as build_gat
 
     return build_gat(layer, experiment.model, dtype=dtype)
+
+
+def implementation_note(experiment: Experiment, device: torch.device) -> str:
+    """Which code computes the model here, such as `fused/c++ avx512`; compiles it if need be."""
+    dtype = getattr(torch, experiment.dtype)
+    if isinstance(experiment.model, VigConfig):
+        from gnnhpc.models.vig import implementation_note as vig_note
+
+        return vig_note(experiment.model, dtype, device)
+    if experiment.model.implementation == "reference":
+        return "reference"
+    from gnnhpc.kernels.gat import fits
+
+    return "fused/c++" if fits(torch.empty(0, dtype=dtype, device=device)) else "fused/torch"
