@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -96,13 +97,17 @@ class Outcome:
         if self.attempt is None:
             return
         with self._lock:
-            leave_failure(self.attempt, failure, by=self.environment.rank)
-            cause = first_cause(
-                self.attempt, self.cell.experiment.layout.world_size, self.hosts, failure
-            )
-            steps = cause.step if cause.phase == "train" and cause.step is not None else 0
-            result = replace(self.result("failed"), failure=cause, train_steps=steps)
-            conclude(self.attempt, result)
+            try:
+                self._conclude(self.attempt, failure)
+            except OSError as error:
+                self.say(f"{self.attempt.result}: cannot be written ({error.strerror})")
+
+    def _conclude(self, attempt: AttemptPaths, failure: Failure) -> None:
+        leave_failure(attempt, failure, by=self.environment.rank)
+        size = self.cell.experiment.layout.world_size
+        cause = first_cause(attempt, size, self.hosts, failure)
+        steps = cause.step if cause.phase == "train" and cause.step is not None else 0
+        conclude(attempt, replace(self.result("failed"), failure=cause, train_steps=steps))
 
     def ended_by(self, signal_name: str) -> None:
         """Told to end, and the loop did not come to the end of its step in time."""
@@ -129,7 +134,9 @@ class Outcome:
         self._stderr = os.dup(2)
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        # The log may be on the disk that is full.
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
         if self._stderr is not None:
             os.write(self._stderr, (line + "\n").encode())
 

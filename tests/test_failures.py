@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -50,6 +51,13 @@ def sleep() -> None:
 def other_code(rank: int) -> None:
     if int(os.environ["RANK"]) == rank:
         worker.code_digest = lambda: "0" * 16  # type: ignore[assignment]
+
+
+def small_disk(rank: int, limit: int) -> None:
+    """No file of this rank may grow beyond `limit` bytes."""
+    if int(os.environ["RANK"]) == rank:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
 def ran(
@@ -153,6 +161,32 @@ def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.error.startswith("rank 1 on ")
     assert "runs other code (0000000000000000) than rank 0 on" in failure.error
+
+
+@pytest.mark.parametrize("limit", [3_000, 9_000])
+def test_a_disk_that_fills_up_on_one_node(tmp_path: Path, limit: int) -> None:
+    """Below the size of the result this rank cannot write that one either; the other does."""
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=60), small_disk, 1, limit)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert failure.rank == 1
+    said = f"{cell.attempt.records(1)}: cannot be written (File too large)"
+    assert failure.error == said
+    assert said in cell.err[1]
+    steps = recorded(cell, 1)
+    assert steps == list(range(len(steps)))
+    assert len(recorded(cell, 0)) - len(steps) <= 1
+
+
+def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
+    """Nobody can write why; it is said where the launcher listens, and nothing hangs."""
+    cell = ran(tmp_path, gat(), small_disk, 0, 900)
+    assert cell.statuses == [1]
+    assert not cell.attempt.result.exists()
+    assert f"{cell.attempt.records(0)}: cannot be written (File too large)" in cell.err[0]
+    assert f"{cell.attempt.result}: cannot be written (File too large)" in cell.err[0]
+    assert "Traceback" not in cell.attempt.log(0).read_text()
 
 
 def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: Path) -> None:
