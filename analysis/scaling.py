@@ -11,7 +11,7 @@ import numpy as np
 
 from analysis.panels import by_microbatches, grid, layouts_in, legend, name_panels, reference_handle
 from analysis.studies import Study, label
-from analysis.style import FULL_IN, look, new_figure, styled
+from analysis.style import FULL_IN, Look, look, new_figure, styled
 from gnnhpc.schedule import ideal_bubble
 
 if TYPE_CHECKING:
@@ -141,55 +141,61 @@ def _boxes(
     keys: list[str],
     rows: list[tuple[str, tuple[object, ...]]],
 ) -> None:
+    """Quartiles, whiskers, outliers and medians of each row, the median printed beside it."""
     from matplotlib.cbook import boxplot_stats
 
     seconds = {
         settings: part.to_numpy()
         for settings, part in steps.groupby(keys, observed=True, dropna=False)["wall_s"]
     }
-    for place, (_, settings) in enumerate(rows):
-        if settings not in seconds:
-            continue
+    drawn = [(place, settings) for place, (_, settings) in enumerate(rows) if settings in seconds]
+    boxes = []
+    for place, settings in drawn:
         mine = seconds[settings]
         median = float(np.median(mine))
+        (box,) = boxplot_stats(100 * (mine / median - 1))
+        boxes.append(box)
         style = look(str(settings[0]))
-        drawn = axes.bxp(
-            boxplot_stats(100 * (mine / median - 1)),
-            positions=[place],
-            widths=0.6,
-            orientation="horizontal",
-            patch_artist=True,
-            manage_ticks=False,
-            boxprops={
-                "facecolor": style.colour,
-                "hatch": style.hatch,
-                "edgecolor": "white",
-                "linewidth": 0,
-            },
-            medianprops={"color": "white", "linewidth": 1.6},
-            whiskerprops={"color": style.colour},
-            capprops={"color": style.colour},
-            flierprops={
-                "marker": style.marker,
-                "markersize": 2.5,
-                "markerfacecolor": "none",
-                "markeredgecolor": style.colour,
-                "markeredgewidth": 0.5,
-            },
-        )
-        for fliers in drawn["fliers"]:
-            # Thousands of vector marks would make a file that no viewer opens with ease.
-            fliers.set_rasterized(len(fliers.get_xdata()) > 300)
-        axes.text(
-            1.01,
+        axes.barh(
             place,
-            f"{median:.4g} s, n {mine.size}",
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            fontsize=6.5,
+            box["q3"] - box["q1"],
+            left=box["q1"],
+            height=0.6,
+            facecolor=style.colour,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0,
         )
+        _outliers(axes, place, box["fliers"], style)
+        text = f"{median:.4g} s, n {mine.size}"
+        across = axes.get_yaxis_transform()
+        axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
+    places = np.array([place for place, _ in drawn])
+    colours = [look(str(settings[0])).colour for _, settings in drawn]
+    for end, quartile in (("whislo", "q1"), ("whishi", "q3")):
+        ends = [box[end] for box in boxes]
+        axes.hlines(places, ends, [box[quartile] for box in boxes], colors=colours)
+        axes.vlines(ends, places - 0.15, places + 0.15, colors=colours)
+    axes.vlines([box["med"] for box in boxes], places - 0.3, places + 0.3, colors="white", lw=1.6)
     _widen(axes, list(seconds.values()))
     axes.grid(visible=False, axis="y")
+
+
+def _outliers(axes: Axes, place: int, beyond: Any, style: Look) -> None:
+    if not len(beyond):
+        return
+    axes.plot(
+        beyond,
+        np.full(len(beyond), place),
+        ls="none",
+        marker=style.marker,
+        ms=2.5,
+        mfc="none",
+        mec=style.colour,
+        mew=0.5,
+        # Thousands of vector marks would make a file that no viewer opens with ease.
+        rasterized=len(beyond) > 300,
+    )
 
 
 def _widen(axes: Axes, rows: list[Any]) -> None:
