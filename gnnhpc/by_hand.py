@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.errors import InputError
 from gnnhpc.manifest import Cell, array_name
 from gnnhpc.models.outline import cut
@@ -18,8 +19,8 @@ _SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
 _BATCH = 100
 
 
-def cell_from_flags(flags: dict[str, Any], data_root: str | None) -> Cell:
-    """Raises InputError for a flag or `--set` that no experiment takes."""
+def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
+    """Raises InputError for flags that make no experiment, or data that are not there."""
     model = flags["model"]
     raw: dict[str, Any] = {
         "model": {"name": model},
@@ -32,7 +33,7 @@ def cell_from_flags(flags: dict[str, Any], data_root: str | None) -> Cell:
     for setting in flags["settings"]:
         _apply(raw, setting)
     experiment = build_experiment(raw, "flags")
-    return Cell(array_name(experiment), 0, experiment, data_root)
+    return _with_data(Cell(array_name(experiment), 0, experiment, root))
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
@@ -63,7 +64,7 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
     place[last] = value
 
 
-def read_cell(path: Path, data_root: str | None) -> Cell:
+def read_cell(path: Path, root: str | None) -> Cell:
     """A manifest line in a file of its own; a data root given by flag wins over the file's."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -72,4 +73,10 @@ def read_cell(path: Path, data_root: str | None) -> Cell:
     if len(lines) != 1:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
     cell = Cell.from_line(lines[0], path)
-    return dataclasses.replace(cell, data_root=data_root) if data_root else cell
+    return _with_data(dataclasses.replace(cell, data_root=root or cell.data_root))
+
+
+def _with_data(cell: Cell) -> Cell:
+    """The cell, if its data can be there: nobody has looked before, as `submit` does."""
+    check_data(cell.experiment.data, data_root(cell.data_root))
+    return cell

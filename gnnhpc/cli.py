@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.errors import report_errors
+from gnnhpc.errors import EXIT_FAILED, InputError, report_errors
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,28 +58,22 @@ def run(
     out: Annotated[
         Path, typer.Option(help="run folder for --cell and --model; attempts are numbered")
     ] = Path("runs/by-hand"),
-) -> None:
+) -> int:
     """Run one cell as one rank a process: of a manifest, of a file, or spelled out in flags."""
+    from gnnhpc.by_hand import cell_from_flags, read_cell
+    from gnnhpc.paths import RunPaths
+    from gnnhpc.worker import Worker, run_cell
 
-    @report_errors
-    def command() -> int:
-        from gnnhpc.by_hand import cell_from_flags, read_cell
-        from gnnhpc.errors import InputError
-        from gnnhpc.paths import RunPaths
-        from gnnhpc.worker import Worker, run_cell
-
-        if manifest is not None:
-            if array is None or index is None:
-                raise InputError("--manifest", None, "alone", "--array and --index with it")
-            return run_cell(manifest, array, index)
-        if cell is not None:
-            return Worker(read_cell(cell, data_root), RunPaths(out)).run()
-        if model is None:
-            raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
-        flags = _flags(model, data, layout, microbatches, settings)
-        return Worker(cell_from_flags(flags, data_root), RunPaths(out)).run()
-
-    sys.exit(command())
+    if manifest is not None:
+        if array is None or index is None:
+            raise InputError("--manifest", None, "alone", "--array and --index with it")
+        return run_cell(manifest, array, index)
+    if cell is not None:
+        return Worker(read_cell(cell, data_root), RunPaths(out)).run()
+    if model is None:
+        raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
+    flags = _flags(model, data, layout, microbatches, settings)
+    return Worker(cell_from_flags(flags, data_root), RunPaths(out)).run()
 
 
 @app.command(
@@ -101,25 +94,19 @@ def verify(
     steps: Annotated[int, typer.Option(min=1, help="training steps before parameters")] = 3,
     float64: Annotated[bool, typer.Option(help="compute in float64, to 1e-10")] = False,
     data_root: DataRoot = None,
-) -> None:
+) -> int:
     """Compare loss, every gradient and the trained parameters with the sequential twin."""
+    from gnnhpc.by_hand import cell_from_flags, read_cell
+    from gnnhpc.verify_command import verify_cells, verify_manifest
 
-    @report_errors
-    def command() -> int:
-        from gnnhpc.by_hand import cell_from_flags, read_cell
-        from gnnhpc.errors import InputError
-        from gnnhpc.verify_command import verify_cells, verify_manifest
-
-        if manifest is not None:
-            return verify_manifest(manifest, steps, float64=float64)
-        if cell is not None:
-            return verify_cells([read_cell(cell, data_root)], steps, float64=float64)
-        if model is None:
-            raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
-        flags = _flags(model, data, layout, microbatches, settings)
-        return verify_cells([cell_from_flags(flags, data_root)], steps, float64=float64)
-
-    sys.exit(command())
+    if manifest is not None:
+        return verify_manifest(manifest, steps, float64=float64)
+    if cell is not None:
+        return verify_cells([read_cell(cell, data_root)], steps, float64=float64)
+    if model is None:
+        raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
+    flags = _flags(model, data, layout, microbatches, settings)
+    return verify_cells([cell_from_flags(flags, data_root)], steps, float64=float64)
 
 
 def _flags(
@@ -138,6 +125,17 @@ def _flags(
     }
 
 
-def main() -> None:
-    """Entry point of the command."""
-    app()
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; errors a user can mend are one line on stderr and status 2."""
+
+    @report_errors
+    def command() -> int:
+        try:
+            return int(app(arguments, prog_name="python -m gnnhpc", standalone_mode=False) or 0)
+        except typer.TyperException as error:
+            words = error.format_message().rstrip(".") or "no command"
+            raise InputError("command line", None, words, "what --help says") from None
+        except typer.Abort:
+            return EXIT_FAILED
+
+    return command()

@@ -19,12 +19,17 @@ def requeue_if_asked(environment: Environment, received: str | None) -> bool:
     """
     if received not in AHEAD_OF_LIMIT or environment.launcher != "slurm":
         return False
-    job = environment.job_id
+    job = _name(environment)
     try:
-        subprocess.run(
-            ["scontrol", "requeue", str(job)], check=True, capture_output=True, timeout=30
-        )
+        subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"job {job} could not be requeued ({error}); rerun goes on", file=sys.stderr)
         return False
     return True
+
+
+def _name(environment: Environment) -> str:
+    """This task alone: the id of an array's last task is the array's, and means all of them."""
+    if environment.array_job_id and environment.array_task_id:
+        return f"{environment.array_job_id}_{environment.array_task_id}"
+    return str(environment.job_id)

@@ -120,4 +120,4 @@ def _be_rank(
         plant()
     from gnnhpc.cli import main
 
-    main()
+    sys.exit(main())
