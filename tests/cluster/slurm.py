@@ -124,6 +124,11 @@ def start(root: Path, owner: int | None = None) -> Cluster:
             raise
 
 
+def daemons(root: Path) -> list[Process]:
+    """The daemons that were started, with the helpers they keep."""
+    return processes.with_children(_recorded(root).values())
+
+
 def all_processes(root: Path) -> list[Process]:
     """All that a cluster runs: daemons, steps and the tasks in them."""
     return processes.with_children(_marked(root))
@@ -246,8 +251,7 @@ def _stop(root: Path) -> None:
                 cluster.run("scancel", "--full", "--signal=KILL", *set(jobs), timeout=20)
                 cluster.run("scancel", *set(jobs), timeout=20, check=False)
     nodes = [name for name in known if name.startswith("slurmd-")]
-    daemons = set(processes.with_children(known.values()))
-    steps = set(all_processes(root)) - daemons
+    steps = set(all_processes(root)) - set(daemons(root))
     processes.wait_for_end(steps, 10)
     processes.stop(known[name] for name in nodes)
     for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
