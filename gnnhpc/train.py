@@ -187,7 +187,8 @@ class Trainer:
         values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)
         if self.mesh.is_last:
             tally = self.workload.tally(phase, torch.cat(list(trained.outputs)), batch)
-            values[: 2 * len(names)] = torch.tensor([part for n in names for part in tally[n]])
+            parts = [part for name in names for part in tally[name]]
+            values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
         values[-3] = float(self.stop_asked())
         values[-2] = float(batch.checksum)
@@ -201,6 +202,9 @@ class Trainer:
             if name == "loss" or sums[2 * i + 1] > 0
         }
         metrics["stop"] = float(everyone[:, -3].max())
+        if self.mesh.is_last and self.mesh.layout.replicas > 1 and values[1] > 0:
+            # Its own copy's, for whoever draws the copies apart; the mean over replicas is `loss`.
+            metrics["replica_loss"] = float(values[0] / values[1])
         if phase == "train":
             self.observations.trained(float(everyone[:, -4].sum()), metrics["loss"])
         return metrics
