@@ -49,7 +49,8 @@ def first_cause(attempt: AttemptPaths, world_size: int, hosts: list[str], own: F
     """Which rank failed first: the earliest that is no mere echo, or the one that fell silent.
 
     A killed process writes nothing, and the others only see its connection close. So when every
-    failure is such an echo and some rank has said nothing at all, that rank is the cause.
+    failure is an echo, one of them of a closed connection, and some rank has said nothing at all,
+    that rank is the cause.
     """
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
@@ -62,7 +63,7 @@ def first_cause(attempt: AttemptPaths, world_size: int, hosts: list[str], own: F
         if not is_echo(failure):
             return failure
     silent = sorted(set(range(world_size)) - {failure.rank for failure in failures})
-    if not silent:
+    if not silent or not any(_misses_another(failure) for failure in failures):
         return failures[0]
     rank = silent[0]
     return Failure(
@@ -75,13 +76,17 @@ def first_cause(attempt: AttemptPaths, world_size: int, hosts: list[str], own: F
     )
 
 
-_ECHOES = ("connection closed by peer", "connection reset", "broken pipe", "read error", "told to")
+_GONE = ("connection closed by peer", "connection reset", "broken pipe", "read error")
+_TOLD = "told to"
 
 
 def is_echo(failure: Failure) -> bool:
     """Whether this failure only says that another rank went away, or that somebody ended us."""
-    text = failure.error.lower()
-    return any(echo in text for echo in _ECHOES)
+    return _misses_another(failure) or _TOLD in failure.error.lower()
+
+
+def _misses_another(failure: Failure) -> bool:
+    return any(sign in failure.error.lower() for sign in _GONE)
 
 
 def conclude(attempt: AttemptPaths, result: Result) -> bool:

@@ -25,7 +25,7 @@ class Signals:
     Replaces whatever handlers a launcher has put there; to be made in the main thread.
     """
 
-    def __init__(self, deadline: Callable[[str], None], grace_s: float = GRACE_S) -> None:
+    def __init__(self, deadline: Callable[[str], None], grace_s: float) -> None:
         self.received: str | None = None
         self._deadline = deadline
         self._grace_s = grace_s
@@ -74,7 +74,7 @@ def _nothing(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def listening(deadline: Callable[[str], None]) -> Iterator[Signals]:
-    signals = Signals(deadline)
+    signals = Signals(deadline, GRACE_S)
     try:
         yield signals
     finally:

@@ -67,6 +67,13 @@ def test_only_echoes_and_nobody_silent(attempt: AttemptPaths) -> None:
     assert cause(attempt, *echoes) == echoes[3]
 
 
+def test_a_rank_told_to_end_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
+    """They are silent because they live, and see no connection closed."""
+    told = failure(1, "told to end by SIGTERM and could not finish the step", 3)
+    assert cause(attempt, told) == told
+    assert cause(attempt, failure(2, ECHO, 4)).rank == 0, "but now somebody is missing"
+
+
 def test_a_rank_alone_with_its_failure(attempt: AttemptPaths) -> None:
     own = failure(0, "MemoryError", 1)
     assert first_cause(attempt, 1, ["n1"], own) == own

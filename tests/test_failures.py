@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from gnnhpc import worker
+from gnnhpc import signals, worker
 from gnnhpc.models.stage import Stage
 from gnnhpc.paths import RunPaths
 from gnnhpc.records import Result
@@ -46,6 +46,20 @@ def die() -> None:
 
 def sleep() -> None:
     time.sleep(600)
+
+
+def be_told_to_end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def be_told_and_sleep() -> None:
+    be_told_to_end()
+    time.sleep(600)
+
+
+def impatient(rank: int, step: int, action: Callable[[], None]) -> None:
+    signals.GRACE_S = 0.5
+    at(rank, step, action)
 
 
 def other_code(rank: int) -> None:
@@ -116,6 +130,29 @@ def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
     assert (failure.rank, failure.step) == (1, 2)
     assert failure.error.startswith("hung: no rank did anything for 4 s; it was in forward of")
     assert recorded(cell, 0) == [0, 1]
+
+
+def test_a_rank_told_to_end_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=40), at, 1, 2, be_told_to_end)
+    assert cell.statuses == [1, 1]
+    result = cell.result
+    assert (result.status, result.failure) == ("interrupted", None)
+    assert recorded(cell, 0) == list(range(result.train_steps))
+    assert [path.name for path in cell.attempt.checkpoints.iterdir()] == [
+        f"step-{result.train_steps:08d}"
+    ]
+    assert "stopped by a signal on another rank before training step" in (
+        cell.attempt.log(0).read_text()
+    )
+
+
+def test_a_stuck_rank_told_to_end_says_so(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_told_and_sleep)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert (failure.rank, failure.step) == (1, 2)
+    assert failure.error == "told to end by SIGTERM and could not finish the step"
 
 
 @pytest.mark.parametrize("layout", ["seq", "dp2"])
