@@ -1,8 +1,8 @@
 """Compile `gnnhpc/kernels/<name>.cpp` once a machine type, and load it.
 
-A kernel is one self-contained C++ file with `extern "C"` functions. It is built by the compiler
-at hand into a per-user cache, whose key covers all that decides the machine code; where there is
-no compiler the caller gets None, and a reason for the run's record.
+A kernel is one C++ file with `extern "C"` functions, and the headers `<name>_*.h` beside it. It is
+built by the compiler at hand into a per-user cache, whose key covers all that decides the machine
+code; where there is no compiler the caller gets None, and a reason for the run's record.
 
 Import torch before loading a kernel that uses OpenMP: both then share torch's thread pool, where
 two pools would spin against each other.
@@ -29,6 +29,7 @@ FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
+    "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
@@ -119,13 +120,14 @@ def cpu_model() -> str:
 
 def cache_key(source: Path, version: str) -> str:
     """Hash of all that decides the machine code. Raises KernelError if the source is missing."""
+    headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
     try:
-        text = source.read_bytes()
+        texts = [path.read_bytes() for path in (source, *headers)]
     except OSError as error:
         raise KernelError(f"{source.name} cannot be read ({error.strerror})") from None
-    digest = hashlib.sha256(text)
-    for part in (version, " ".join(FLAGS), cpu_model()):
-        digest.update(b"\0" + part.encode())
+    digest = hashlib.sha256()
+    for part in (*texts, *(text.encode() for text in (version, " ".join(FLAGS), cpu_model()))):
+        digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:20]
 
 

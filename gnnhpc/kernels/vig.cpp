@@ -1,347 +1,198 @@
-// The two-layer network a node that a ViG layer collapses to, and the passes around it, float32.
+// A ViG layer, Grapher or FFN, forward and backward: `gnnhpc.kernels.vig_torch` in C++.
 //
-// y[n] = GELU(z[n] A + a) B + b with z[n] three channels (FFN), or three channels, the sum of the
-// three channels over the node's neighbours, and their number (Grapher). Hidden activations live
-// in registers, in backward too. Arrays are row-major and contiguous; rows of activations are
-// [rows][3], row = (image * height + row) * width + column.
-//
-// Work is dealt in parts whose number depends on the rows alone, and sums of parts are added in
-// order: results do not depend on the number of threads, nor on which thread did what.
+// Here is the algebra on parameters and statistics that folds a layer into a small network a node
+// (`gnnhpc.kernels.vig_fold` explains it), in double; vig_nodes.h has what is done a node.
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include <cmath>
+#include <memory>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
+#include "vig_nodes.h"
 
 namespace {
 
-using i64 = std::int64_t;
-typedef float Vec __attribute__((vector_size(LANES * sizeof(float))));
-typedef std::int32_t Int __attribute__((vector_size(LANES * sizeof(float))));
+// A layer's parameters, or their gradients, in the order of vig_torch.Weights.
+template <class Number>
+struct Weights {
+    Number *w1, *b1, *gamma1, *beta1, *root, *around, *conv_bias, *w2, *b2, *gamma2, *beta2;
 
-constexpr int kChannels = 3;
-constexpr int kVectors = 16;  // of a piece: what is read again and again for a piece fits in L1
-constexpr i64 kPiece = kVectors * LANES;
-constexpr i64 kParts = 48;
+    explicit Weights(Number* const* p)
+        : w1(p[0]), b1(p[1]), gamma1(p[2]), beta1(p[3]), root(p[4]), around(p[5]),
+          conv_bias(p[6]), w2(p[7]), b2(p[8]), gamma2(p[9]), beta2(p[10]) {}
+};
 
-inline Vec all(float value) { return value - Vec{}; }
+// What forward leaves for backward. `folded` is [4][hidden], `first` [hidden][inputs + 1].
+template <class Number>
+struct State {
+    Number *mean1, *variance1, *mean2, *variance2, *mean, *covariance, *folded, *first;
 
-// 2^power, for powers in [-126, 0]; relative error 1e-7.
-inline Vec exp2_negative(Vec power) {
-#if defined(__AVX512F__)
-    const Vec whole = (Vec)_mm512_roundscale_ps((__m512)power, 0);
-#else
-    const Vec shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    const Vec shifted = power + shift;
-    const Vec whole = shifted - shift;
-#endif
-    const Vec part = power - whole;
-    Vec p = all(0.00132764751f);
-    p = p * part + 0.00967554243f;
-    p = p * part + 0.0555071327f;
-    p = p * part + 0.240221197f;
-    p = p * part + 0.693146967f;
-    p = p * part + 1.00000007f;
-#if defined(__AVX512F__)
-    return (Vec)_mm512_scalef_ps((__m512)p, (__m512)whole);
-#else
-    return (Vec)((Int)p + ((Int)shifted << 23));
-#endif
-}
+    State(Number* at, i64 hidden)
+        : mean1(at), variance1(mean1 + hidden), mean2(variance1 + hidden),
+          variance2(mean2 + kChannels), mean(variance2 + kChannels), covariance(mean + kChannels),
+          folded(covariance + kChannels * kChannels), first(folded + 4 * hidden) {}
 
-// Everything below works on u scaled by kScale, so that exp(-u^2/2) is 2^-(u * u).
-constexpr float kScale = 0.84932180028801907f;      // sqrt(log2(e) / 2)
-constexpr float kDensity = 0.46971863934982566f;    // 1 / (kScale * sqrt(2 pi))
-constexpr float kFar = 5.0959308f;                  // 6 * kScale: beyond, the tail is below 1e-9
-
-// Phi(-|u|) = exp(-u^2/2) P(|u|) with Phi the normal distribution, P of degree 11 by weighted
-// minimax; GELU(u) = max(u, 0) - |u| Phi(-|u|). Absolute error 2e-7 * max(1, |u|), rounding
-// included. NaN goes through.
-struct Gelu {
-    Vec magnitude, density, tail;
-
-    explicit Gelu(Vec u) {
-        const Vec absolute = (Vec)((Int)u & 0x7fffffff);
-        magnitude = absolute > kFar ? all(kFar) : absolute;
-        density = exp2_negative(-(magnitude * magnitude));
-        Vec p = all(-1.47213904e-06f);
-        p = p * magnitude + 3.2190768e-05f;
-        p = p * magnitude - 0.000316423081f;
-        p = p * magnitude + 0.00187417784f;
-        p = p * magnitude - 0.0076224176f;
-        p = p * magnitude + 0.0232234936f;
-        p = p * magnitude - 0.0569056494f;
-        p = p * magnitude + 0.118580457f;
-        p = p * magnitude - 0.216629347f;
-        p = p * magnitude + 0.346512151f;
-        p = p * magnitude - 0.469715184f;
-        p = p * magnitude + 0.499999968f;
-        tail = density * p;
-    }
-
-    // GELU, scaled as u is.
-    Vec value(Vec u) const { return (u < 0.0f ? Vec{} : u) - magnitude * tail; }
-
-    // Its derivative: Phi(u) + u phi(u), which for -u is one less that.
-    Vec slope(Vec u) const {
-        const Vec left = tail - kDensity * (magnitude * density);
-        return u > 0.0f ? 1.0f - left : left;
+    static i64 length(i64 hidden, i64 inputs) {
+        return hidden * (2 + 4 + inputs + 1) + kChannels * (3 + kChannels);
     }
 };
 
-inline float sum(Vec vec) {
-    float total = 0.0f;
-    for (int lane = 0; lane < LANES; ++lane) total += vec[lane];
-    return total;
-}
+constexpr int kPlain = 3, kConv = 7;  // inputs of a hidden unit in FFN and Grapher
 
-i64 parts_of(i64 units) { return std::max<i64>(1, std::min(units, kParts)); }
-
-// task(part, first, last) for parts of 0..units, on up to `threads` threads.
-template <class Task>
-void in_parts(i64 units, i64 threads, const Task& task) {
-    const i64 parts = parts_of(units);
-    (void)threads;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1 && parts > 1)
-    for (i64 part = 0; part < parts; ++part)
-        task(part, units * part / parts, units * (part + 1) / parts);
-}
-
-// Sums over rows of `count` products a row, in double, part by part.
-template <int count, class Row>
-void sum_rows(i64 rows, i64 threads, double* sums, const Row& row) {
-    std::vector<double> partial(static_cast<std::size_t>(kParts * count), 0.0);
-    in_parts(rows, threads, [&](i64 part, i64 first, i64 last) {
-        double local[count] = {};
-        for (i64 n = first; n < last; ++n) row(n, local);
-        std::copy(local, local + count, &partial[static_cast<std::size_t>(part * count)]);
+// Mean and biased covariance of x, through the sums of x and of x x^T.
+void moments(const Batch& batch, const float* x, double* mean, double* covariance) {
+    double sums[12];
+    sum_rows<12>(batch, sums, [&](i64 n, double* local) {
+        const double v[kChannels] = {x[n * 3], x[n * 3 + 1], x[n * 3 + 2]};
+        for (int a = 0; a < 3; ++a) {
+            local[a] += v[a];
+            for (int b = 0; b < 3; ++b) local[3 + a * 3 + b] += v[a] * v[b];
+        }
     });
-    std::fill(sums, sums + count, 0.0);
-    for (i64 part = 0; part < parts_of(rows); ++part)
-        for (int i = 0; i < count; ++i) sums[i] += partial[static_cast<std::size_t>(part * count + i)];
+    const double count = static_cast<double>(batch.rows());
+    for (int a = 0; a < 3; ++a) mean[a] = sums[a] / count;
+    for (int i = 0; i < 9; ++i) covariance[i] = sums[3 + i] / count - mean[i / 3] * mean[i % 3];
 }
 
-// Number of neighbours of each node of an image, as float.
-std::vector<float> degrees(i64 height, i64 width) {
-    std::vector<float> degree;
-    degree.reserve(static_cast<std::size_t>(height * width));
-    for (i64 row = 0; row < height; ++row)
-        for (i64 column = 0; column < width; ++column) {
-            const i64 down = 1 + (row > 0) + (row + 1 < height);
-            const i64 across = 1 + (column > 0) + (column + 1 < width);
-            degree.push_back(static_cast<float>(down * across - 1));
-        }
-    return degree;
-}
-
-// One row of an image: the 3 x 3 sum less the centre, for each of its floats.
-void box_row(const float* image, i64 row, i64 height, i64 width, float* sums, float* out) {
-    const i64 length = width * kChannels;
-    const float* here = image + row * length;
-    const float* above = row > 0 ? here - length : nullptr;
-    const float* below = row + 1 < height ? here + length : nullptr;
-    std::copy(here, here + length, sums);
-    if (above)
-        for (i64 i = 0; i < length; ++i) sums[i] += above[i];
-    if (below)
-        for (i64 i = 0; i < length; ++i) sums[i] += below[i];
-    for (i64 i = 0; i < length; ++i) out[i] = sums[i] - here[i];
-    for (i64 i = kChannels; i < length; ++i) out[i] += sums[i - kChannels];
-    for (i64 i = 0; i + kChannels < length; ++i) out[i] += sums[i + kChannels];
-}
-
-// A piece's activations, one vector of nodes a channel; rows past the end are zero.
-struct Planes {
-    Vec lane[kChannels][kVectors];
-
-    void load(const float* rows, i64 count) {
-        if (count < kPiece) std::memset(static_cast<void*>(lane), 0, sizeof lane);
-        for (int c = 0; c < kChannels; ++c) {
-            float* plane = reinterpret_cast<float*>(lane[c]);
-            for (i64 n = 0; n < count; ++n) plane[n] = rows[n * kChannels + c];
-        }
-    }
-
-    void store(float* rows, i64 count) const {
-        for (int c = 0; c < kChannels; ++c) {
-            const float* plane = reinterpret_cast<const float*>(lane[c]);
-            for (i64 n = 0; n < count; ++n) rows[n * kChannels + c] = plane[n];
-        }
-    }
-};
-
-// Weights of one hidden unit side by side: inputs, the constant, outputs.
-template <int inputs>
-struct Unit {
-    float in[inputs], constant, out[kChannels];
-};
-
-// `first` is [hidden][inputs + 1], `second` [3][hidden]. Scaled as Gelu wants it.
-template <int inputs>
-std::vector<Unit<inputs>> pack(const float* first, const float* second, i64 hidden) {
-    std::vector<Unit<inputs>> units(static_cast<std::size_t>(hidden));
+// Mean and biased variance of w1 x + b1.
+void hidden_moments(i64 hidden, const Weights<const float>& of, const State<double>& state) {
+    const double *m = state.mean, *cov = state.covariance;
     for (i64 j = 0; j < hidden; ++j) {
-        Unit<inputs>& unit = units[static_cast<std::size_t>(j)];
-        const float* row = first + j * (inputs + 1);
-        for (int k = 0; k < inputs; ++k) unit.in[k] = row[k] * kScale;
-        unit.constant = row[inputs] * kScale;
-        for (int c = 0; c < kChannels; ++c) unit.out[c] = second[c * hidden + j] / kScale;
+        const double w[3] = {of.w1[j * 3], of.w1[j * 3 + 1], of.w1[j * 3 + 2]};
+        double variance = 0.0;
+        for (int i = 0; i < 9; ++i) variance += w[i / 3] * cov[i] * w[i % 3];
+        state.mean1[j] = w[0] * m[0] + w[1] * m[1] + w[2] * m[2] + of.b1[j];
+        state.variance1[j] = std::max(variance, 0.0);
     }
-    return units;
 }
 
-// The inputs of a piece: channels, and for the Grapher neighbour sums and degrees.
-template <int inputs>
-struct Inputs {
-    static constexpr bool neighbours = inputs > kChannels;
-    Planes own;
-    Planes around;
-    Vec degree[kVectors];
-
-    void load(const float* x, const float* s, const std::vector<float>& degree_of, i64 first,
-              i64 count) {
-        own.load(x + first * kChannels, count);
-        if constexpr (neighbours) {
-            around.load(s + first * kChannels, count);
-            float* plane = reinterpret_cast<float*>(degree);
-            const i64 nodes = static_cast<i64>(degree_of.size());
-            i64 node = first % nodes;
-            for (i64 n = 0; n < kPiece; ++n) {
-                plane[n] = n < count ? degree_of[static_cast<std::size_t>(node)] : 0.0f;
-                if (++node == nodes) node = 0;
-            }
-        }
+void fold_linear(i64 hidden, const Weights<const float>& of, double eps,
+                 const State<double>& state) {
+    for (i64 j = 0; j < hidden; ++j) {
+        const double scale = of.gamma1[j] / std::sqrt(state.variance1[j] + eps);
+        for (int k = 0; k < 3; ++k) state.folded[k * hidden + j] = scale * of.w1[j * 3 + k];
+        state.folded[3 * hidden + j] = of.beta1[j] + scale * (of.b1[j] - state.mean1[j]);
     }
-
-    Vec get(int k, int v) const {
-        if (k < kChannels) return own.lane[k][v];
-        if (k < 2 * kChannels) return around.lane[k - kChannels][v];
-        return degree[v];
-    }
-
-    Vec hidden(const Unit<inputs>& unit, int v) const {
-        Vec u = own.lane[0][v] * unit.in[0] + unit.constant;
-        for (int k = 1; k < inputs; ++k) u += get(k, v) * unit.in[k];
-        return u;
-    }
-};
-
-template <int inputs>
-void forward(const float* x, const float* s, i64 rows, i64 height, i64 width, i64 hidden,
-             const float* first_weight, const float* second_weight, const float* second_bias,
-             i64 threads, float* y) {
-    const auto units = pack<inputs>(first_weight, second_weight, hidden);
-    const auto degree_of = inputs > kChannels ? degrees(height, width) : std::vector<float>();
-    in_parts((rows + kPiece - 1) / kPiece, threads, [&](i64, i64 from, i64 to) {
-        Inputs<inputs> in;
-        Planes out;
-        for (i64 piece = from; piece < to; ++piece) {
-            const i64 start = piece * kPiece;
-            const i64 count = std::min(kPiece, rows - start);
-            in.load(x, s, degree_of, start, count);
-            for (int v = 0; v < kVectors; v += 2) {
-                Vec sums[2][kChannels];
-                for (int c = 0; c < kChannels; ++c) sums[0][c] = sums[1][c] = all(second_bias[c]);
-                for (const Unit<inputs>& unit : units)
-                    for (int w = 0; w < 2; ++w) {
-                        const Vec u = in.hidden(unit, v + w);
-                        const Vec value = Gelu(u).value(u);
-                        for (int c = 0; c < kChannels; ++c) sums[w][c] += value * unit.out[c];
-                    }
-                for (int w = 0; w < 2; ++w)
-                    for (int c = 0; c < kChannels; ++c) out.lane[c][v + w] = sums[w][c];
-            }
-            out.store(y + start * kChannels, count);
-        }
-    });
 }
 
-// Gradients of `forward`; that of y is g * along[0] + y * along[1] + along[2], channel by channel,
-// as BatchNorm's is. `d_first` is [hidden][inputs + 1], `d_second` [3][hidden], `d_bias` [3].
-template <int inputs>
-void backward(const float* x, const float* s, const float* y, const float* g, const float* along,
-              i64 rows, i64 height, i64 width, i64 hidden, const float* first_weight,
-              const float* second_weight, i64 threads, float* d_x, float* d_s, double* d_first,
-              double* d_second, double* d_bias) {
-    constexpr int varied = inputs > kChannels ? 2 * kChannels : kChannels;  // not the degree
-    constexpr int row_sums = inputs + 1 + kChannels;
-    const auto units = pack<inputs>(first_weight, second_weight, hidden);
-    const auto degree_of = inputs > kChannels ? degrees(height, width) : std::vector<float>();
-    const i64 pieces = (rows + kPiece - 1) / kPiece;
-    const i64 stride = hidden * row_sums + kChannels;
-    std::vector<double> partial(static_cast<std::size_t>(parts_of(pieces) * stride), 0.0);
-    in_parts(pieces, threads, [&](i64 part, i64 from, i64 to) {
-        double* sums = &partial[static_cast<std::size_t>(part * stride)];
-        double* bias_sums = sums + hidden * row_sums;
-        Inputs<inputs> in;
-        Planes out, d_out;
-        Vec d_in[varied][kVectors];
-        for (i64 piece = from; piece < to; ++piece) {
-            const i64 start = piece * kPiece;
-            const i64 count = std::min(kPiece, rows - start);
-            in.load(x, s, degree_of, start, count);
-            out.load(y + start * kChannels, count);
-            d_out.load(g + start * kChannels, count);
-            for (int c = 0; c < kChannels; ++c) {
-                float* plane = reinterpret_cast<float*>(d_out.lane[c]);
-                const float* value = reinterpret_cast<const float*>(out.lane[c]);
-                double total = 0.0;
-                for (i64 n = 0; n < count; ++n) {
-                    plane[n] = plane[n] * along[c] + value[n] * along[kChannels + c] +
-                               along[2 * kChannels + c];
-                    total += static_cast<double>(plane[n]);
+void fold_conv(i64 hidden, const Weights<const float>& of, const State<double>& state) {
+    const double *f0 = state.folded, *f1 = f0 + hidden, *f2 = f1 + hidden, *f3 = f2 + hidden;
+    for (i64 j = 0; j < hidden; ++j) {
+        const float *root = of.root + j * hidden, *around = of.around + j * hidden;
+        double r0 = 0, r1 = 0, r2 = 0, r3 = 0, a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+#pragma omp simd reduction(+ : r0, r1, r2, r3, a0, a1, a2, a3)
+        for (i64 i = 0; i < hidden; ++i) {
+            const double r = root[i], a = around[i];
+            r0 += r * f0[i], r1 += r * f1[i], r2 += r * f2[i], r3 += r * f3[i];
+            a0 += a * f0[i], a1 += a * f1[i], a2 += a * f2[i], a3 += a * f3[i];
+        }
+        const double row[8] = {r0, r1, r2, a0, a1, a2, a3, r3 + of.conv_bias[j]};
+        std::copy(row, row + 8, state.first + j * 8);
+    }
+}
+
+// Of the folded Linear and of the convolution's parameters; `d_folded` is [4][hidden].
+void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const double>& state,
+                 const double* d_first, double* d_folded, const Weights<float>& d) {
+    const double *f0 = state.folded, *f1 = f0 + hidden, *f2 = f1 + hidden, *f3 = f2 + hidden;
+    double *d0 = d_folded, *d1 = d0 + hidden, *d2 = d1 + hidden, *d3 = d2 + hidden;
+    std::fill(d_folded, d_folded + 4 * hidden, 0.0);
+    for (i64 j = 0; j < hidden; ++j) {
+        const float *root = of.root + j * hidden, *around = of.around + j * hidden;
+        float *d_root = d.root + j * hidden, *d_around = d.around + j * hidden;
+        const double* row = d_first + j * 8;
+        const double r0 = row[0], r1 = row[1], r2 = row[2], r3 = row[7];
+        const double a0 = row[3], a1 = row[4], a2 = row[5], a3 = row[6];
+        d.conv_bias[j] = static_cast<float>(r3);
+#pragma omp simd
+        for (i64 i = 0; i < hidden; ++i) {
+            const double r = root[i], a = around[i];
+            d0[i] += r * r0 + a * a0;
+            d1[i] += r * r1 + a * a1;
+            d2[i] += r * r2 + a * a2;
+            d3[i] += r * r3 + a * a3;
+            d_root[i] = static_cast<float>(r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
+            d_around[i] = static_cast<float>(a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
+        }
+    }
+}
+
+// Of the Linear and its BatchNorm; where that went by the batch, x's gradient through its mean and
+// covariance too: x matrix + vector.
+void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const float>& of, double eps,
+                   const State<const double>& state, const double* d_folded,
+                   const Weights<float>& d, float* matrix, float* vector) {
+    const double *m = state.mean, *cov = state.covariance;
+    double d_mean[3] = {}, d_cov[9] = {};
+    for (i64 j = 0; j < hidden; ++j) {
+        const double w[3] = {of.w1[j * 3], of.w1[j * 3 + 1], of.w1[j * 3 + 2]};
+        const double inverse = 1.0 / std::sqrt(state.variance1[j] + eps);
+        const double scale = of.gamma1[j] * inverse;
+        const double d_constant = d_folded[3 * hidden + j], d_centred = scale * d_constant;
+        double d_scale = d_constant * (of.b1[j] - state.mean1[j]), d_w[3];
+        for (int k = 0; k < 3; ++k) {
+            d_scale += d_folded[k * hidden + j] * w[k];
+            d_w[k] = d_folded[k * hidden + j] * scale;
+        }
+        d.gamma1[j] = static_cast<float>(d_scale * inverse);
+        d.beta1[j] = static_cast<float>(d_constant);
+        d.b1[j] = by_batch ? 0.0f : static_cast<float>(d_centred);
+        if (by_batch) {
+            const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
+            for (int k = 0; k < 3; ++k) {
+                d_mean[k] -= w[k] * d_centred;
+                d_w[k] -= d_centred * m[k];
+                for (int l = 0; l < 3; ++l) {
+                    d_w[k] += 2.0 * d_variance * cov[k * 3 + l] * w[l];
+                    d_cov[k * 3 + l] += d_variance * w[k] * w[l];
                 }
-                bias_sums[c] += total;
             }
-            std::memset(static_cast<void*>(d_in), 0, sizeof d_in);
-            for (i64 j = 0; j < hidden; ++j) {
-                const Unit<inputs>& unit = units[static_cast<std::size_t>(j)];
-                Vec row[row_sums] = {};
-                for (int v = 0; v < kVectors; ++v) {
-                    const Vec u = in.hidden(unit, v);
-                    const Gelu gelu(u);
-                    const Vec value = gelu.value(u);
-                    Vec d_value = d_out.lane[0][v] * unit.out[0];
-                    for (int c = 1; c < kChannels; ++c)
-                        d_value += d_out.lane[c][v] * unit.out[c];
-                    const Vec d_u = d_value * gelu.slope(u);
-                    for (int k = 0; k < inputs; ++k) row[k] += d_u * in.get(k, v);
-                    row[inputs] += d_u;
-                    for (int c = 0; c < kChannels; ++c)
-                        row[inputs + 1 + c] += value * d_out.lane[c][v];
-                    for (int k = 0; k < varied; ++k) d_in[k][v] += d_u * unit.in[k];
-                }
-                for (int k = 0; k < row_sums; ++k)
-                    sums[j * row_sums + k] += static_cast<double>(sum(row[k]));
-            }
-            Planes* result = reinterpret_cast<Planes*>(d_in);
-            result[0].store(d_x + start * kChannels, count);
-            if constexpr (inputs > kChannels) result[1].store(d_s + start * kChannels, count);
+        }
+        for (int k = 0; k < 3; ++k) d.w1[j * 3 + k] = static_cast<float>(d_w[k]);
+    }
+    const double count = static_cast<double>(rows);
+    for (int k = 0; k < 3; ++k) {
+        double at_mean = 0.0;
+        for (int l = 0; l < 3; ++l) {
+            matrix[l * 3 + k] = static_cast<float>(2.0 * d_cov[l * 3 + k] / count);
+            at_mean += m[l] * 2.0 * d_cov[l * 3 + k] / count;
+        }
+        vector[k] = static_cast<float>(d_mean[k] / count - at_mean);
+    }
+}
+
+// What BatchNorm of y makes of the gradient g of its output, for `backward`'s `along`.
+void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float* g,
+                 const Weights<const float>& of, double eps, const State<const double>& state,
+                 const Weights<float>& d, float* along) {
+    double sums[6];  // of g, of g y
+    sum_rows<6>(batch, sums, [&](i64 n, double* local) {
+        for (int c = 0; c < 3; ++c) {
+            const double value = g[n * 3 + c];
+            local[c] += value;
+            local[3 + c] += value * static_cast<double>(y[n * 3 + c]);
         }
     });
-    std::fill(d_first, d_first + hidden * (inputs + 1), 0.0);
-    std::fill(d_second, d_second + hidden * kChannels, 0.0);
-    std::fill(d_bias, d_bias + kChannels, 0.0);
-    for (i64 part = 0; part < parts_of(pieces); ++part) {
-        const double* sums = &partial[static_cast<std::size_t>(part * stride)];
-        for (i64 j = 0; j < hidden; ++j, sums += row_sums) {
-            // d_u was that of u / kScale, value that of GELU * kScale.
-            for (int k = 0; k <= inputs; ++k) d_first[j * (inputs + 1) + k] += sums[k] * kScale;
-            for (int c = 0; c < kChannels; ++c)
-                d_second[c * hidden + j] += sums[inputs + 1 + c] / kScale;
-        }
-        for (int c = 0; c < kChannels; ++c) d_bias[c] += sums[c];
+    const double count = static_cast<double>(batch.rows());
+    for (int c = 0; c < 3; ++c) {
+        const double inverse = 1.0 / std::sqrt(state.variance2[c] + eps);
+        const double scale = of.gamma2[c] * inverse;
+        const double d_gamma = inverse * (sums[3 + c] - state.mean2[c] * sums[c]);
+        const double slope = by_batch ? -scale * inverse * d_gamma / count : 0.0;
+        const double shift = by_batch ? -scale * sums[c] / count - slope * state.mean2[c] : 0.0;
+        d.gamma2[c] = static_cast<float>(d_gamma);
+        d.beta2[c] = static_cast<float>(sums[c]);
+        along[c] = static_cast<float>(scale);
+        along[3 + c] = static_cast<float>(slope);
+        along[6 + c] = static_cast<float>(shift);
     }
+}
+
+std::unique_ptr<float[]> rows_of_floats(const Batch& batch) {
+    return std::unique_ptr<float[]>(new float[size(batch.rows() * kChannels)]);
+}
+
+void copy_line(const Batch& batch, i64 line, const float* from, float* to) {
+    const i64 length = batch.width * kChannels;
+    std::copy(from, from + length, to + line * length);
 }
 
 }  // namespace
@@ -350,90 +201,109 @@ extern "C" {
 
 int vig_lanes() { return LANES; }
 
-// sums[0..3): of x; [3..12): of x x^T.
-void vig_moments(const float* x, i64 rows, i64 threads, double* sums) {
-    sum_rows<12>(rows, threads, sums, [&](i64 n, double* local) {
-        const double v[kChannels] = {x[n * 3], x[n * 3 + 1], x[n * 3 + 2]};
-        for (int a = 0; a < kChannels; ++a) {
-            local[a] += v[a];
-            for (int b = 0; b < kChannels; ++b) local[3 + a * 3 + b] += v[a] * v[b];
-        }
-    });
+i64 vig_state_length(i64 hidden, i64 conv) {
+    return State<double>::length(hidden, conv ? kConv : kPlain);
 }
 
-// sums[0..3): of g; [3..6): of g * y.
-void vig_products(const float* g, const float* y, i64 rows, i64 threads, double* sums) {
-    sum_rows<6>(rows, threads, sums, [&](i64 n, double* local) {
-        for (int c = 0; c < kChannels; ++c) {
-            const double value = g[n * 3 + c];
-            local[c] += value;
-            local[3 + c] += value * static_cast<double>(y[n * 3 + c]);
-        }
-    });
-}
-
-// out = the sum of x over each node's neighbours.
-void vig_neighbour_sum(const float* x, i64 images, i64 height, i64 width, i64 threads, float* out) {
-    const i64 length = width * kChannels;
-    in_parts(images * height, threads, [&](i64, i64 first, i64 last) {
-        std::vector<float> sums(static_cast<std::size_t>(length));
-        for (i64 line = first; line < last; ++line)
-            box_row(x + line / height * height * length, line % height, height, width, sums.data(),
-                    out + line * length);
-    });
-}
-
-// out = x + y * scale + shift, channel by channel.
-void vig_residual(const float* x, const float* y, i64 rows, const float* scale, const float* shift,
-                  i64 threads, float* out) {
-    in_parts(rows, threads, [&](i64, i64 first, i64 last) {
+// `sizes`: images, height, width, hidden, threads. `running`: means and variances of both
+// BatchNorms to go by, or null to go by the batch. The convolution's weights are null in an FFN.
+// y [rows][3] is the update before its BatchNorm, out the layer's output.
+void vig_forward(const i64* sizes, const float* x, const float* const* weights,
+                 const float* const* running, const double* eps, float* y, float* out,
+                 double* state_at) {
+    const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
+    const i64 hidden = sizes[3];
+    const Weights<const float> of(weights);
+    const State<double> state(state_at, hidden);
+    if (running) {
+        std::copy(running[0], running[0] + hidden, state.mean1);
+        std::copy(running[1], running[1] + hidden, state.variance1);
+        std::copy(running[2], running[2] + 3, state.mean2);
+        std::copy(running[3], running[3] + 3, state.variance2);
+        std::fill(state.mean, state.folded, 0.0);
+    } else {
+        moments(batch, x, state.mean, state.covariance);
+        hidden_moments(hidden, of, state);
+    }
+    fold_linear(hidden, of, eps[0], state);
+    if (of.root) {
+        fold_conv(hidden, of, state);
+        const auto sums = rows_of_floats(batch);
+        neighbour_sums(x, batch, [&](i64 line, const float* from) {
+            copy_line(batch, line, from, sums.get());
+        });
+        forward<kConv>(batch, hidden, x, sums.get(), state.first, of.w2, of.b2, y);
+    } else {
+        for (i64 j = 0; j < hidden; ++j)
+            for (int k = 0; k < 4; ++k) state.first[j * 4 + k] = state.folded[k * hidden + j];
+        forward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, of.b2, y);
+    }
+    if (!running) {
+        double covariance[9];
+        moments(batch, y, state.mean2, covariance);
+        for (int c = 0; c < 3; ++c) state.variance2[c] = std::max(covariance[c * 4], 0.0);
+    }
+    float scale[3], shift[3];
+    for (int c = 0; c < 3; ++c) {
+        const double exact = of.gamma2[c] / std::sqrt(state.variance2[c] + eps[1]);
+        scale[c] = static_cast<float>(exact);
+        shift[c] = static_cast<float>(of.beta2[c] - exact * state.mean2[c]);
+    }
+    over_rows(batch, [&](i64 first, i64 last) {
         for (i64 n = first; n < last; ++n)
-            for (int c = 0; c < kChannels; ++c)
+            for (int c = 0; c < 3; ++c)
                 out[n * 3 + c] = x[n * 3 + c] + (y[n * 3 + c] * scale[c] + shift[c]);
     });
 }
 
-// d_x += g + x matrix + vector, and the sum of d_s over each node's neighbours where there is one.
-void vig_finish(float* d_x, const float* d_s, const float* g, const float* x, const float* matrix,
-                const float* vector, i64 images, i64 height, i64 width, i64 threads) {
-    const i64 length = width * kChannels;
-    in_parts(images * height, threads, [&](i64, i64 first, i64 last) {
-        std::vector<float> sums(static_cast<std::size_t>(length));
-        std::vector<float> box(static_cast<std::size_t>(length), 0.0f);
-        for (i64 line = first; line < last; ++line) {
-            if (d_s)
-                box_row(d_s + line / height * height * length, line % height, height, width,
-                        sums.data(), box.data());
-            const i64 offset = line * length;
-            for (i64 i = 0; i < length; i += kChannels)
-                for (int c = 0; c < kChannels; ++c) {
-                    const float* from = x + offset + i;
-                    d_x[offset + i + c] += box[static_cast<std::size_t>(i + c)] +
-                                           g[offset + i + c] + vector[c] + from[0] * matrix[c] +
-                                           from[1] * matrix[3 + c] + from[2] * matrix[6 + c];
-                }
-        }
+// `by_batch` as forward was. Gradients of the weights in their order; d_x null if not wanted.
+void vig_backward(const i64* sizes, i64 by_batch, const float* x, const float* y, const float* g,
+                  const float* const* weights, const double* eps, const double* state_at,
+                  float* d_x, float* const* d_weights) {
+    const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
+    const i64 hidden = sizes[3], length = batch.width * kChannels;
+    const Weights<const float> of(weights);
+    const Weights<float> d(d_weights);
+    const State<const double> state(state_at, hidden);
+    const int inputs = of.root ? kConv : kPlain;
+
+    float along[9], matrix[9], vector[3];
+    unfold_norm(batch, by_batch, y, g, of, eps[1], state, d, along);
+    Doubles d_first(size(hidden * (inputs + 1))), d_second(size(hidden * 3)), d_bias(3);
+    Doubles d_folded(size(hidden * 4));
+    const auto unwanted = d_x ? nullptr : rows_of_floats(batch);
+    float* d_own = d_x ? d_x : unwanted.get();
+    const auto d_sums = of.root ? rows_of_floats(batch) : nullptr;
+    if (of.root) {
+        const auto sums = rows_of_floats(batch);
+        neighbour_sums(x, batch, [&](i64 line, const float* from) {
+            copy_line(batch, line, from, sums.get());
+        });
+        backward<kConv>(batch, hidden, x, sums.get(), state.first, of.w2, y, g, along, d_own,
+                        d_sums.get(), d_first.data(), d_second.data(), d_bias.data());
+        unfold_conv(hidden, of, state, d_first.data(), d_folded.data(), d);
+    } else {
+        backward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, y, g, along, d_own, nullptr,
+                         d_first.data(), d_second.data(), d_bias.data());
+        for (i64 j = 0; j < hidden; ++j)
+            for (int k = 0; k < 4; ++k) d_folded[size(k * hidden + j)] = d_first[size(j * 4 + k)];
+    }
+    std::copy(d_second.begin(), d_second.end(), d.w2);
+    std::copy(d_bias.begin(), d_bias.end(), d.b2);
+    unfold_linear(hidden, batch.rows(), by_batch, of, eps[0], state, d_folded.data(), d, matrix,
+                  vector);
+    if (!d_x) return;
+
+    // The residual's share, and the statistics'; then what neighbours took from each node.
+    over_rows(batch, [&](i64 first, i64 last) {
+        for (i64 n = first; n < last; ++n)
+            for (int c = 0; c < 3; ++c)
+                d_x[n * 3 + c] += g[n * 3 + c] + vector[c] + x[n * 3] * matrix[c] +
+                                  x[n * 3 + 1] * matrix[3 + c] + x[n * 3 + 2] * matrix[6 + c];
     });
-}
-
-void vig_forward(const float* x, const float* s, i64 rows, i64 height, i64 width, i64 hidden,
-                 const float* first, const float* second, const float* bias, i64 threads,
-                 float* y) {
-    if (s)
-        forward<7>(x, s, rows, height, width, hidden, first, second, bias, threads, y);
-    else
-        forward<3>(x, s, rows, height, width, hidden, first, second, bias, threads, y);
-}
-
-void vig_backward(const float* x, const float* s, const float* y, const float* g,
-                  const float* along, i64 rows, i64 height, i64 width, i64 hidden,
-                  const float* first, const float* second, i64 threads, float* d_x, float* d_s,
-                  double* d_first, double* d_second, double* d_bias) {
-    if (s)
-        backward<7>(x, s, y, g, along, rows, height, width, hidden, first, second, threads, d_x,
-                    d_s, d_first, d_second, d_bias);
-    else
-        backward<3>(x, s, y, g, along, rows, height, width, hidden, first, second, threads, d_x,
-                    d_s, d_first, d_second, d_bias);
+    if (of.root)
+        neighbour_sums(d_sums.get(), batch, [&](i64 line, const float* sums) {
+            for (i64 i = 0; i < length; ++i) d_x[line * length + i] += sums[i];
+        });
 }
 }

@@ -1,4 +1,4 @@
-"""`gnnhpc.kernels.vig_torch`'s functions in C++, for contiguous float32 tensors on a CPU.
+"""`gnnhpc.kernels.vig_torch`'s two functions in C++, for contiguous float32 tensors on a CPU.
 
 They keep to torch's number of threads, and give the same bits whatever it is.
 """
@@ -6,15 +6,15 @@ They keep to torch's number of threads, and give the same bits whatever it is.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.vig_torch import Grid, Result, Statistics, Weights
 
-Grid = tuple[int, int]
-
-_INSTRUCTIONS = {16: "avx512", 8: "avx2", 4: "portable"}
+_VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
 
 
 def available() -> bool:
@@ -25,102 +25,89 @@ def available() -> bool:
 def instructions() -> str:
     """Which vectors the kernel was built for."""
     lanes: int = _library().vig_lanes()
-    return _INSTRUCTIONS[lanes]
-
-
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    sums = torch.empty(12, dtype=torch.float64)
-    _call("vig_moments", x, len(x), torch.get_num_threads(), sums)
-    mean, square = sums[:3] / len(x), sums[3:].view(3, 3) / len(x)
-    return mean, square - torch.outer(mean, mean)
-
-
-def products(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    sums = torch.empty(6, dtype=torch.float64)
-    _call("vig_products", g, y, len(g), torch.get_num_threads(), sums)
-    return sums[:3], sums[3:]
-
-
-def neighbour_sum(x: Tensor, grid: Grid) -> Tensor:
-    out = torch.empty_like(x)
-    _call("vig_neighbour_sum", x, _images(x, grid), *grid, torch.get_num_threads(), out)
-    return out
-
-
-def residual(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    out = torch.empty_like(x)
-    threads = torch.get_num_threads()
-    _call("vig_residual", x, y, len(x), scale.float(), shift.float(), threads, out)
-    return out
+    return _VECTORS[lanes]
 
 
 def forward(
-    x: Tensor, sums: Tensor | None, grid: Grid, first: Tensor, second: Tensor, bias: Tensor
-) -> Tensor:
-    y = torch.empty_like(x)
-    threads = torch.get_num_threads()
-    sizes = (len(x), *grid, len(first))
-    _call("vig_forward", x, sums, *sizes, first, second, bias, threads, y)
-    return y
+    x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
+) -> Result:
+    """As `vig_torch.forward`."""
+    hidden = len(weights.b1)
+    state = torch.empty(_state_length(hidden, weights.root is not None), dtype=torch.float64)
+    y, out = torch.empty_like(x), torch.empty_like(x)
+    _library().vig_forward(
+        _sizes(x, grid, hidden),
+        _pointer(x),
+        _pointers(weights),
+        None if running is None else _pointers(running),
+        _doubles(eps),
+        _pointer(y),
+        _pointer(out),
+        _pointer(state),
+    )
+    statistics = Statistics(*state[: 2 * hidden + 6].split((hidden, hidden, 3, 3)))
+    return Result(out, statistics, (y, state))
 
 
 def backward(
     x: Tensor,
-    sums: Tensor | None,
     grid: Grid,
-    first: Tensor,
-    second: Tensor,
-    y: Tensor,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
     g: Tensor,
-    along: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-    d_x = torch.empty_like(x)
-    d_sums = None if sums is None else torch.empty_like(x)
-    d_first, d_second = first.double(), second.double()
-    d_bias = torch.empty(3, dtype=torch.float64)
-    given = (x, sums, y, g, along.float(), len(x), *grid, len(first), first, second)
-    wanted = (d_x, d_sums, d_first, d_second, d_bias)
-    _call("vig_backward", *given, torch.get_num_threads(), *wanted)
-    return d_x, d_sums, d_first.float(), d_second.float(), d_bias.float()
-
-
-def finish(
-    d_x: Tensor,
-    d_sums: Tensor | None,
-    g: Tensor,
-    x: Tensor,
-    matrix: Tensor,
-    vector: Tensor,
-    grid: Grid,
-) -> Tensor:
-    given = (d_sums, g, x, matrix.float(), vector.float(), _images(x, grid), *grid)
-    _call("vig_finish", d_x, *given, torch.get_num_threads())
-    return d_x
-
-
-def _images(x: Tensor, grid: Grid) -> int:
-    return len(x) // (grid[0] * grid[1])
+    eps: tuple[float, float],
+    *,
+    by_batch: bool,
+    wants_x: bool,
+) -> tuple[Tensor | None, Weights]:
+    """As `vig_torch.backward`."""
+    y, state = saved
+    d_x = torch.empty_like(x) if wants_x else None
+    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    _library().vig_backward(
+        _sizes(x, grid, len(weights.b1)),
+        ctypes.c_int64(by_batch),
+        _pointer(x),
+        _pointer(y),
+        _pointer(g),
+        _pointers(weights),
+        _doubles(eps),
+        _pointer(state),
+        None if d_x is None else _pointer(d_x),
+        _pointers(d_weights),
+    )
+    return d_x, d_weights
 
 
 def _library() -> ctypes.CDLL:
     library = load_kernel("vig")
     if library is None:
         raise RuntimeError("the vig kernel is not available here")
+    library.vig_state_length.restype = ctypes.c_int64
+    library.vig_forward.restype = library.vig_backward.restype = None
     return library
 
 
-def _call(name: str, *arguments: Tensor | int | None) -> None:
-    """Call a kernel: tensors as pointers, numbers as int64."""
-    function = getattr(_library(), name)
-    function.restype = None
-    function(*(_as_c(argument) for argument in arguments))
+def _state_length(hidden: int, conv: bool) -> int:
+    length: int = _library().vig_state_length(ctypes.c_int64(hidden), ctypes.c_int64(conv))
+    return length
 
 
-def _as_c(argument: Tensor | int | None) -> ctypes.c_void_p | ctypes.c_int64:
-    if argument is None:
-        return ctypes.c_void_p(None)
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    if not argument.is_contiguous():
+def _sizes(x: Tensor, grid: Grid, hidden: int) -> ctypes.Array[ctypes.c_int64]:
+    images = len(x) // (grid[0] * grid[1])
+    return (ctypes.c_int64 * 5)(images, *grid, hidden, torch.get_num_threads())
+
+
+def _doubles(numbers: Sequence[float]) -> ctypes.Array[ctypes.c_double]:
+    return (ctypes.c_double * len(numbers))(*numbers)
+
+
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+    if not tensor.is_contiguous():
         raise ValueError("a kernel needs contiguous tensors")
-    return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    pointers = [None if tensor is None else _pointer(tensor).value for tensor in tensors]
+    return (ctypes.c_void_p * len(tensors))(*pointers)

@@ -1,21 +1,21 @@
-"""What a collapsed ViG layer computes a node, in plain torch: any device, any precision.
+"""A ViG layer collapsed to a small network a node, in plain torch: any device, any precision.
 
-The same functions as `gnnhpc.kernels.vig`, which has them in C++ for float32 on a CPU. Rows of
-activations are `[rows, 3]`, row = (image * height + row) * width + column.
-
-`first` `[hidden, inputs + 1]` holds the weights of a node's inputs and, last, of the constant 1.
-The inputs are its three channels (FFN), or those, the sum over its neighbours of theirs, and the
-number of neighbours (Grapher); `sums` is None for the FFN. `second` is `[3, hidden]`.
+The same two functions as `gnnhpc.kernels.vig`, which has them in C++ for float32 on a CPU. Rows
+of activations are `[rows, 3]`, row = (image * height + row) * width + column. The algebra on
+parameters and statistics is `gnnhpc.kernels.vig_fold`'s.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
+
+from gnnhpc.kernels import vig_fold as fold
 
 Grid = tuple[int, int]
 
@@ -24,18 +24,122 @@ PIECE_CPU = 2048
 PIECE_GPU = 131_072
 
 
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean `[3]` and (biased) covariance `[3, 3]` over the rows, in float64."""
-    wide = x.double()
-    mean = wide.mean(0)
-    centred = wide - mean
-    return mean, centred.t() @ centred / len(x)
+class Weights(NamedTuple):
+    """A Grapher's parameters, or their gradients; an FFN has none of `root` to `conv_bias`."""
+
+    w1: Tensor
+    b1: Tensor
+    gamma1: Tensor
+    beta1: Tensor
+    root: Tensor | None
+    relative: Tensor | None
+    conv_bias: Tensor | None
+    w2: Tensor
+    b2: Tensor
+    gamma2: Tensor
+    beta2: Tensor
 
 
-def products(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the rows of g and of g * y, `[3]` each, in float64."""
+class Statistics(NamedTuple):
+    """Means and biased variances that the two BatchNorms go by, `[hidden]` and `[3]`."""
+
+    mean1: Tensor
+    variance1: Tensor
+    mean2: Tensor
+    variance2: Tensor
+
+
+class Result(NamedTuple):
+    """A layer's output `[rows, 3]`, the statistics it went by, and what backward asks for."""
+
+    out: Tensor
+    statistics: Statistics
+    saved: tuple[Tensor, ...]
+
+
+def forward(
+    x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
+) -> Result:
+    """The layer of x `[rows, 3]`; BatchNorm goes by `running`, or by the batch."""
+    if running is None:
+        of = fold.Moments(*_moments(x))
+        statistics1 = fold.hidden_moments(weights.w1, weights.b1, of)
+    else:
+        of = fold.Moments(x.new_zeros(3), x.new_zeros(3, 3))
+        statistics1 = running.mean1.double(), running.variance1.double()
+    _, first = _fold(weights, fold.Norm(weights.gamma1, weights.beta1, *statistics1, eps[0]))
+    first = first.to(x.dtype)
+    y = torch.empty_like(x)
+    for piece, inputs in _pieces(x, _sums(x, grid, weights), grid):
+        torch.addmm(weights.b2, F.gelu(inputs @ first.t()), weights.w2.t(), out=y[piece])
+    if running is None:
+        mean, covariance = _moments(y)
+        statistics2 = mean, covariance.diagonal().clone()
+    else:
+        statistics2 = running.mean2.double(), running.variance2.double()
+    norm = fold.Norm(weights.gamma2, weights.beta2, *statistics2, eps[1])
+    scale, shift = fold.fold_norm(norm)
+    out = torch.addcmul(x + shift.to(x.dtype), y, scale.to(x.dtype))
+    statistics = Statistics(*statistics1, *statistics2)
+    return Result(out, statistics, (y, *statistics, *of))
+
+
+def backward(
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    g: Tensor,
+    eps: tuple[float, float],
+    *,
+    by_batch: bool,
+    wants_x: bool,
+) -> tuple[Tensor | None, Weights]:
+    """Gradients of x (None unless `wants_x`) and of the weights, from that of the output, g."""
+    y, mean1, variance1, mean2, variance2, *moments = saved
+    of = fold.Moments(*moments) if by_batch else None
+    norm1 = fold.Norm(weights.gamma1, weights.beta1, mean1, variance1, eps[0])
+    norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
     wide = g.double()
-    return wide.sum(0), (wide * y.double()).sum(0)
+    d_norm2 = fold.unfold_norm(
+        norm2, wide.sum(0), (wide * y.double()).sum(0), len(x), by_batch=by_batch
+    )
+    scale, slope, shift = d_norm2.along.to(x.dtype)
+    folded, first = (part.to(x.dtype) for part in _fold(weights, norm1))
+
+    sums = _sums(x, grid, weights)
+    d_x, d_first = torch.empty_like(x), torch.zeros_like(first)
+    d_sums = None if sums is None else torch.empty_like(x)
+    d_w2, d_b2 = torch.zeros_like(weights.w2), torch.zeros_like(weights.b2)
+    for piece, inputs in _pieces(x, sums, grid):
+        d_y = torch.addcmul(torch.addcmul(shift, y[piece], slope), g[piece], scale)
+        hidden = inputs @ first.t()
+        d_hidden = torch.ops.aten.gelu_backward(d_y @ weights.w2, hidden)
+        d_b2 += d_y.sum(0)
+        d_w2.addmm_(d_y.t(), F.gelu(hidden))
+        d_first.addmm_(d_hidden.t(), inputs)
+        torch.mm(d_hidden, first[:, :3], out=d_x[piece])
+        if d_sums is not None:
+            torch.mm(d_hidden, first[:, 3:6], out=d_sums[piece])
+
+    d_folded = d_first
+    d_conv: tuple[Tensor | None, ...] = (None, None, None)
+    if weights.root is not None and weights.relative is not None:
+        d_folded, *rest = fold.unfold_conv(d_first, folded, weights.root, weights.relative)
+        d_conv = tuple(rest)
+    d_linear = fold.unfold_linear(d_folded, weights.w1, weights.b1, norm1, of)
+    d_norm1 = (d_linear.norm_weight, d_linear.norm_bias)
+    d_all = (d_linear.weight, d_linear.bias, *d_norm1, *d_conv, d_w2, d_b2, *d_norm2[:2])
+    d_weights = Weights._make(None if d is None else d.to(x.dtype) for d in d_all)
+    if not wants_x:
+        return None, d_weights
+    d_x += g
+    if of is not None and d_linear.moments is not None:
+        matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
+        d_x += torch.addmm(vector.to(x.dtype), x, matrix.to(x.dtype))
+    if d_sums is not None:
+        d_x += neighbour_sum(d_sums, grid)
+    return d_x, d_weights
 
 
 def neighbour_sum(x: Tensor, grid: Grid) -> Tensor:
@@ -50,83 +154,34 @@ def neighbour_sum(x: Tensor, grid: Grid) -> Tensor:
     return box.view_as(x)
 
 
-def residual(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x + y * scale + shift, channel by channel; scale and shift are float64."""
-    return torch.addcmul(x + shift.to(x.dtype), y, scale.to(x.dtype))
-
-
-def forward(
-    x: Tensor, sums: Tensor | None, grid: Grid, first: Tensor, second: Tensor, bias: Tensor
-) -> Tensor:
-    """GELU(inputs @ first.T) @ second.T + bias, `[rows, 3]`."""
-    y = torch.empty_like(x)
-    for piece, inputs in _pieces(x, sums, grid):
-        torch.addmm(bias, F.gelu(inputs @ first.t()), second.t(), out=y[piece])
-    return y
-
-
-def backward(
-    x: Tensor,
-    sums: Tensor | None,
-    grid: Grid,
-    first: Tensor,
-    second: Tensor,
-    y: Tensor,
-    g: Tensor,
-    along: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-    """Gradients of x, sums, first, second and bias.
-
-    The gradient of y is `g * along[0] + y * along[1] + along[2]`, `along` `[3, 3]` float64: what
-    BatchNorm makes of the gradient g of its output.
-    """
-    scale, slope, shift = along.to(x.dtype)
-    d_x = torch.empty_like(x)
-    d_sums = None if sums is None else torch.empty_like(x)
-    d_first, d_second = torch.zeros_like(first), torch.zeros_like(second)
-    d_bias = torch.zeros_like(second[:, 0])
-    channels = x.shape[1]
-    for piece, inputs in _pieces(x, sums, grid):
-        d_y = torch.addcmul(torch.addcmul(shift, y[piece], slope), g[piece], scale)
-        hidden = inputs @ first.t()
-        d_hidden = torch.ops.aten.gelu_backward(d_y @ second, hidden)
-        d_bias += d_y.sum(0)
-        d_second.addmm_(d_y.t(), F.gelu(hidden))
-        d_first.addmm_(d_hidden.t(), inputs)
-        torch.mm(d_hidden, first[:, :channels], out=d_x[piece])
-        if d_sums is not None:
-            torch.mm(d_hidden, first[:, channels : 2 * channels], out=d_sums[piece])
-    return d_x, d_sums, d_first, d_second, d_bias
-
-
-def finish(
-    d_x: Tensor,
-    d_sums: Tensor | None,
-    g: Tensor,
-    x: Tensor,
-    matrix: Tensor,
-    vector: Tensor,
-    grid: Grid,
-) -> Tensor:
-    """d_x + g + x @ matrix + vector + the neighbour sum of d_sums; may be d_x itself.
-
-    `matrix` `[3, 3]` and `vector` `[3]` are float64.
-    """
-    d_x += g
-    d_x += torch.addmm(vector.to(x.dtype), x, matrix.to(x.dtype))
-    if d_sums is not None:
-        d_x += neighbour_sum(d_sums, grid)
-    return d_x
-
-
 @functools.lru_cache(maxsize=8)
 def degrees(grid: Grid, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Neighbours of each node of one image, `[nodes, 1]`."""
     return neighbour_sum(torch.ones(grid[0] * grid[1], 1, dtype=dtype, device=device), grid)
 
 
+def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean `[3]` and biased covariance `[3, 3]` over the rows, float64."""
+    wide = x.double()
+    mean = wide.mean(0)
+    centred = wide - mean
+    return mean, centred.t() @ centred / len(x)
+
+
+def _fold(weights: Weights, norm1: fold.Norm) -> tuple[Tensor, Tensor]:
+    """The folded Linear `[hidden, 4]`, and all that comes before the GELU, float64."""
+    folded = fold.fold_linear(weights.w1, weights.b1, norm1)
+    if weights.root is None or weights.relative is None or weights.conv_bias is None:
+        return folded, folded
+    return folded, fold.fold_conv(folded, weights.root, weights.relative, weights.conv_bias)
+
+
+def _sums(x: Tensor, grid: Grid, weights: Weights) -> Tensor | None:
+    return None if weights.root is None else neighbour_sum(x, grid)
+
+
 def _pieces(x: Tensor, sums: Tensor | None, grid: Grid) -> Iterator[tuple[slice, Tensor]]:
-    """Inputs of a piece of rows at a time, `[piece, inputs + 1]`, the constant last."""
+    """Inputs of a piece of rows at a time, as `fold` orders them: `[piece, 4 or 8]`."""
     size = PIECE_CPU if x.device.type == "cpu" else PIECE_GPU
     one = x.new_ones(min(size, len(x)), 1)
     for start in range(0, len(x), size):

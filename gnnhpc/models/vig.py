@@ -154,14 +154,14 @@ def build(
         raise ValueError(f"{layer.name}: square images of {CHANNELS} channels, not {layer.inputs}")
     if layer.kind == "readout":
         return Readout(config.readout_width, layer.shape[0], dtype=dtype)
-    from gnnhpc.models import vig_fused
+    from gnnhpc.models.vig_fused import FusedFfn, FusedGrapher
 
     fused = config.implementation == "fused"
     if layer.kind == "grapher":
-        grapher = vig_fused.FusedGrapher if fused else Grapher
+        grapher = FusedGrapher if fused else Grapher
         return grapher((side, side), config.grapher_width, batchnorm=batchnorm, dtype=dtype)
     if layer.kind == "ffn":
-        ffn = vig_fused.FusedFfn if fused else Ffn
+        ffn = FusedFfn if fused else Ffn
         return ffn(config.ffn_width, batchnorm=batchnorm, dtype=dtype)
     raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
 
@@ -170,6 +170,6 @@ def implementation_note(config: VigConfig, dtype: torch.dtype, device: torch.dev
     """Which code computes the model here, for the record of a run."""
     if config.implementation == "reference":
         return "reference"
-    from gnnhpc.models import vig_fused
+    from gnnhpc.models.vig_fused import note
 
-    return vig_fused.note(dtype, device)
+    return note(dtype, device)

@@ -1,6 +1,6 @@
-"""ViG's Grapher and FFN without their intermediates: same parameters, same function, same gradients.
+"""ViG's Grapher and FFN without their intermediates: same parameters, function and gradients.
 
-A layer collapses to a small network a node (`gnnhpc.models.vig_fold` says why), which the kernels
+A layer collapses to a small network a node (`gnnhpc.kernels.vig_fold` says why), which the kernels
 evaluate piece by piece with the hidden layer in cache or registers, and again in backward. Saved
 for backward: the layer's input and its three-channel update before the last BatchNorm.
 """
@@ -8,27 +8,26 @@ for backward: the layer's input and its three-channel update before the last Bat
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import kernel_status, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.models import vig_fold as fold
+from gnnhpc.kernels.vig_torch import Result, Statistics, Weights
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.vig import CHANNELS, FfnParameters, Grid, GrapherParameters
+from gnnhpc.models.vig import CHANNELS, FfnParameters, GrapherParameters, Grid
 
 
 class FusedGrapher(GrapherParameters):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        conv = self.conv
-        weights = (conv.lin_root.weight, conv.lin_rel.weight, conv.lin_rel.bias)
-        return _apply(self, x, self.grid, weights)
+        own, around = self.conv.lin_root, self.conv.lin_rel
+        return _apply(self, x, self.grid, (own.weight, around.weight, around.bias))
 
 
 class FusedFfn(FfnParameters):
@@ -39,22 +38,26 @@ class FusedFfn(FfnParameters):
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
-    """Which code runs for tensors like these."""
-    if _kernels(dtype, device) is vig_kernel:
+    """Which code runs for tensors like these: `fused/c++ <vectors>` or `fused/torch`."""
+    if kernels_for(dtype, device) is vig_kernel:
         return f"fused/c++ {vig_kernel.instructions()}"
     return "fused/torch"
 
 
 def reason(dtype: torch.dtype, device: torch.device) -> str:
     """Why that code, in a line."""
-    if device.type != "cpu" or dtype != torch.float32:
-        return f"{dtype} on {device.type} is computed in torch"
-    return kernel_status("vig")
+    if _fits_kernel(dtype, device):
+        return kernel_status("vig")
+    return f"{str(dtype).removeprefix('torch.')} on {device.type} is computed in torch"
 
 
-def _kernels(dtype: torch.dtype, device: torch.device) -> ModuleType:
-    fits = dtype == torch.float32 and device.type == "cpu"
-    return vig_kernel if fits and vig_kernel.available() else vig_torch
+def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
+    """The module that computes on such tensors; the first call may compile a kernel."""
+    return vig_kernel if _fits_kernel(dtype, device) and vig_kernel.available() else vig_torch
+
+
+def _fits_kernel(dtype: torch.dtype, device: torch.device) -> bool:
+    return dtype == torch.float32 and device.type == "cpu"
 
 
 def _apply(
@@ -63,32 +66,21 @@ def _apply(
     grid: Grid,
     conv: tuple[Tensor | None, Tensor | None, Tensor | None],
 ) -> Tensor:
+    nodes = grid[0] * grid[1]
+    if x.dim() != 3 or x.shape[1:] != (nodes, CHANNELS):
+        raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
     fc1, norm1, fc2, norm2 = layer.fc1, layer.norm1, layer.fc2, layer.norm2
-    if x.shape[1:] != (grid[0] * grid[1], CHANNELS):
-        raise ValueError(
-            f"expected [images, {grid[0] * grid[1]}, {CHANNELS}], found {list(x.shape)}"
-        )
-    norms = (norm1.weight, norm1.bias, norm2.weight, norm2.bias)
-    out: Tensor = _Layer.apply(
-        x.contiguous(),
-        grid,
-        norm1,
-        norm2,
-        fc1.weight,
-        fc1.bias,
+    weights = Weights(
+        *(fc1.weight, fc1.bias, norm1.weight, norm1.bias),
         *conv,
-        fc2.weight,
-        fc2.bias,
-        *norms,
+        *(fc2.weight, fc2.bias, norm2.weight, norm2.bias),
     )
-    return out
-
-
-def _norm(module: BatchNorm, mean: Tensor, variance: Tensor) -> fold.Norm:
-    return fold.Norm(module.weight.detach(), module.bias.detach(), mean, variance, module.eps)
+    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), grid, norm1, norm2, *weights))
 
 
 class _Layer(torch.autograd.Function):
+    """A whole Grapher, or without convolution weights a whole FFN."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -96,123 +88,40 @@ class _Layer(torch.autograd.Function):
         grid: Grid,
         norm1: BatchNorm,
         norm2: BatchNorm,
-        w1: Tensor,
-        b1: Tensor,
-        root: Tensor | None,
-        relative: Tensor | None,
-        conv_bias: Tensor | None,
-        w2: Tensor,
-        b2: Tensor,
-        *norm_parameters: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
-        kernels = _kernels(x.dtype, x.device)
-        training = norm1.training
+        weights = Weights(*parameters)
         rows = x.view(-1, CHANNELS)
-
-        of = None
-        if training:
-            of = fold.Moments(*kernels.moments(rows))
-            first_norm = _norm(norm1, *fold.hidden_moments(w1, b1, of))
-            norm1.observe(first_norm.mean, first_norm.variance, len(rows))
-        else:
-            first_norm = _norm(norm1, norm1.running_mean.clone(), norm1.running_var.clone())
-        folded = fold.fold_linear(w1, b1, first_norm).to(x.dtype)
-        first, sums = folded, None
-        if root is not None:
-            first = fold.fold_conv(folded, root, relative, conv_bias)
-            sums = kernels.neighbour_sum(rows, grid)
-
-        y = kernels.forward(rows, sums, grid, first, w2, b2)
-        if training:
-            mean, covariance = kernels.moments(y)
-            second_norm = _norm(norm2, mean, covariance.diagonal().clone())
-            norm2.observe(second_norm.mean, second_norm.variance, len(rows))
-        else:
-            second_norm = _norm(norm2, norm2.running_mean.clone(), norm2.running_var.clone())
-        out: Tensor = kernels.residual(rows, y, *fold.fold_norm(second_norm)).view_as(x)
-
-        ctx.grid, ctx.kernels, ctx.training = grid, kernels, training
-        ctx.eps = first_norm.eps, second_norm.eps
-        ctx.save_for_backward(
-            x,
-            y,
-            folded,
-            first,
-            w1,
-            b1,
-            root,
-            relative,
-            w2,
-            *norm_parameters,
-            *(of or (None, None)),
-            first_norm.mean,
-            first_norm.variance,
-            second_norm.mean,
-            second_norm.variance,
-        )
-        return out
+        running = None
+        if not norm1.training:
+            running = Statistics(
+                *(norm1.running_mean, norm1.running_var),
+                *(norm2.running_mean, norm2.running_var),
+            )
+        ctx.grid, ctx.by_batch, ctx.eps = grid, running is None, (norm1.eps, norm2.eps)
+        ctx.kernels = kernels_for(x.dtype, x.device)
+        result: Result = ctx.kernels.forward(rows, grid, weights, running, ctx.eps)
+        if running is None:
+            mean1, variance1, mean2, variance2 = result.statistics
+            norm1.observe(mean1, variance1, len(rows))
+            norm2.observe(mean2, variance2, len(rows))
+        ctx.save_for_backward(x, *weights, *result.saved)
+        return result.out.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (
-            x,
-            y,
-            folded,
-            first,
-            w1,
-            b1,
-            root,
-            relative,
-            w2,
-            weight1,
-            bias1,
-            weight2,
-            bias2,
-            mean,
-            covariance,
-            mean1,
-            variance1,
-            mean2,
-            variance2,
-        ) = ctx.saved_tensors
-        kernels: ModuleType = ctx.kernels
-        grid, training = ctx.grid, ctx.training
-        of = fold.Moments(mean, covariance) if training else None
-        first_norm = fold.Norm(weight1, bias1, mean1, variance1, ctx.eps[0])
-        second_norm = fold.Norm(weight2, bias2, mean2, variance2, ctx.eps[1])
-        rows, g = x.view(-1, CHANNELS), grad.contiguous().view(-1, CHANNELS)
-
-        d_norm2 = fold.unfold_norm(
-            second_norm, *kernels.products(g, y), len(rows), by_batch=training
+        x, *rest = ctx.saved_tensors
+        count = len(Weights._fields)
+        d_rows, d_weights = ctx.kernels.backward(
+            x.view(-1, CHANNELS),
+            ctx.grid,
+            Weights(*rest[:count]),
+            tuple(rest[count:]),
+            grad.contiguous().view(-1, CHANNELS),
+            ctx.eps,
+            by_batch=ctx.by_batch,
+            wants_x=ctx.needs_input_grad[0],
         )
-        sums = None if root is None else kernels.neighbour_sum(rows, grid)
-        d_x, d_sums, d_first, d_w2, d_b2 = kernels.backward(
-            rows, sums, grid, first, w2, y, g, d_norm2.along
-        )
-        d_folded, d_conv = d_first, (None, None, None)
-        if root is not None:
-            d_folded, *d_conv = fold.unfold_conv(d_first, folded, root, relative)
-        d_linear = fold.unfold_linear(d_folded, w1, b1, first_norm, of)
-        if d_linear.moments is None:
-            matrix, vector = w1.new_zeros(CHANNELS, CHANNELS), w1.new_zeros(CHANNELS)
-        else:
-            matrix, vector = fold.moments_slope(d_linear.moments, of, len(rows))
-        if ctx.needs_input_grad[0]:
-            d_x = kernels.finish(d_x, d_sums, g, rows, matrix, vector, grid).view_as(x)
-        else:
-            d_x = None
-
-        small = (d_linear.norm_weight, d_linear.norm_bias, d_norm2.weight, d_norm2.bias)
-        linear = (d_linear.weight.to(x.dtype), d_linear.bias.to(x.dtype))
-        return (
-            d_x,
-            None,
-            None,
-            None,
-            *linear,
-            *d_conv,
-            d_w2,
-            d_b2,
-            *(d.to(x.dtype) for d in small),
-        )
+        d_x = None if d_rows is None else d_rows.view_as(x)
+        return (d_x, None, None, None, *d_weights)

@@ -83,9 +83,12 @@ def unfold_linear(
 
 
 def fold_conv(folded: Tensor, root: Tensor, relative: Tensor, bias: Tensor) -> Tensor:
-    """GraphConv after a folded Linear: `[hidden, 8]` for channels, neighbour sums, degree, 1."""
-    own = root @ folded
-    around = relative @ folded
+    """GraphConv after a folded Linear: `[hidden, 8]` for channels, neighbour sums, degree, 1.
+
+    float64: what the degree and the constant contribute nearly cancels the channels' means.
+    """
+    own = root.double() @ folded
+    around = relative.double() @ folded
     return torch.cat([own[:, :3], around, (own[:, 3] + bias)[:, None]], 1)
 
 
@@ -138,6 +141,5 @@ def unfold_norm(
 
 def moments_slope(d_moments: Moments, of: Moments, rows: int) -> tuple[Tensor, Tensor]:
     """What the moments' gradient adds to that of x: `x @ matrix + vector`, `[3, 3]` and `[3]`."""
-    symmetric = d_moments.covariance + d_moments.covariance.t()
-    matrix = symmetric / rows
+    matrix = (d_moments.covariance + d_moments.covariance.t()) / rows
     return matrix, d_moments.mean / rows - of.mean @ matrix

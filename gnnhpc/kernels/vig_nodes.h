@@ -1,0 +1,289 @@
+// The two-layer network a node that a ViG layer collapses to, and the passes around it, float32.
+//
+// y[n] = GELU(z[n] A + a) B + b with z[n] three channels (FFN), or three channels, the sum of the
+// three channels over the node's neighbours, and their number (Grapher). Hidden activations live
+// in registers, in backward too. Arrays are row-major and contiguous; rows of activations are
+// [rows][3], row = (image * height + row) * width + column.
+//
+// Work is dealt in parts whose number depends on the rows alone, and sums of parts are added in
+// order: results do not depend on the number of threads, nor on which thread did what.
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "vig_vectors.h"
+
+namespace {
+
+constexpr int kChannels = 3;
+constexpr i64 kGroup = kWide * LANES;
+constexpr int kGroups = 6;  // of nodes a piece, whose numbers stay in the nearest cache
+constexpr i64 kPiece = kGroups * kGroup;
+constexpr i64 kSingle = 16;  // pieces whose sums are held in single precision, lane by lane
+
+// Images, their size, and the threads to use.
+struct Batch {
+    i64 images, height, width, threads;
+
+    i64 nodes() const { return height * width; }
+    i64 lines() const { return images * height; }
+    i64 rows() const { return images * height * width; }
+};
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+
+std::size_t size(i64 count) { return static_cast<std::size_t>(count); }
+
+// Work in parts: no fewer than `few` for threads to share if there is that much, else as many as
+// leave each `least` units.
+i64 parts_of(i64 units, i64 least, i64 few) {
+    return std::max<i64>(1, std::min(units, std::max(few, std::min<i64>(units / least, 256))));
+}
+
+// task(part, first, last) for each part of 0..units.
+template <class Task>
+void in_parts(i64 parts, i64 units, i64 threads, const Task& task) {
+    (void)threads;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) \
+    if (threads > 1 && parts > 1)
+    for (i64 part = 0; part < parts; ++part)
+        task(part, units * part / parts, units * (part + 1) / parts);
+}
+
+// task(first, last) for parts of 0..rows, of passes that do little a row.
+template <class Task>
+void over_rows(const Batch& batch, const Task& task) {
+    in_parts(parts_of(batch.rows(), 1 << 14, 1), batch.rows(), batch.threads,
+             [&](i64, i64 first, i64 last) { task(first, last); });
+}
+
+// Sums over rows of `count` numbers a row, in double.
+template <int count, class Row>
+void sum_rows(const Batch& batch, double* sums, const Row& row) {
+    const i64 parts = parts_of(batch.rows(), 1 << 14, 1);
+    Doubles partial(size(parts * count), 0.0);
+    in_parts(parts, batch.rows(), batch.threads, [&](i64 part, i64 first, i64 last) {
+        double local[count] = {};
+        for (i64 n = first; n < last; ++n) row(n, local);
+        std::copy(local, local + count, &partial[size(part * count)]);
+    });
+    std::fill(sums, sums + count, 0.0);
+    for (i64 part = 0; part < parts; ++part)
+        for (int i = 0; i < count; ++i) sums[i] += partial[size(part * count + i)];
+}
+
+// Number of neighbours of each node of an image, as float.
+Floats degrees(const Batch& batch) {
+    Floats degree;
+    for (i64 row = 0; row < batch.height; ++row)
+        for (i64 column = 0; column < batch.width; ++column) {
+            const i64 down = 1 + (row > 0) + (row + 1 < batch.height);
+            const i64 across = 1 + (column > 0) + (column + 1 < batch.width);
+            degree.push_back(static_cast<float>(down * across - 1));
+        }
+    return degree;
+}
+
+// take(line, sums) for each line of each image, with the sum of x over each node's up to eight
+// neighbours: three lines added, then three columns, less the centre.
+template <class Take>
+void neighbour_sums(const float* x, const Batch& batch, const Take& take) {
+    const i64 length = batch.width * kChannels, parts = parts_of(batch.lines(), 512, 1);
+    in_parts(parts, batch.lines(), batch.threads, [&](i64, i64 first, i64 last) {
+        Floats tall_line(size(length)), sums_line(size(length));
+        float *tall = tall_line.data(), *sums = sums_line.data();
+        for (i64 line = first; line < last; ++line) {
+            const float* here = x + line * length;
+            std::copy(here, here + length, tall);
+            if (line % batch.height > 0)
+                for (i64 i = 0; i < length; ++i) tall[i] += here[i - length];
+            if ((line + 1) % batch.height > 0)
+                for (i64 i = 0; i < length; ++i) tall[i] += here[i + length];
+            for (i64 i = 0; i < length; ++i) sums[i] = tall[i] - here[i];
+            for (i64 i = kChannels; i < length; ++i) sums[i] += tall[i - kChannels];
+            for (i64 i = kChannels; i < length; ++i) sums[i - kChannels] += tall[i];
+            take(line, sums);
+        }
+    });
+}
+
+// A group's three channels from its rows, and back; of nodes past `count` they are zero.
+void spread(const float* rows, i64 count, Nodes* channels) {
+    for (int c = 0; c < kChannels; ++c) {
+        float* lane = channels[c].lanes();
+        if (count < kGroup) std::fill(lane, lane + kGroup, 0.0f);
+        for (i64 n = 0; n < std::min(count, kGroup); ++n) lane[n] = rows[n * kChannels + c];
+    }
+}
+
+void gather(const Nodes* channels, i64 count, float* rows) {
+    for (int c = 0; c < kChannels; ++c) {
+        const float* lane = channels[c].lanes();
+        for (i64 n = 0; n < std::min(count, kGroup); ++n) rows[n * kChannels + c] = lane[n];
+    }
+}
+
+// Weights of one hidden unit side by side: inputs, the constant, outputs.
+template <int inputs>
+struct Unit {
+    float in[inputs], constant, out[kChannels];
+};
+
+// `first` is [hidden][inputs + 1], `second` [3][hidden]. Scaled as Gelu wants it.
+template <int inputs>
+std::vector<Unit<inputs>> pack(const double* first, const float* second, i64 hidden) {
+    std::vector<Unit<inputs>> units(size(hidden));
+    for (i64 j = 0; j < hidden; ++j) {
+        Unit<inputs>& unit = units[size(j)];
+        const double* row = first + j * (inputs + 1);
+        for (int k = 0; k < inputs; ++k) unit.in[k] = static_cast<float>(row[k] * kScale);
+        unit.constant = static_cast<float>(row[inputs] * kScale);
+        for (int c = 0; c < kChannels; ++c) unit.out[c] = second[c * hidden + j] / kScale;
+    }
+    return units;
+}
+
+// What a hidden unit is given for a group of nodes: channels, for the Grapher also the sums of
+// the neighbours' channels and how many they are.
+template <int inputs>
+struct Given {
+    Nodes in[inputs];
+
+    void load(const float* x, const float* s, const Floats& degree_of, i64 first, i64 count) {
+        spread(x + first * kChannels, count, in);
+        if constexpr (inputs > kChannels) {
+            spread(s + first * kChannels, count, in + kChannels);
+            float* degree = in[2 * kChannels].lanes();
+            std::size_t node = size(first) % degree_of.size();
+            for (i64 n = 0; n < kGroup; ++n) {
+                degree[n] = n < count ? degree_of[node] : 0.0f;
+                if (++node == degree_of.size()) node = 0;
+            }
+        }
+    }
+
+    INLINE Nodes to(const Unit<inputs>& unit) const {
+        Nodes u = in[0] * unit.in[0] + unit.constant;
+        for (int k = 1; k < inputs; ++k) u = in[k] * unit.in[k] + u;
+        return u;
+    }
+};
+
+// `s` holds the sums over the neighbours; `second` is [3][hidden].
+template <int inputs>
+void forward(const Batch& batch, i64 hidden, const float* x, const float* s, const double* first,
+             const float* second, const float* second_bias, float* y) {
+    const auto units = pack<inputs>(first, second, hidden);
+    const Floats degree_of = inputs > kChannels ? degrees(batch) : Floats();
+    const i64 rows = batch.rows(), groups = (rows + kGroup - 1) / kGroup;
+    in_parts(parts_of(groups, 32, 4), groups, batch.threads, [&](i64, i64 from, i64 to) {
+        Given<inputs> given;
+        for (i64 group = from; group < to; ++group) {
+            const i64 start = group * kGroup;
+            given.load(x, s, degree_of, start, rows - start);
+            Nodes out[kChannels] = {Nodes(second_bias[0]), Nodes(second_bias[1]),
+                                    Nodes(second_bias[2])};
+            for (const Unit<inputs>& unit : units) {
+                const Nodes value = Gelu(given.to(unit)).value();
+                for (int c = 0; c < kChannels; ++c) out[c] = value * unit.out[c] + out[c];
+            }
+            gather(out, rows - start, y + start * kChannels);
+        }
+    });
+}
+
+// Gradients of `forward`; that of y is g * along[0] + y * along[1] + along[2], channel by channel,
+// as BatchNorm's is. `d_first` is [hidden][inputs + 1], `d_second` [3][hidden], `d_bias` [3].
+template <int inputs>
+void backward(const Batch& batch, i64 hidden, const float* x, const float* s, const double* first,
+              const float* second, const float* y, const float* g, const float* along, float* d_x,
+              float* d_s, double* d_first, double* d_second, double* d_bias) {
+    constexpr int varied = inputs > kChannels ? 2 * kChannels : kChannels;  // not the degree
+    constexpr int row_sums = inputs + 1 + kChannels;
+    struct Cell {
+        Given<inputs> given;
+        Nodes d_out[kChannels], d_in[varied];
+    };
+    struct Row {
+        Vec at[row_sums];
+    };
+    const auto units = pack<inputs>(first, second, hidden);
+    const Floats degree_of = inputs > kChannels ? degrees(batch) : Floats();
+    const i64 rows = batch.rows(), pieces = (rows + kPiece - 1) / kPiece;
+    const i64 parts = parts_of(pieces, kSingle, 4), stride = hidden * row_sums + kChannels;
+    Doubles partial(size(parts * stride), 0.0);
+    in_parts(parts, pieces, batch.threads, [&](i64 part, i64 from, i64 to) {
+        double* sums = &partial[size(part * stride)];
+        std::vector<Row> lane_sums(size(hidden), Row{});
+        Cell cells[kGroups];
+        for (i64 piece = from; piece < to; ++piece) {
+            for (int i = 0; i < kGroups; ++i) {
+                const i64 start = piece * kPiece + i * kGroup, count = rows - start;
+                Cell& cell = cells[i];
+                cell.given.load(x, s, degree_of, start, count);
+                float d_y[kGroup * kChannels];
+                for (i64 n = 0; n < std::min(count, kGroup); ++n)
+                    for (int c = 0; c < kChannels; ++c) {
+                        const i64 at = (start + n) * kChannels + c;
+                        d_y[n * kChannels + c] =
+                            g[at] * along[c] + y[at] * along[3 + c] + along[6 + c];
+                        sums[hidden * row_sums + c] += static_cast<double>(d_y[n * kChannels + c]);
+                    }
+                spread(d_y, count, cell.d_out);
+                std::fill(cell.d_in, cell.d_in + varied, Nodes(0.0f));
+            }
+            for (i64 j = 0; j < hidden; ++j) {
+                const Unit<inputs>& unit = units[size(j)];
+                Row row = lane_sums[size(j)];
+                for (Cell& cell : cells) {
+                    const Gelu gelu(cell.given.to(unit));
+                    Nodes d_value = cell.d_out[0] * unit.out[0];
+                    for (int c = 1; c < kChannels; ++c)
+                        d_value = cell.d_out[c] * unit.out[c] + d_value;
+                    const Nodes value = gelu.value(), d_u = d_value * gelu.slope();
+                    for (int w = 0; w < kWide; ++w) {
+                        for (int k = 0; k < inputs; ++k)
+                            row.at[k] += d_u.at[w] * cell.given.in[k].at[w];
+                        row.at[inputs] += d_u.at[w];
+                        for (int c = 0; c < kChannels; ++c)
+                            row.at[inputs + 1 + c] += value.at[w] * cell.d_out[c].at[w];
+                    }
+                    for (int k = 0; k < varied; ++k)
+                        cell.d_in[k] = d_u * unit.in[k] + cell.d_in[k];
+                }
+                lane_sums[size(j)] = row;
+            }
+            if ((piece - from) % kSingle == kSingle - 1 || piece == to - 1) {
+                double* total = sums;
+                for (const Row& row : lane_sums)
+                    for (const Vec& lanes : row.at) *total++ += sum(lanes);
+                std::fill(lane_sums.begin(), lane_sums.end(), Row{});
+            }
+            for (int i = 0; i < kGroups; ++i) {
+                const i64 start = piece * kPiece + i * kGroup;
+                gather(cells[i].d_in, rows - start, d_x + start * kChannels);
+                if constexpr (inputs > kChannels)
+                    gather(cells[i].d_in + kChannels, rows - start, d_s + start * kChannels);
+            }
+        }
+    });
+    std::fill(d_first, d_first + hidden * (inputs + 1), 0.0);
+    std::fill(d_second, d_second + hidden * kChannels, 0.0);
+    std::fill(d_bias, d_bias + kChannels, 0.0);
+    for (i64 part = 0; part < parts; ++part) {
+        const double* sums = &partial[size(part * stride)];
+        for (i64 j = 0; j < hidden; ++j, sums += row_sums) {
+            // d_u was that of u / kScale, value that of GELU * kScale.
+            for (int k = 0; k <= inputs; ++k) d_first[j * (inputs + 1) + k] += sums[k] * kScale;
+            for (int c = 0; c < kChannels; ++c)
+                d_second[c * hidden + j] += sums[inputs + 1 + c] / kScale;
+        }
+        for (int c = 0; c < kChannels; ++c) d_bias[c] += sums[c];
+    }
+}
+
+}  // namespace

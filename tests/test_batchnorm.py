@@ -1,0 +1,98 @@
+"""BatchNorm's two kinds of running statistics."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
+
+
+def rows(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 4, generator=generator, dtype=torch.float64) * 3 + 100
+
+
+def plain(**_: object) -> nn.BatchNorm1d:
+    return nn.BatchNorm1d(4, dtype=torch.float64)
+
+
+def test_micro_is_torchs_own() -> None:
+    ours, theirs = BatchNorm(4, dtype=torch.float64), plain()
+    for seed in range(3):
+        assert torch.equal(ours(rows(8, seed)), theirs(rows(8, seed)))
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value)
+    ours.end_minibatch()
+    assert torch.equal(ours.running_mean, theirs.running_mean)
+
+
+@pytest.mark.parametrize("mode", ["micro", "deferred"])
+def test_observing_statistics_is_seeing_the_rows(mode: BatchNormMode) -> None:
+    seen, told = (BatchNorm(4, mode, dtype=torch.float64) for _ in range(2))
+    for seed in range(3):
+        x = rows(5, seed)
+        seen(x)
+        told.observe(x.mean(0), x.var(0, correction=0), 5)
+    seen.end_minibatch()
+    told.end_minibatch()
+    for name, value in seen.state_dict().items():
+        torch.testing.assert_close(told.state_dict()[name], value, rtol=1e-12, atol=0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(2, 9), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_deferred_moves_once_by_all_rows(sizes: list[int], seed: int) -> None:
+    ours, theirs = BatchNorm(4, "deferred", dtype=torch.float64), plain()
+    x = rows(sum(sizes), seed)
+    before = ours.running_mean.clone()
+    for part in x.split(sizes):
+        normalised = ours(part)
+        torch.testing.assert_close(normalised, plain()(part), rtol=1e-10, atol=1e-10)
+    assert torch.equal(ours.running_mean, before)
+    ours.end_minibatch()
+    theirs(x)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=1e-12, atol=0)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=1e-10, atol=0)
+    assert int(ours.num_batches_tracked) == 1
+    ours.end_minibatch()
+    assert int(ours.num_batches_tracked) == 1
+
+
+def test_deferred_keeps_nothing_in_evaluation() -> None:
+    norm = BatchNorm(4, "deferred", dtype=torch.float64).eval()
+    norm(rows(8))
+    norm.end_minibatch()
+    assert int(norm.num_batches_tracked) == 0
+    assert torch.equal(norm.running_mean, torch.zeros(4, dtype=torch.float64))
+
+
+def test_deferred_gradients_are_those_of_the_micro_batch() -> None:
+    x = rows(6)
+    gradients = []
+    for norm in (BatchNorm(4, "deferred", dtype=torch.float64), plain()):
+        inputs = x.clone().requires_grad_()
+        norm(inputs).pow(3).sum().backward()
+        assert inputs.grad is not None
+        gradients.append(inputs.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["micro", "deferred"])
+def test_one_row_is_refused(mode: BatchNormMode) -> None:
+    with pytest.raises(ValueError, match="more than 1"):
+        BatchNorm(4, mode, dtype=torch.float64)(rows(1))
+
+
+def test_statistics_of_wide_rows_do_not_cancel() -> None:
+    norm = BatchNorm(1, "deferred")
+    x = torch.randn(4096, 1, generator=torch.Generator().manual_seed(0)) * 0.01 + 1000
+    for part in x.split(512):
+        norm(part)
+    norm.end_minibatch()
+    exact = x.double().var(0) * 0.1 + 0.9
+    torch.testing.assert_close(norm.running_var.double(), exact, rtol=1e-6, atol=0)
