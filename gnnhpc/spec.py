@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -271,6 +272,12 @@ class Experiment(Strict):
             f"{self.model.name}-{self.data.name}-{self.layout}-m{self.microbatches}"
             f"-s{self.seed}-r{self.repeat}-{digest}"
         )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A changed copy has an id of its own: what was computed once is not copied along."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("id", None)
+        return copied
 
 
 def explain(error: ValidationError, where: object) -> InputError:

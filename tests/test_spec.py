@@ -200,3 +200,10 @@ def test_models_are_their_published_selves_by_default() -> None:
     assert vig_model.readout_width == 1024
     assert (gat_model.layers, gat_model.heads, gat_model.hidden) == (2, 8, 8)
     assert gat_model.dropout == 0.6
+
+
+def test_a_changed_copy_has_an_id_of_its_own() -> None:
+    found = Experiment.model_validate(gat())
+    again = found.model_copy(update={"repeat": found.repeat + 1})
+    assert found.id != again.id
+    assert found.id == again.model_copy(update={"repeat": found.repeat}).id
