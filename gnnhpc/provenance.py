@@ -52,7 +52,7 @@ def code_digest() -> str:
     """A hash of the sources that compute: ranks that differ in it do not measure one thing."""
     root = Path(__file__).resolve().parent
     digest = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.cpp")]):
+    for path in sorted(path for kind in ("py", "cpp", "h") for path in root.rglob(f"*.{kind}")):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
