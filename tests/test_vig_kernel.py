@@ -42,9 +42,10 @@ def built(
 def weights(hidden: int, *, conv: bool) -> vig_torch.Weights:
     torch.manual_seed(3)
     square = (torch.randn(hidden, hidden), torch.randn(hidden, hidden), torch.randn(hidden))
+    root, relative, bias = square if conv else (None, None, None)
     return vig_torch.Weights(
         *(torch.randn(hidden, 3), torch.randn(hidden), torch.randn(hidden), torch.randn(hidden)),
-        *(square if conv else (None, None, None)),
+        *(root, relative, bias),
         *(torch.randn(3, hidden), torch.randn(3), torch.randn(3), torch.randn(3)),
     )
 
