@@ -19,7 +19,7 @@ HERE = "127.0.0.1"
 
 @pytest.fixture
 def key() -> str:
-    """A job of its own whose ports are free: visits before leave theirs in TIME_WAIT for a minute."""
+    """A job of its own whose ports are free: earlier visits hold theirs for a minute."""
     while True:
         key = f"test-{uuid.uuid4()}"
         if all(is_free(port) for port in candidate_ports(key)[:3]):
