@@ -56,6 +56,9 @@ def hang_seconds() -> float:
     return seconds
 
 
+_SILENT = json.dumps({"look": 0, "work": 0, "doing": "starting"})
+
+
 class Watchdog:
     """Publishes this rank's activity and watches all ranks'; `on_hang(rank, why)` is called once.
 
@@ -79,7 +82,7 @@ class Watchdog:
         self._patience = max(1, round(hang_seconds() / _EVERY_S))
         self._finished = threading.Event()
         self._store_gone = False
-        self._mine = json.dumps({"look": 0, "work": 0, "doing": "starting"})
+        self._mine = _SILENT
         self._everyone: dict[int, dict[str, Any]] = {}
         self._seen: dict[int, dict[str, Any]] = {}
         self._quiet = 0
@@ -121,13 +124,18 @@ class Watchdog:
         while not self._finished.wait(_EVERY_S):
             try:
                 self._store.set(keys[self._rank], self._mine)
-                if self._store.check(keys):
-                    self._everyone = {r: json.loads(self._store.get(k)) for r, k in enumerate(keys)}
+                self._everyone = {rank: self._heard(key) for rank, key in enumerate(keys)}
                 self._unanswered = 0
             except RuntimeError:
                 # The store went with rank 0; the collectives will say so.
                 self._store_gone = True
                 return
+
+    def _heard(self, key: str) -> dict[str, Any]:
+        """A rank's last words; one stopped in its first second has not said any."""
+        said = self._store.get(key) if self._store.check([key]) else _SILENT
+        found: dict[str, Any] = json.loads(said)
+        return found
 
     def _nobody_moves(self) -> tuple[int, str] | None:
         self._unanswered += 1

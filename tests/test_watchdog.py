@@ -197,3 +197,22 @@ def test_patience_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(VARIABLE, wrong)
         with pytest.raises(InputError, match=rf"{VARIABLE}: found '{wrong}'; allowed: a positive"):
             hang_seconds()
+
+
+def test_a_rank_stopped_before_its_first_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that never hears of rank 1, as where it stops in its first second."""
+    monkeypatch.setenv(VARIABLE, "2")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    told = threading.Event()
+    verdicts: Verdicts = []
+
+    def tell(rank: int, why: str) -> None:
+        verdicts.append((rank, why))
+        told.set()
+
+    dog = watchdog.Watchdog(store, 0, 2, lambda: (7, "wait"), tell)
+    assert told.wait(60)
+    dog.close()
+    rank, why = verdicts[0]
+    assert rank == 1
+    assert "starting" in why
