@@ -16,7 +16,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a stand-in for scontrol writes what it was asked."""
     said = tmp_path / "asked"
     scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$*" >> "{said}"\n[ "$2" != 666 ]\n')
+    scontrol.write_text(
+        f'#!/bin/sh\necho "$*" >> "{said}"\n'
+        '[ "$1" != show ] || echo "   PreemptTime=${PREEMPTED:-None}"\n[ "$2" != 666 ]\n'
+    )
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return said
@@ -42,7 +45,15 @@ def test_a_job_that_is_no_array(asked: Path) -> None:
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
 def test_who_is_told_to_end_ends(asked: Path, signal: str | None) -> None:
     assert not requeue_if_asked(slurm(), signal)
-    assert not asked.exists()
+    assert not asked.exists() or "requeue" not in asked.read_text()
+
+
+def test_who_is_told_to_end_for_another_job_goes_back(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
+    assert requeue_if_asked(slurm(SLURM_JOB_ID="1230"), "SIGTERM")
+    assert asked.read_text() == "show job 1230_4\nrequeue 1230_4\n"
 
 
 @pytest.mark.parametrize("env", [TORCHRUN, LOCAL, {}])
