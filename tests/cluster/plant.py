@@ -1,6 +1,7 @@
 """Python with a fault in it: stands in a site file where the interpreter does.
 
-$GNNHPC_PLANT says which: KIND:RANK:STEP, KIND one of
+$GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
+  deaf    the rank hears no signal from that step on
   raise   the rank raises ValueError after that training step
   hog     the rank takes memory until somebody stops it
   slow    every step from that one on takes a quarter of a second longer, until a requeue
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable
 
 from gnnhpc.records import StepRecord
+from gnnhpc.signals import TAKEN
 from gnnhpc.train import Trainer
 
 MIB = 2**20
@@ -24,6 +27,9 @@ def fail(kind: str, late: int) -> None:
     """What happens at the `late`-th step after the one asked for."""
     if kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ:
         time.sleep(0.25)
+    if kind == "deaf" and late == 0:
+        for number in TAKEN:
+            signal.signal(number, signal.SIG_IGN)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")
     hoard: list[bytearray] = []
@@ -53,7 +59,7 @@ def plant(kind: str, step: int) -> None:
 
 def main() -> None:
     kind, rank, step = os.environ["GNNHPC_PLANT"].split(":")
-    if os.environ["SLURM_PROCID"] == rank:
+    if rank in ("*", os.environ["SLURM_PROCID"]):
         plant(kind, int(step))
     place = sys.argv.index("-m")
     module = sys.argv[place + 1]

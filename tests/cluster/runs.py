@@ -173,7 +173,7 @@ class Run:
         return "\n".join(f"--- {file.name}\n{_tail(file)}" for file in files)
 
 
-def planted(kind: str, rank: int, step: int) -> dict[str, Any]:
+def planted(kind: str, rank: int | str, step: int) -> dict[str, Any]:
     """Site settings whose interpreter runs into a fault; see plant.py."""
     plant = Path(__file__).parent / "plant.py"
     return {
