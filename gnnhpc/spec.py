@@ -168,8 +168,8 @@ class Experiment(Strict):
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: Literal["gpipe", "1f1b"] = "gpipe"
-    engine: Literal["pipelining", "native"] = "pipelining"
-    """What runs several stages: torch.distributed.pipelining, or our own loop over the schedule."""
+    engine: Literal["native", "pipelining"] = "native"
+    """What runs several stages: our own loop over the schedule, or torch.distributed.pipelining."""
     batch_size: Positive | None = None
     """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
     train_steps: Positive = 10

@@ -21,6 +21,7 @@ from gnnhpc import verify
 from gnnhpc.by_hand import build_experiment
 from gnnhpc.data.images import ImageLoader
 from gnnhpc.engines.base import IGNORED, Loss
+from gnnhpc.engines.native import Links, NativeEngine
 from gnnhpc.engines.pipelining import TimedStage
 from gnnhpc.engines.replicas import Replicas
 from gnnhpc.environment import read_environment
@@ -57,7 +58,27 @@ def nothing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_backward_communication() -> Iterator[None]:
-    """Raffi 1: a second schedule switched the first stage's share of backward off."""
+    """Raffi 1: gradients end at the cut."""
+    joined, backward = Links.__init__, NativeEngine._backward
+
+    def one_way(links: Links, *args: Any, **kwargs: Any) -> None:
+        joined(links, *args, **kwargs)
+        links.gradients_in = links.gradients_out = None
+
+    def only_last(engine: NativeEngine, *args: Any) -> None:
+        if engine.plan.mesh.is_last:
+            backward(engine, *args)
+
+    with (
+        mock.patch.object(Links, "__init__", one_way),
+        mock.patch.object(NativeEngine, "_backward", only_last),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def no_backward_communication_of_torch() -> Iterator[None]:
+    """Raffi 1, as it came about: a second schedule switched the first stage's share off."""
     backward = TimedStage.backward_one_chunk
 
     def only_last(stage: TimedStage, chunk: int, *args: Any, **kwargs: Any) -> None:
@@ -106,13 +127,14 @@ def mean_of_masked_means() -> Iterator[None]:
 @contextlib.contextmanager
 def summed_replicas() -> Iterator[None]:
     """All-reduce without the division by the number of replicas."""
-    true = Replicas.reduce
+    true = Replicas.average
 
-    def sums(replicas: Replicas, bucket: Any) -> Any:
-        bucket.buffer().mul_(2)
-        return true(replicas, bucket)
+    def sums(replicas: Replicas) -> None:
+        if replicas._flat is not None:
+            replicas._flat.mul_(2)
+        true(replicas)
 
-    with mock.patch.object(Replicas, "reduce", sums):
+    with mock.patch.object(Replicas, "average", sums):
         yield
 
 
@@ -182,9 +204,14 @@ def _copy(workload: Any, **changes: Any) -> Any:
 
 DEFECTS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "none, vig pp2": (VIG, nothing),
+    "none, vig pp2 of torch": (VIG | {"engine": "pipelining"}, nothing),
     "none, gat pp2": (GAT, nothing),
     "none, vig dp2": (VIG | {"layout": "dp2"}, nothing),
     "no backward communication": (VIG, no_backward_communication),
+    "no backward communication of torch": (
+        VIG | {"engine": "pipelining"},
+        no_backward_communication_of_torch,
+    ),
     "summed micro-batches": (VIG, summed_microbatches),
     "summed replicas": (VIG | {"layout": "dp2"}, summed_replicas),
     "mean of masked means": (GAT, mean_of_masked_means),

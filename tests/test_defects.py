@@ -15,6 +15,7 @@ pytestmark = pytest.mark.distributed
 
 NAMED = {
     "no backward communication": "backward: stages [0] have no gradient",
+    "no backward communication of torch": "backward: stages [0] have no gradient",
     "summed micro-batches": "summed: gradients are 4 times the twin's, summed over micro-batches",
     "summed replicas": "summed: gradients are 2 times the twin's, summed over replicas",
     "mean of masked means": "masked means: the loss is the mean",

@@ -64,7 +64,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
     "schedule: found 'zb'; allowed: 'gpipe' or '1f1b'": vig(schedule="zb"),
-    "engine: found 'horovod'; allowed: 'pipelining' or 'native'": vig(engine="horovod"),
+    "engine: found 'horovod'; allowed: 'native' or 'pipelining'": vig(engine="horovod"),
     "optimizer.name: found 'lamb'; allowed: 'adam' or 'sgd'": vig(optimizer={"name": "lamb"}),
     "chunks: found 'metis'; allowed: 'contiguous', 'clustered' or 'halo'": gat(chunks="metis"),
     "batchnorm: found 'sync'; allowed: 'micro' or 'deferred'": vig(batchnorm="sync"),
@@ -93,7 +93,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
         batch_size=300, layout="dp2"
     ),
     "microbatches: found 2; allowed: at least 4, one a stage of dp2-pp4, for schedule 1f1b of "
-    "engine pipelining": vig(layout="dp2-pp4", schedule="1f1b", microbatches=2),
+    "engine pipelining": vig(
+        layout="dp2-pp4", schedule="1f1b", microbatches=2, engine="pipelining"
+    ),
     "balance: found [8, 9]; allowed: one count for each of the 1 stages of seq": vig(
         balance=[8, 9]
     ),
@@ -158,7 +160,7 @@ def test_a_default_spelled_out_changes_nothing() -> None:
 CHANGES: dict[str, list[Any]] = {
     "layout": ["seq", "pp2", "dp2-pp2", "dp3-pp4"],
     "schedule": ["gpipe", "1f1b"],
-    "engine": ["pipelining", "native"],
+    "engine": ["native", "pipelining"],
     "model": [{"name": "vig"}, {"name": "vig", "blocks": 3}],
     "optimizer": [{}, {"lr": 0.01}, {"name": "sgd"}],
     "dtype": ["float32", "float64"],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.engines.base import Plan, Trained, parameters_of
+from gnnhpc.engines.replicas import Replicas
 from gnnhpc.engines.transfer import Inbox, Outbox
 from gnnhpc.schedule import in_flight, stage_order
 
@@ -57,11 +58,25 @@ class Links:
                 outbox.flush()
 
 
-class NativeEngine:
-    """Plays `gnnhpc.schedule.stage_order` with real tensors.
+class _Arrived(torch.autograd.Function):
+    """A scalar behind a stage's output, whose backward hands on the gradient that arrived.
 
-    Replicas' gradients are views of one flat buffer, reduced once after the last backward.
+    `output.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
+    takes half a second to import.
     """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
+
+
+class NativeEngine:
+    """Plays `gnnhpc.schedule.stage_order` with real tensors."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -70,21 +85,11 @@ class NativeEngine:
         self.order = stage_order(
             plan.schedule, plan.mesh.stage, plan.mesh.layout.stages, plan.microbatches
         )
-        self.flat = self._flatten_gradients()
-        self.reductions = 0
+        self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
 
-    def _flatten_gradients(self) -> Tensor | None:
-        parameters = parameters_of(self.plan.stage)
-        if self.plan.mesh.replicas is None or not parameters:
-            return None
-        flat = torch.zeros(
-            sum(p.numel() for p in parameters), dtype=self.plan.dtype, device=self.plan.mesh.device
-        )
-        offset = 0
-        for p in parameters:
-            p.grad = flat[offset : offset + p.numel()].view_as(p)
-            offset += p.numel()
-        return flat
+    @property
+    def reductions(self) -> int:
+        return self.replicas.reductions
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer, links = self.plan, self.plan.timer, self.training
@@ -110,7 +115,7 @@ class NativeEngine:
                 self._backward(m, *held.pop(m))
         with timer.span("wait"):
             links.flush()
-        self._reduce()
+        self.replicas.average()
         return Trained(outputs, losses)
 
     def _input(self, xs: list[Tensor], m: int) -> Tensor:
@@ -129,7 +134,10 @@ class NativeEngine:
                 gradient = links.gradients_in.take()
         if result.requires_grad:
             with timer.span("backward", m):
-                torch.autograd.backward(result, gradient)
+                scalar: Tensor = result
+                if gradient is not None:
+                    scalar = _Arrived.apply(result, gradient)  # type: ignore[no-untyped-call]
+                scalar.backward()
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
             assert x.grad is not None
@@ -138,15 +146,6 @@ class NativeEngine:
             links.gradients_in.release(gradient)
         if links.activations_in is not None:
             links.activations_in.release(x.detach())
-
-    def _reduce(self) -> None:
-        plan = self.plan
-        if self.flat is None:
-            return
-        with plan.timer.span("allreduce"):
-            self.flat.div_(plan.mesh.layout.replicas)
-            dist.all_reduce(self.flat, group=plan.mesh.replicas)
-        self.reductions += 1
 
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         return self.forward_only.run(inputs)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from gnnhpc.engines.base import Plan, Trained, split
+from gnnhpc.engines.ddp import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
-from gnnhpc.engines.replicas import Replicas
 from gnnhpc.timing import StepTimer
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -21,7 +21,7 @@ class TimedStage(PipelineStage):
     """A pipeline stage whose forward and backward of each micro-batch leave a span."""
 
     timer: StepTimer
-    replicas: Replicas
+    replicas: DdpReplicas
     newest: int | None = None
     """The micro-batch that went forward last; its loss comes next."""
 
@@ -45,7 +45,7 @@ class PipeliningEngine:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
+        self.replicas = DdpReplicas(plan.stage, plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
         mesh = plan.mesh
         self.stage = TimedStage(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.engines.base import Plan, Trained
 from gnnhpc.engines.replicas import Replicas
@@ -25,32 +23,24 @@ class SequentialEngine:
         self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
-        plan, timer, module = self.plan, self.plan.timer, self.replicas.module
+        plan, timer = self.plan, self.plan.timer
         pairs = zip(plan.inputs(inputs), plan.targets(targets), strict=True)
         outputs, losses = [], []
         for m, (x, target) in enumerate(pairs):
-            last = m == plan.microbatches - 1
-            with self._sync(last):
-                with timer.span("forward", m):
-                    output = module(x, torch.tensor([m]))
-                    loss = plan.loss(output, target)
-                with timer.span("backward", m):
-                    loss.backward()
-                    timer.layer_backward(None, timer.clock.mark())
+            with timer.span("forward", m):
+                output = plan.stage(x, torch.tensor([m]))
+                loss = plan.loss(output, target)
+            with timer.span("backward", m):
+                loss.backward()
+                timer.layer_backward(None, timer.clock.mark())
             outputs.append(output.detach())
             losses.append(loss.detach())
-        self.replicas.split_backward()
+        self.replicas.average()
         return Trained(outputs, losses)
 
     @property
     def reductions(self) -> int:
         return self.replicas.reductions
-
-    def _sync(self, last: bool) -> contextlib.AbstractContextManager[None]:
-        module = self.replicas.module
-        if isinstance(module, DistributedDataParallel) and not last:
-            return module.no_sync()
-        return contextlib.nullcontext()
 
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         plan = self.plan

@@ -1,0 +1,56 @@
+"""Replicas of a stage under torch.distributed.pipelining: DDP, with its all-reduce made visible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gnnhpc.engines.base import parameters_of
+from gnnhpc.mesh import Mesh
+from gnnhpc.models.stage import Stage
+from gnnhpc.timing import StepTimer
+
+_ONE_BUCKET_MIB = 1024
+"""Large enough that a stage's gradients travel in one all-reduce."""
+
+
+class DdpReplicas:
+    """Wraps a stage in DDP where there are replicas and something to learn."""
+
+    def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
+        self.timer = timer
+        self.group = mesh.replicas
+        self.reductions = 0
+        """All-reduces since the start: one a step, or the measurement is of something else."""
+        self._ready_at: float | None = None
+        self.module: nn.Module = stage
+        self.active = mesh.replicas is not None and bool(parameters_of(stage))
+        if self.active:
+            self.module = DistributedDataParallel(
+                stage,
+                process_group=mesh.replicas,
+                device_ids=[mesh.device] if mesh.device.type == "cuda" else None,
+                forward_sync_buffers=False,
+                gradient_as_bucket_view=True,
+                bucket_cap_mb=_ONE_BUCKET_MIB,
+            )
+            # DDP checks a hook's annotations at run time; a lambda has none.
+            self.module.register_comm_hook(None, lambda _, bucket: self.reduce(bucket))
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Average one bucket of gradients over the replicas."""
+        self.reductions += 1
+        self.timer.doing = "waiting for the other replicas"
+        mark = self.timer.clock.mark()
+        self._ready_at = mark if isinstance(mark, float) else None
+        assert self.group is not None
+        return allreduce_hook(self.group, bucket)
+
+    def split_backward(self) -> None:
+        """What came after the last bucket was ready was all-reduce, not backward."""
+        self.timer.split_last_backward(self._ready_at)
+        self._ready_at = None
