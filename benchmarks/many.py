@@ -20,7 +20,7 @@ SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_siz
 # PyG's form keeps every hidden activation, so that what a schedule holds shows in memory.
 KEEPS_MUCH = {"name": "vig", "blocks": 8, "implementation": "reference"}
 # Four blocks of small layers and a readout that weighs more than all of them.
-UNEQUAL = {"name": "vig", "blocks": 4, "readout_width": 32_768}
+UNEQUAL = {"name": "vig", "blocks": 4, "readout_width": 131_072}
 EQUAL_COUNTS = (5, 4)
 
 
