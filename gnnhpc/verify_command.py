@@ -126,7 +126,8 @@ def print_verdict(experiment: Experiment, verdict: Verdict) -> None:
     console.print(table)
     console.print(
         f"loss {verdict.loss:.8g}, twin's {verdict.twin_loss:.8g}; "
-        f"worst layer {verdict.worst:.2e}, tolerance {verdict.tolerance:.0e}"
+        f"worst layer {verdict.worst:.2e}, trained parameters {verdict.worst_parameters:.2e} "
+        f"({verdict.resting} of no gradient left out), tolerance {verdict.tolerance:.0e}"
     )
     for cause in verdict.causes:
         console.print(f"  {cause}")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gnnhpc import verify
+from gnnhpc import optimizer, verify
 from gnnhpc.by_hand import build_experiment
 from gnnhpc.data.images import ImageLoader
 from gnnhpc.engines.base import IGNORED, Loss
@@ -139,6 +139,20 @@ def summed_replicas() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def gradients_left_over() -> Iterator[None]:
+    """Each step adds to the gradients of the one before; the first is right."""
+    kind: Any = optimizer._Adam
+    true = kind.zero_grad
+
+    def forgotten(adam: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        if Twin.running:
+            true(adam, set_to_none=set_to_none)
+
+    with mock.patch.object(kind, "zero_grad", forgotten):
+        yield
+
+
+@contextlib.contextmanager
 def mismatched_labels() -> Iterator[None]:
     """Raffi 3: each rank shuffles on its own."""
     true = ImageWorkload.open
@@ -215,6 +229,7 @@ DEFECTS: dict[str, tuple[dict[str, Any], Callable[[], Any]]] = {
     "summed micro-batches": (VIG, summed_microbatches),
     "summed replicas": (VIG | {"layout": "dp2"}, summed_replicas),
     "mean of masked means": (GAT, mean_of_masked_means),
+    "gradients left over": (VIG, gradients_left_over),
     "mismatched labels": (VIG, mismatched_labels),
     "unsharded replicas": (VIG | {"layout": "dp2"}, unsharded_replicas),
     "cut in the wrong place": (VIG, cut_in_the_wrong_place),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.compare import Array, Observed, Verdict, compare, differences, layer_of
+from gnnhpc.compare import Array, Observed, Verdict, compare, differences, layer_of, moving
 
 LAYERS = ["block0.grapher", "block0.ffn", "block1.grapher", "readout"]
 STAGES = {"block0.grapher": 0, "block0.ffn": 0, "block1.grapher": 1, "readout": 1}
@@ -162,3 +162,27 @@ def test_the_worst_layer_is_found(seed: int, by: float, layer: str) -> None:
     worst = max(verdict.gradients, key=lambda d: d.relative)
     assert verdict.worst == worst.relative
     assert by < 1e-6 or worst.layer == layer
+
+
+def test_parameters_that_went_another_way_are_named() -> None:
+    other = dict(TWIN.parameters) | {
+        "readout.fc1.weight": TWIN.parameters["readout.fc1.weight"] * 2
+    }
+    said = only_cause(replace(TWIN, parameters=other))
+    assert said.startswith("parameters: readout differs by ")
+
+
+def test_what_has_no_gradient_may_go_anywhere() -> None:
+    gradients = dict(TWIN.gradients) | {"readout.fc1.bias": np.full(4, 1e-9)}
+    wandered = dict(TWIN.parameters) | {"readout.fc1.bias": np.ones(4)}
+    twin = replace(TWIN, gradients=gradients)
+    verdict = verdict_of(replace(twin, parameters=wandered), twin)
+    assert verdict.passed
+    assert verdict.resting == 4
+
+
+@given(st.floats(1e-2, 1e2))
+def test_what_moves_is_told_by_its_layer_alone(scale: float) -> None:
+    masks = moving(scaled(scale, "readout"), LAYERS)
+    expected = moving(tensors(), LAYERS)
+    assert all(np.array_equal(masks[name], expected[name]) for name in expected)

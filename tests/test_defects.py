@@ -19,6 +19,7 @@ NAMED = {
     "summed micro-batches": "summed: gradients are 4 times the twin's, summed over micro-batches",
     "summed replicas": "summed: gradients are 2 times the twin's, summed over replicas",
     "mean of masked means": "masked means: the loss is the mean",
+    "gradients left over": "after the last step though the first gradient agrees; the optimizer",
     "mismatched labels": "labels: 3 mini-batches whose labels",
     "unsharded replicas": "samples were seen more than once in an epoch",
     "cut in the wrong place": "cut: ranks [1] do not hold the layers planned",
