@@ -152,9 +152,12 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
     with styled():
+        engine = figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(figure)
+            # For an engine, even a spent one, savefig draws each file twice.
+            figure.set_layout_engine(None)
         _write(figure, png, {"Software": None})
-        # One layout pass is enough for both files.
-        figure.set_layout_engine("none")
         _write(figure, pdf, {"CreationDate": None})
     return png, pdf
 
