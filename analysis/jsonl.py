@@ -80,9 +80,11 @@ def read(sources: list[Source]) -> Columns:
         origin = np.repeat(np.array(batch.sources, dtype=np.int32), batch.lines)
         _check(table, origin, sources)
         is_step = pc.equal(table["kind"], "step").combine_chunks()
-        steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
+        steps, step_origin = table, origin
+        if is_step.true_count < len(is_step):
+            steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
         pieces["steps"].append(steps_of(steps, step_origin))
-        pieces["groups"] += list(groups_of(steps, step_origin, [s.path for s in sources]))
+        pieces["groups"] += groups_of(steps, step_origin, [s.path for s in sources])
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
             pieces["spans"].append(spans_of(table.filter(is_span), origin[_mask(is_span)]))
@@ -152,10 +154,10 @@ def _split(path: Path) -> tuple[dict[str, Any] | None, bytes]:
     if body and not body.endswith(b"\n"):
         kept, _, tail = body.rpartition(b"\n")
         body = body + b"\n" if _whole(tail) else kept + b"\n" if kept else b""
-    if b'"event"' in body or b"\n\n" in body:
+    if b'"event"' in body:
         kept_lines = [line for line in body.split(b"\n") if line.strip() and not _is_event(line)]
         body = b"".join(line + b"\n" for line in kept_lines)
-    return header, body
+    return header, b"" if body.isspace() else body
 
 
 def _whole(line: bytes) -> bool:
@@ -182,6 +184,9 @@ def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
             read_lines(sources[number].path)
         where = ", ".join(str(sources[n].path) for n in batch.sources[:1])
         raise InputError(where, None, f"records that do not fit ({error})", "as written") from None
+    if table.num_rows != sum(batch.lines):
+        # Blank lines are no records.
+        batch.lines = [sum(1 for line in b.split(b"\n") if line.strip()) for b in batch.bodies]
     if table.num_rows != sum(batch.lines):
         raise InputError(sources[batch.sources[0]].path, None, "damaged lines", "one record a line")
     return table

@@ -73,15 +73,13 @@ def _fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
         yield struct.type.field(index).name, pc.struct_field(struct, [index])
 
 
-def groups_of(
-    table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]
-) -> Iterator[pd.DataFrame]:
-    """A frame a group: forward and backward seconds of the steps that have it.
+def groups_of(table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]) -> list[pd.DataFrame]:
+    """Forward and backward seconds of each group, of the steps that have it: one frame, or none.
 
     `paths` are the sources' files. Raises InputError for a group that is no pair of seconds.
     """
-    phase = _phase(table)
-    step = table["step"].to_numpy()
+    names: list[str] = []
+    places, pairs = [], []
     for name, lists in _fields(table, "groups"):
         rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         if not rows.size:
@@ -90,17 +88,25 @@ def groups_of(
         if flat.size != 2 * rows.size:
             path = paths[int(origin[rows[0]])]
             raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
-        seconds = flat.reshape(-1, 2)
-        yield pd.DataFrame(
+        names.append(name)
+        places.append(rows)
+        pairs.append(flat.reshape(-1, 2))
+    if not names:
+        return []
+    rows, seconds = np.concatenate(places), np.concatenate(pairs)
+    codes = np.repeat(np.arange(len(names), dtype=np.int16), [place.size for place in places])
+    return [
+        pd.DataFrame(
             {
                 "source": origin[rows],
-                "phase": phase[rows],
-                "step": step[rows].astype(np.int32),
-                "group": pd.Categorical.from_codes(np.zeros(rows.size, np.int8), pd.Index([name])),
-                "forward_s": seconds[:, 0].copy(),
-                "backward_s": seconds[:, 1].copy(),
+                "phase": _phase(table)[rows],
+                "step": table["step"].to_numpy()[rows].astype(np.int32),
+                "group": pd.Categorical.from_codes(codes, pd.Index(names)),
+                "forward_s": seconds[:, 0],
+                "backward_s": seconds[:, 1],
             }
         )
+    ]
 
 
 def spans_of(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:

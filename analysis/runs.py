@@ -170,7 +170,7 @@ def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
     """Training steps that a later attempt did again, from its checkpoint on."""
     never = np.iinfo(np.int64).max
     stops = np.array([never if s.stop is None else s.stop for s in sources], np.int64)
-    training = frame["phase"].to_numpy() == "train"
+    training = (frame["phase"] == "train").to_numpy()
     stop = stops[frame["source"].to_numpy()]
     beyond: NDArray[np.bool_] = training & (frame["step"].to_numpy() >= stop)
     return beyond
@@ -179,7 +179,7 @@ def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
 def _restarting(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
     """Training steps right after a resume: as cold as the first ones, and warm-up as they are."""
     warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
-    training = frame["phase"].to_numpy() == "train"
+    training = (frame["phase"] == "train").to_numpy()
     early: NDArray[np.bool_] = training & (
         frame["step"].to_numpy() < warm[frame["source"].to_numpy()]
     )

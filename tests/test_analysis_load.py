@@ -217,6 +217,16 @@ def test_nan_losses_are_read(tmp_path: Path) -> None:
     assert np.isnan(run.steps[run.steps["phase"] == "train"]["loss"].iloc[0])
 
 
+def test_blank_lines_are_no_records(tmp_path: Path) -> None:
+    root, cell = one(tmp_path, Story())
+    whole = load(root).ranks
+    path = records_of(root, cell)
+    path.write_text(path.read_text().replace("\n", "\n\n \n") + "\n")
+    assert load(root).ranks.equals(whole)
+    path.write_text(path.read_text().partition("\n")[0] + "\n\n\n")
+    assert set(load(root).ranks["rank"]) == {0}
+
+
 def records_of(root: Path, cell: str) -> Path:
     return RunPaths(root).cell(cell).attempt(1).records(1)
 
