@@ -122,8 +122,10 @@ def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: i
 def _bank_of_means(run: Values, size: int, rng: np.random.Generator) -> Values:
     """Means of `size` circular block resamples of one run."""
     length = block_length(run)
-    wrapped = np.concatenate([run, run[: length - 1]])
-    sums = np.convolve(wrapped, np.ones(length), mode="valid")
+    sums = run
+    if length > 1:
+        wrapped = np.concatenate([run, run[: length - 1]])
+        sums = np.convolve(wrapped, np.ones(length), mode="valid")
     blocks = max(1, math.ceil(run.size / length) - 1)
     starts = rng.integers(0, run.size, size=(size, blocks))
     bank: Values = sums[starts].sum(axis=1) / (blocks * length)

@@ -102,7 +102,7 @@ def make_rows(run: Run) -> list[Row]:
     if run.cells.empty:
         return []
     every = units_of(run)
-    units = dict(iter(every.groupby(["cell", "phase"], observed=True)))
+    place = {key: n for n, key in enumerate(zip(every["cell"], every["phase"], strict=True))}
     walls = kept_walls(run.steps)
     keys = list(run.settings)
     rows = []
@@ -113,13 +113,12 @@ def make_rows(run: Run) -> list[Row]:
                 for cell, valid in zip(cells["cell"], cells["valid"], strict=True)
                 if valid and (cell, phase) in walls and walls[cell, phase].size
             ]
-            part = [units[key] for key in counted]
             rows.append(
                 Row(
                     dict(zip(keys, values, strict=True)),
                     phase,
                     cells,
-                    pd.concat(part) if part else every.iloc[:0],
+                    every.iloc[[place[key] for key in counted]],
                     [walls[key] for key in counted],
                 )
             )
