@@ -39,6 +39,7 @@ def judge(
         _threads(findings),
         _noise(findings),
         _drift(findings[0].walls),
+        _cost(findings),
     ]
     if graph:
         checks.append(_edges(graph))
@@ -221,6 +222,13 @@ def _drift(walls: Sequence[float]) -> Check:
             "drift", "suspect", f"median step time changed {change:+.0%} over the run", values
         )
     return Check("drift", "ok", f"median step time changed {change:+.1%} over the run", values)
+
+
+def _cost(findings: Sequence[Findings]) -> Check:
+    """What looking took; it is outside the timed steps, so it can slow a run and not falsify it."""
+    shares = [f.looked_s / f.lasted_s if f.lasted_s > 0 else 0.0 for f in findings]
+    detail = f"the audit took {max(shares):.2%} of the time, outside every timed step"
+    return Check("cost", "ok", detail, {"share": max(shares)})
 
 
 def _edges(graph: dict[str, Any]) -> Check:

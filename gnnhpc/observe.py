@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +17,6 @@ from gnnhpc.layout import Layout
 from gnnhpc.records import StepRecord
 
 if TYPE_CHECKING:
-    import torch
-
     from gnnhpc.assemble import Parts
     from gnnhpc.environment import Environment
     from gnnhpc.mesh import Mesh
@@ -51,6 +52,10 @@ class Findings:
     cpu_share: float | None
     steal_share: float | None
     switches: int
+    looked_s: float
+    """Spent on all this, outside every timed step."""
+    lasted_s: float
+    """From the first step's first barrier to the end of the last look."""
 
 
 @dataclass
@@ -74,6 +79,17 @@ class Observations:
     _backward: float = 0.0
     _switches: int = 0
     _steps: int = 0
+    _looked: float = 0.0
+    _began: float = field(default_factory=time.perf_counter)
+    _ended: float = field(default_factory=time.perf_counter)
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Around whatever is done to observe a step and not to take it."""
+        began = time.perf_counter()
+        yield
+        self._ended = time.perf_counter()
+        self._looked += self._ended - began
 
     def saw(self, batch: Batch, grad_norm: float | None) -> None:
         """After a training step: which samples it was, and how long its gradient is."""
@@ -87,10 +103,10 @@ class Observations:
             )
             np.add.at(counts, batch.sample_ids, 1)
 
-    def compare(self, checksums: torch.Tensor, norms: torch.Tensor | None) -> None:
+    def compare(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
         """First and last stage must have loaded the same batch; replicas must hold one gradient.
 
-        Both are [world_size]; the all-reduce leaves the same bits on every replica, so the norms
+        Both are by rank; the all-reduce leaves the same bits on every replica, so the norms
         are compared for equality.
         """
         layout = self.layout
@@ -101,7 +117,7 @@ class Observations:
         if norms is not None:
             for stage in range(layout.stages):
                 ranks = layout.replica_ranks(stage)
-                self.unequal_gradients += int(len({float(norms[r]) for r in ranks}) > 1)
+                self.unequal_gradients += int(len({norms[r] for r in ranks}) > 1)
 
     def trained(self, differentiated: float, reported: float) -> None:
         """The loss whose gradient was taken must be the mean over labelled samples reported."""
@@ -143,6 +159,8 @@ class Observations:
                 None if self._steal is None or not self._wall else self._steal / self._wall
             ),
             switches=self._switches,
+            looked_s=self._looked,
+            lasted_s=self._ended - self._began,
             **known,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +27,7 @@ class Recorder:
         self.write(header)
 
     def write(self, *records: Header | StepRecord | SpanRecord | EventRecord) -> None:
-        text = "".join(json.dumps(_compact(asdict(record))) + "\n" for record in records)
+        text = "".join(json.dumps(_compact(vars(record))) + "\n" for record in records)
         data = memoryview(text.encode())
         try:
             while data:

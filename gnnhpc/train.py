@@ -109,7 +109,8 @@ class Trainer:
         timer.clock.synchronize()
         mesh.barrier()
         times = timer.stop()
-        self.observations.saw(batch, self._gradient_norm())
+        with self.observations.looking():
+            self.observations.saw(batch, self.engine.gradient_norm())
         return self._close(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
@@ -171,7 +172,8 @@ class Trainer:
             grad_norm=grad_norm,
         )
         self.recorder.write(record, *self._spans(phase, step, times))
-        self.observations.timed(record, times)
+        with self.observations.looking():
+            self.observations.timed(record, times)
         self.progress.beats += 1
         if not math.isfinite(loss):
             raise NotFiniteError(f"the {phase} loss of step {step} is {loss}")
@@ -194,7 +196,10 @@ class Trainer:
         values[-2] = float(batch.checksum)
         values[-1] = self.observations.grad_norm or 0.0
         everyone = self.mesh.gather(values)
-        self.observations.compare(everyone[:, -2], everyone[:, -1] if phase == "train" else None)
+        with self.observations.looking():
+            self.observations.compare(
+                everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
+            )
         sums = everyone[:, : 2 * len(names)].sum(0)
         metrics = {
             name: float(sums[2 * i] / sums[2 * i + 1])
@@ -208,12 +213,6 @@ class Trainer:
         if phase == "train":
             self.observations.trained(float(everyone[:, -4].sum()), metrics["loss"])
         return metrics
-
-    def _gradient_norm(self) -> float | None:
-        gradients = [p.grad for p in self.stage.parameters() if p.grad is not None]
-        if not gradients:
-            return None
-        return float(torch.nn.utils.get_total_norm(gradients))
 
     def _share_running_statistics(self) -> None:
         """Average BatchNorm's running statistics over replicas, so that all evaluate one model."""

@@ -110,7 +110,7 @@ def _observe(
             parts.timer.start()
             trained = parts.engine.train_step(batch.inputs, batch.targets)
             stage.end_minibatch()
-            _look(mesh, stage, batch, observations)
+            _look(mesh, parts, batch, observations)
             if first is None:
                 sums = _losses(parts, trained.outputs, batch) if mesh.is_last else ()
                 loss = float(sum(trained.losses)) / experiment.layout.replicas
@@ -122,13 +122,12 @@ def _observe(
     return Observed(first[0], first[1], parameters, first[2])
 
 
-def _look(mesh: Mesh, stage: torch.nn.Module, batch: Batch, observations: Observations) -> None:
-    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-    norm = float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
+def _look(mesh: Mesh, parts: Parts, batch: Batch, observations: Observations) -> None:
+    norm = parts.engine.gradient_norm()
     observations.saw(batch, norm)
     values = torch.tensor([float(batch.checksum), norm or 0.0], dtype=torch.float64)
     everyone = mesh.gather(values)
-    observations.compare(everyone[:, 0], everyone[:, 1])
+    observations.compare(everyone[:, 0].tolist(), everyone[:, 1].tolist())
 
 
 def _losses(

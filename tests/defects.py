@@ -21,9 +21,9 @@ from gnnhpc import optimizer, verify
 from gnnhpc.by_hand import build_experiment
 from gnnhpc.data.images import ImageLoader
 from gnnhpc.engines.base import IGNORED, Loss
+from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.native import Links, NativeEngine
 from gnnhpc.engines.pipelining import TimedStage
-from gnnhpc.engines.replicas import Replicas
 from gnnhpc.environment import read_environment
 from gnnhpc.errors import GnnhpcError
 from gnnhpc.models import stage as stage_module
@@ -127,14 +127,14 @@ def mean_of_masked_means() -> Iterator[None]:
 @contextlib.contextmanager
 def summed_replicas() -> Iterator[None]:
     """All-reduce without the division by the number of replicas."""
-    true = Replicas.average
+    true = Gradients.average
 
-    def sums(replicas: Replicas) -> None:
-        if replicas._flat is not None:
-            replicas._flat.mul_(2)
-        true(replicas)
+    def sums(gradients: Gradients) -> None:
+        if gradients.flat is not None and not Twin.running:
+            gradients.flat.mul_(2)
+        true(gradients)
 
-    with mock.patch.object(Replicas, "average", sums):
+    with mock.patch.object(Gradients, "average", sums):
         yield
 
 

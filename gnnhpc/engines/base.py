@@ -97,6 +97,10 @@ class Engine(Protocol):
         """All-reduces of gradients since the start."""
         ...
 
+    def gradient_norm(self) -> float | None:
+        """Of this stage's gradients after a step; none where it has nothing to learn."""
+        ...
+
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         """Forward and backward; gradients are complete and averaged over replicas after it."""
         ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.engines.base import Plan, Trained, parameters_of
-from gnnhpc.engines.replicas import Replicas
+from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.transfer import Inbox, Outbox
 from gnnhpc.schedule import in_flight, stage_order
 
@@ -85,11 +85,14 @@ class NativeEngine:
         self.order = stage_order(
             plan.schedule, plan.mesh.stage, plan.mesh.layout.stages, plan.microbatches
         )
-        self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
+        self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
     @property
     def reductions(self) -> int:
-        return self.replicas.reductions
+        return self.gradients.reductions
+
+    def gradient_norm(self) -> float | None:
+        return self.gradients.norm()
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer, links = self.plan, self.plan.timer, self.training
@@ -115,7 +118,7 @@ class NativeEngine:
                 self._backward(m, *held.pop(m))
         with timer.span("wait"):
             links.flush()
-        self.replicas.average()
+        self.gradients.average()
         return Trained(outputs, losses)
 
     def _input(self, xs: list[Tensor], m: int) -> Tensor:

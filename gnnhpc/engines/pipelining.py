@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from gnnhpc.engines.base import Plan, Trained, split
+from gnnhpc.engines.base import Plan, Trained, parameters_of, split
 from gnnhpc.engines.ddp import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.timing import StepTimer
@@ -69,6 +69,10 @@ class PipeliningEngine:
     @property
     def reductions(self) -> int:
         return self.replicas.reductions
+
+    def gradient_norm(self) -> float | None:
+        gradients = [p.grad for p in parameters_of(self.plan.stage) if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
 
     def _example_input(self) -> Tensor:
         plan = self.plan

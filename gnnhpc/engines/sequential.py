@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.engines.base import Plan, Trained
-from gnnhpc.engines.replicas import Replicas
+from gnnhpc.engines.gradients import Gradients
 
 
 class SequentialEngine:
@@ -20,7 +20,7 @@ class SequentialEngine:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.replicas = Replicas(plan.stage, plan.mesh, plan.timer)
+        self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer = self.plan, self.plan.timer
@@ -35,12 +35,15 @@ class SequentialEngine:
                 timer.layer_backward(None, timer.clock.mark())
             outputs.append(output.detach())
             losses.append(loss.detach())
-        self.replicas.average()
+        self.gradients.average()
         return Trained(outputs, losses)
 
     @property
     def reductions(self) -> int:
-        return self.replicas.reductions
+        return self.gradients.reductions
+
+    def gradient_norm(self) -> float | None:
+        return self.gradients.norm()
 
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         plan = self.plan

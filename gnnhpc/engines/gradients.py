@@ -1,4 +1,4 @@
-"""Replicas of one stage: gradients in one flat buffer, averaged by one all-reduce a step.
+"""One stage's gradients in one flat buffer: averaged over replicas by one all-reduce a step.
 
 DistributedDataParallel would do the same in one bucket, at the price of loading torch's compiler
 at every start.
@@ -16,34 +16,33 @@ from gnnhpc.models.stage import Stage
 from gnnhpc.timing import StepTimer
 
 
-class Replicas:
-    """Does nothing where there are no replicas or nothing to learn."""
+class Gradients:
+    """Each parameter's gradient is a view; a stage with nothing to learn has none."""
 
     def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
         self.mesh = mesh
         self.timer = timer
         self.reductions = 0
         """All-reduces since the start: one a step, or the measurement is of something else."""
-        self._flat: Tensor | None = None
-        if mesh.replicas is not None and parameters_of(stage):
-            self._flat = self._flatten(stage)
-
-    def _flatten(self, stage: Stage) -> Tensor:
         parameters = parameters_of(stage)
-        flat = torch.zeros(
-            sum(p.numel() for p in parameters),
-            dtype=parameters[0].dtype,
-            device=self.mesh.device,
-        )
-        for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        self.flat: Tensor | None = self._flatten(parameters) if parameters else None
+
+    def _flatten(self, parameters: list[torch.nn.Parameter]) -> Tensor:
+        sizes = [p.numel() for p in parameters]
+        flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=self.mesh.device)
+        for p, part in zip(parameters, flat.split(sizes), strict=True):
             p.grad = part.view_as(p)
         return flat
 
     def average(self) -> None:
         """Once after a step's last backward: every replica then holds the mean of all."""
-        if self._flat is None:
+        if self.flat is None or self.mesh.replicas is None:
             return
         with self.timer.span("allreduce"):
-            self._flat.div_(self.mesh.layout.replicas)
-            dist.all_reduce(self._flat, group=self.mesh.replicas)
+            self.flat.div_(self.mesh.layout.replicas)
+            dist.all_reduce(self.flat, group=self.mesh.replicas)
         self.reductions += 1
+
+    def norm(self) -> float | None:
+        """The length of the whole gradient; none where there is none."""
+        return None if self.flat is None else float(self.flat.norm())
