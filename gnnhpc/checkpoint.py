@@ -20,7 +20,7 @@ from gnnhpc.errors import GnnhpcError
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.stage import Stage
 from gnnhpc.paths import AttemptPaths, write_atomically
-from gnnhpc.resume import CHECKPOINT_VERSION
+from gnnhpc.resume import CHECKPOINT_VERSION, FACTS, digests
 
 KEPT = 2
 """Checkpoints an attempt keeps: the newest, and the one before in case the newest is lost."""
@@ -62,8 +62,9 @@ def save(
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": tested,
+                "files": digests(temporary),
             }
-            write_atomically(temporary / "facts.json", json.dumps(facts) + "\n")
+            write_atomically(temporary / FACTS, json.dumps(facts) + "\n")
             temporary.rename(final)
             _forget_old(attempt)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from gnnhpc.errors import InputError
 from gnnhpc.paths import AttemptPaths, CellPaths
 from gnnhpc.records import Result
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
+FACTS = "facts.json"
 FRESH = "GNNHPC_FRESH"
 """Set to start over although there is a checkpoint."""
 
@@ -55,7 +57,10 @@ def _finished(attempt: AttemptPaths) -> bool:
 
 
 def newest(attempt: AttemptPaths) -> Origin | None:
-    """The last whole checkpoint of an attempt; half-written ones have another name."""
+    """The last whole checkpoint of an attempt; half-written ones have another name.
+
+    One whose files are not what was written, as a dying disk leaves them, is passed over.
+    """
     for path in sorted(attempt.checkpoints.glob("step-*"), reverse=True):
         try:
             return describe(path, attempt.number)
@@ -67,9 +72,23 @@ def newest(attempt: AttemptPaths) -> Origin | None:
 def describe(path: Path, attempt: int) -> Origin:
     """Raises InputError for what is no checkpoint, or one of another version."""
     try:
-        facts: dict[str, Any] = json.loads((path / "facts.json").read_text(encoding="utf-8"))
+        facts: dict[str, Any] = json.loads((path / FACTS).read_text(encoding="utf-8"))
         if facts["version"] != CHECKPOINT_VERSION:
             raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
+        found = digests(path)
+        changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
+        if changed:
+            raise InputError(path, changed[0], "missing or damaged", "the file that was written")
         return Origin(attempt, path, int(facts["step"]), int(facts["tested"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(path, None, f"no whole checkpoint ({error})", "a step-* folder") from None
+
+
+def digests(checkpoint: Path) -> dict[str, str]:
+    """SHA-256 of the files that hold a checkpoint's tensors."""
+    found = {}
+    for path in sorted(checkpoint.iterdir()):
+        if path.name != FACTS:
+            with path.open("rb") as stream:
+                found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found

@@ -132,6 +132,17 @@ class StepTimer:
         self.work += 1
         self.doing = "waiting for the other ranks"
 
+    @contextlib.contextmanager
+    def storage(self, doing: str) -> Iterator[None]:
+        """Reading or writing files: slow storage is not a hang; `doing` begins with either word."""
+        before, self.doing = self.doing, doing
+        self.work += 1
+        try:
+            yield
+        finally:
+            self.doing = before
+            self.work += 1
+
     def split_last_backward(self, at: float | None) -> None:
         """End the last backward at `at` and call what followed all-reduce: DDP hides it there."""
         if at is None or not self._open or self._open[-1].name != "backward":

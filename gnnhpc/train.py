@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -81,7 +81,7 @@ class Trainer:
         every = self.experiment.test_every or total
         self.stage.train()
         with self.workload.open("train", start, total) as batches:
-            for step, batch in zip(range(start, total), batches, strict=True):
+            for step, batch in zip(range(start, total), self._read(batches), strict=True):
                 stop = self._train_step(step, batch)
                 done = step + 1
                 if done % every == 0 or done == total:
@@ -89,6 +89,15 @@ class Trainer:
                 if stop and done < total:
                     raise Stopped(done)
                 self.after_step(done)
+
+    def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; whoever watches is told that files are being waited for."""
+        while True:
+            with self.timer.storage("reading data"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
@@ -119,7 +128,7 @@ class Trainer:
         self.stage.eval()
         self._share_running_statistics()
         with self.workload.open("test", 0, self.experiment.test_steps) as batches:
-            for batch in batches:
+            for batch in self._read(batches):
                 step = self.tested
                 self.progress.phase, self.progress.step = "test", step
                 self.mesh.barrier()

@@ -30,6 +30,10 @@ _BUSY_CPU_S = 0.05
 _FROZEN_LOOKS = 5
 _WAITING = ("wait", "allreduce")
 """How the words for what a rank does begin while it waits for others."""
+_STORAGE = ("reading", "writing")
+"""And while it waits for files, which a busy file system may take minutes over."""
+_STORAGE_PATIENCE = 30
+"""Times as long as for anything else."""
 
 
 class Store(Protocol):
@@ -148,7 +152,15 @@ class Watchdog:
             self._stale[rank] = 0 if heard else self._stale[rank] + 1
         moved = any(now[rank]["work"] != before.get(rank, {}).get("work") for rank in now)
         self._quiet = 0 if moved or not now else self._quiet + 1
-        return self._blame(now) if self._quiet > self._patience else None
+        return self._blame(now) if self._quiet > self._patience_with(now) else None
+
+    def _patience_with(self, now: dict[int, dict[str, Any]]) -> int:
+        """A stopped process is not reading or writing, whatever its last words were."""
+        storage = any(
+            state["doing"].startswith(_STORAGE) and self._stale[rank] < _FROZEN_LOOKS
+            for rank, state in now.items()
+        )
+        return self._patience * (_STORAGE_PATIENCE if storage else 1)
 
     def _blame(self, now: dict[int, dict[str, Any]]) -> tuple[int, str]:
         """A rank that no longer looks is the cause; else one that waits for nobody; else the last.

@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from gnnhpc.signals import Signals, listening
 if TYPE_CHECKING:
     from gnnhpc.assemble import Parts
     from gnnhpc.mesh import Mesh
+    from gnnhpc.observe import Findings
     from gnnhpc.recorder import Recorder
     from gnnhpc.train import Trainer
 
@@ -200,7 +201,8 @@ class Worker:
         if self.origin is not None:
             from gnnhpc.checkpoint import load
 
-            load(self.origin.path, mesh, parts.stage, trainer.optimizer)
+            with parts.timer.storage("reading a checkpoint"):
+                load(self.origin.path, mesh, parts.stage, trainer.optimizer)
             trainer.tested = self.origin.tested
             recorder.write(EventRecord("resumed", 0.0, self.origin.describe()))
         return trainer
@@ -210,26 +212,34 @@ class Worker:
 
         assert self.outcome.attempt is not None
         began = time.perf_counter()
-        save(
-            self.outcome.attempt,
-            mesh,
-            parts.stage,
-            trainer.optimizer,
-            cell=self.cell.id,
-            step=step,
-            tested=trainer.tested,
-        )
+        with parts.timer.storage("writing a checkpoint"):
+            save(
+                self.outcome.attempt,
+                mesh,
+                parts.stage,
+                trainer.optimizer,
+                cell=self.cell.id,
+                step=step,
+                tested=trainer.tested,
+            )
         seconds = time.perf_counter() - began
         trainer.recorder.write(EventRecord("checkpoint", seconds, {"step": step}))
 
     def _conclude_done(self, mesh: Mesh, parts: Parts, trainer: Trainer) -> None:
         """Gather every rank's findings; rank 0 judges them and writes the result."""
-        from gnnhpc.audit import judge
         from gnnhpc.observe import gather_findings
 
         findings = gather_findings(mesh, parts, trainer.observations, self.environment)
-        if mesh.rank != 0:
-            return
+        with parts.timer.storage("writing the result"):
+            if mesh.rank == 0:
+                self._judge(mesh, parts, trainer, findings)
+            mesh.barrier()
+
+    def _judge(
+        self, mesh: Mesh, parts: Parts, trainer: Trainer, findings: Sequence[Findings]
+    ) -> None:
+        from gnnhpc.audit import judge
+
         graph = parts.workload.graph_facts()
         firsts = [f for f in findings if mesh.layout.stage_of(f.rank) == 0]
         result = replace(

@@ -22,7 +22,7 @@ from gnnhpc.layout import Layout
 from gnnhpc.mesh import Mesh
 from gnnhpc.models.stage import Stage
 from gnnhpc.paths import AttemptPaths, CellPaths
-from gnnhpc.resume import CHECKPOINT_VERSION, FRESH, find_origin
+from gnnhpc.resume import CHECKPOINT_VERSION, FRESH, digests, find_origin
 from gnnhpc.spec import Experiment
 from tests.cells import Ran, gat, manifest_of, run, vig
 from tests.test_records import RESULT
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:Us
 STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "checkpoint_every": 29}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
-    "gat": gat(layout="dp2-pp2", microbatches=2, engine="native", **STEPS),
+    "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
 }
 
 
@@ -178,7 +178,9 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
     for step in steps:
         folder = claimed.checkpoints / f"step-{step:08d}"
         folder.mkdir(parents=True)
+        (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
         facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
+        facts["files"] = digests(folder)
         (folder / "facts.json").write_text(json.dumps(facts))
     if status is not None:
         replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
@@ -226,6 +228,19 @@ def test_a_damaged_checkpoint_is_no_checkpoint(cell: CellPaths, damage: str) -> 
     left = attempt(cell, 10, 20)
     (left.checkpoints / ".step-00000030.partial").mkdir()
     (left.checkpoints / "step-00000020" / "facts.json").write_text(damage)
+    assert origin(cell) == (1, 10, 1)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(range(99)), bytes(100), None])
+def test_a_checkpoint_whose_tensors_are_not_as_written_is_passed_over(
+    cell: CellPaths, damage: bytes | None
+) -> None:
+    left = attempt(cell, 10, 20)
+    tensors = left.checkpoints / "step-00000020" / "__0_0.distcp"
+    if damage is None:
+        tensors.unlink()
+    else:
+        tensors.write_bytes(damage)
     assert origin(cell) == (1, 10, 1)
 
 

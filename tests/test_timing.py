@@ -140,6 +140,9 @@ def test_what_a_watchdog_sees(timer: StepTimer) -> None:
     assert (timer.doing, timer.work) == ("waiting for the other ranks", before + 2)
     with timer.span("optimizer"):
         assert timer.doing == "optimizer"
+        with timer.storage("reading data"):
+            assert timer.doing == "reading data"
+        assert timer.doing == "optimizer"
 
 
 def test_on_a_real_clock_spans_lie_inside_the_step_one_after_another() -> None:

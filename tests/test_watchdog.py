@@ -51,7 +51,8 @@ class Scene:
             self.mesh.barrier()
 
     def stop_until_told(self, *ranks: int) -> None:
-        """Stop this whole process, and let a small one start it again."""
+        """Stop this whole process once its words are known; a small one starts it again."""
+        time.sleep(3 * watchdog._EVERY_S)
         waits = " && ".join(f"[ -e told-{rank} ]" for rank in ranks)
         script = f"until {waits}; do sleep 0.1; done; kill -CONT {os.getpid()}"
         subprocess.Popen(["sh", "-c", script], cwd=self.folder)
@@ -66,6 +67,21 @@ def long_computation(scene: Scene) -> None:
             values = torch.ones(200, 200)
             while time.monotonic() < end:
                 values = values @ values / 200
+    scene.meet()
+
+
+def slow_storage(scene: Scene) -> None:
+    """Rank 2 waits for its disk for twice the patience."""
+    if scene.mesh.rank == 2:
+        with scene.timer.storage("writing a checkpoint"):
+            time.sleep(2 * PATIENCE_S)
+    scene.meet()
+
+
+def stopped_while_writing(scene: Scene) -> None:
+    if scene.mesh.rank == 1:
+        with scene.timer.storage("writing a checkpoint"):
+            scene.stop_until_told(0, 2)
     scene.meet()
 
 
@@ -113,6 +129,8 @@ def suspended_together(scene: Scene) -> None:
 
 SCENES: list[Callable[[Scene], None]] = [
     long_computation,
+    slow_storage,
+    stopped_while_writing,
     sleeping_in_forward,
     absent_from_all_reduce,
     stopped,
@@ -148,7 +166,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Verdicts]]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("scene", ["long_computation", "suspended_together"])
+@pytest.mark.parametrize("scene", ["long_computation", "slow_storage", "suspended_together"])
 def test_no_verdict_while_something_is_computed_or_all_are_suspended(
     told: list[dict[str, Verdicts]], scene: str
 ) -> None:
@@ -161,6 +179,7 @@ def test_no_verdict_while_something_is_computed_or_all_are_suspended(
     [
         ("sleeping_in_forward", 2, [0, 1, 2], "hung: no rank did", "in forward of micro-batch 3"),
         ("absent_from_all_reduce", 1, [0, 1, 2], "hung: no rank", "in backward of micro-batch 0"),
+        ("stopped_while_writing", 1, [0, 2], "frozen for", "in writing a checkpoint"),
         ("stopped", 1, [0, 2], "frozen for", "in backward of micro-batch 0"),
         ("stopped_with_the_store", 0, [1, 2], "frozen: its store has not answered for", " s"),
     ],
