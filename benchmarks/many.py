@@ -73,9 +73,10 @@ def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
         for name, goal in ((what, 0.98), (at_once, None), (added, None)):
             yield not_measured(name, goal, f"{cpus} CPU, 2 ranks")
         return
-    batches = _batches(quick, 20, 12)
+    # Short turns: what the machine does besides changes by the minute.
+    batches = {"batch_size": 20 if quick else 40, "train_steps": WARMUP + (3 if quick else 10)}
     alone, company, replicas = [], [], []
-    for _ in range(1 if quick else 3):
+    for _ in range(1 if quick else 6):
         alone.append(launcher.run("seq", 1, **batches).step_s)
         replicas.append(launcher.run("dp2", 1, **batches).step_s)
         pair = [launcher.start("seq", 1, **batches, seed=seed) for seed in (0, 1)]

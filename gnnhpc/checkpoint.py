@@ -8,8 +8,11 @@ generator. A checkpoint is made under a temporary name and renamed once every ra
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -49,12 +52,13 @@ def save(
     if final.exists():
         return final
     try:
-        dcp.save(
-            _state(mesh, stage, optimizer),
-            checkpoint_id=temporary,
-            process_group=mesh.control,
-            no_dist=mesh.control is None,
-        )
+        with _alone_on_purpose():
+            dcp.save(
+                _state(mesh, stage, optimizer),
+                checkpoint_id=temporary,
+                process_group=mesh.control,
+                no_dist=mesh.control is None,
+            )
         if mesh.rank == 0:
             facts = {
                 "version": CHECKPOINT_VERSION,
@@ -100,14 +104,23 @@ def load(
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
-    dcp.load(
-        state,
-        checkpoint_id=path,
-        process_group=mesh.control,
-        no_dist=mesh.control is None,
-    )
+    with _alone_on_purpose():
+        dcp.load(
+            state,
+            checkpoint_id=path,
+            process_group=mesh.control,
+            no_dist=mesh.control is None,
+        )
     if generator in state:
         torch.set_rng_state(state[generator])
+
+
+@contextlib.contextmanager
+def _alone_on_purpose() -> Iterator[None]:
+    """A process alone says so by `no_dist`; torch warns of it all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def _state(
