@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import chunking, gantt, learning, scaling
 from analysis.document import Picture
 from analysis.panels import MAX_PANELS
+from analysis.parallel import side_by_side
 from analysis.studies import Study, studies
-from analysis.style import COLUMN_IN, save
+from analysis.style import COLUMN_IN, load_backends, save
 from analysis.timeline import cells_with_spans, measure
 
 if TYPE_CHECKING:
@@ -131,6 +133,10 @@ KINDS = (
 )
 
 
+LeftOut = tuple[str, str]
+"""A figure that there is none of, and the reason."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     kind: str
@@ -143,7 +149,7 @@ class Figures:
     """What was drawn, and what was left out and why (figure, reason)."""
 
     drawn: tuple[Drawn, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = field(default=())
+    left_out: tuple[LeftOut, ...] = field(default=())
 
     def of(self, *kinds: str) -> list[Picture]:
         """The pictures of these kinds, kind by kind."""
@@ -154,33 +160,48 @@ def make_figures(
     run: Run, summary: pd.DataFrame, folder: Path, published: Published | None = None
 ) -> Figures:
     """Draw every figure that the run has data for into `folder`, as PNG and PDF."""
-    drawn: list[Drawn] = []
-    left_out: list[tuple[str, str]] = []
     found = studies(run, summary)
-    for study in found[:MAX_STUDIES]:
-        for kind in KINDS:
-            if kind.graphs_only and not study.graphs:
-                continue
-            points = kind.published(published or Published(), study)
-            figure = kind.draw(study, points)
-            if isinstance(figure, str):
-                left_out.append((f"{study.title}: {kind.title}", figure))
-                continue
-            caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
-            name = f"{kind.name}-{study.slug}"
-            picture = _keep(figure, folder, name, study.title, kind.title, caption)
-            drawn.append(Drawn(kind.name, study.slug, picture))
-    left_out += [
-        (f"{study.title}: {len(panels) - MAX_PANELS} of {len(panels)} variants", "no room for them")
-        for study in found
-        if len(panels := list(study.panels(study.summary))) > MAX_PANELS
+    given = published or Published()
+    jobs: list[Callable[[], Drawn | LeftOut]] = [
+        partial(_of_study, study, kind, kind.published(given, study), folder)
+        for study in found[:MAX_STUDIES]
+        for kind in KINDS
+        if study.graphs or not kind.graphs_only
     ]
-    left_out += [
-        (study.title, f"only the first {MAX_STUDIES} pairs of model and data are drawn")
-        for study in found[MAX_STUDIES:]
-    ]
-    timelines = list(_timelines(run, folder, left_out))
-    return Figures((*drawn, *timelines), tuple(left_out))
+    cells, not_shown = _timeline_cells(run)
+    jobs += [partial(_timeline, run, cell, folder) for cell in cells]
+    load_backends()
+    made = side_by_side(jobs)
+    return Figures(
+        tuple(one for one in made if isinstance(one, Drawn)),
+        (
+            *(one for one in made if not isinstance(one, Drawn)),
+            *_without_room(found),
+            *not_shown,
+        ),
+    )
+
+
+def _of_study(
+    study: Study, kind: Kind, points: pd.DataFrame | None, folder: Path
+) -> Drawn | LeftOut:
+    figure = kind.draw(study, points)
+    if isinstance(figure, str):
+        return f"{study.title}: {kind.title}", figure
+    caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
+    name = f"{kind.name}-{study.slug}"
+    picture = _keep(figure, folder, name, study.title, kind.title, caption)
+    return Drawn(kind.name, study.slug, picture)
+
+
+def _without_room(found: Sequence[Study]) -> Iterator[LeftOut]:
+    for study in found:
+        panels = list(study.panels(study.summary))
+        if len(panels) > MAX_PANELS:
+            left = f"{len(panels) - MAX_PANELS} of {len(panels)} variants"
+            yield f"{study.title}: {left}", "no room for them"
+    for study in found[MAX_STUDIES:]:
+        yield study.title, f"only the first {MAX_STUDIES} pairs of model and data are drawn"
 
 
 def _keep(figure: Figure, folder: Path, name: str, where: str, title: str, caption: str) -> Picture:
@@ -189,14 +210,14 @@ def _keep(figure: Figure, folder: Path, name: str, where: str, title: str, capti
     return Picture(f"{where}. {caption}", f"{where}: {title}", png, pdf, wide=wide)
 
 
-def _timelines(run: Run, folder: Path, left_out: list[tuple[str, str]]) -> Iterable[Drawn]:
-    """A timeline of the first valid cell with spans of each layout and micro-batches."""
+def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
+    """The first valid cell with spans of each layout and micro-batches; and what is left out."""
     cells = run.cells[
         run.cells["cell"].isin(cells_with_spans(run)) & run.cells["valid"].astype(bool)
     ]
     if cells.empty:
-        left_out.append(("timeline", "no valid cell wrote spans; set `spans: true` in the sweep"))
-        return
+        return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
+    left_out: list[LeftOut] = []
     chosen = cells.drop_duplicates(["model", "data", "layout", "microbatches"])
     if len(chosen) > MAX_TIMELINES:
         # The most micro-batches show most; one a layout before a second of any.
@@ -209,15 +230,16 @@ def _timelines(run: Run, folder: Path, left_out: list[tuple[str, str]]) -> Itera
                 f"at most {MAX_TIMELINES} are drawn; `python -m analysis trace` exports any",
             )
         )
-    for cell in chosen["cell"].iloc[:MAX_TIMELINES]:
-        timeline = measure(run, str(cell))
-        schedule = gantt.schedule_title(timeline.schedule)
-        caption = (
-            f"{timeline.layout}, {timeline.microbatches} micro-batches, {schedule}: training step "
-            f"{timeline.step}, the one nearest the median, above the same schedule with the "
-            "measured forward and backward seconds and nothing else."
-        )
-        picture = _keep(
-            gantt.draw(timeline), folder, f"timeline-{cell}", str(cell), "timeline", caption
-        )
-        yield Drawn("timeline", str(cell), picture)
+    return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
+
+
+def _timeline(run: Run, cell: str, folder: Path) -> Drawn:
+    timeline = measure(run, cell)
+    schedule = gantt.schedule_title(timeline.schedule)
+    caption = (
+        f"{timeline.layout}, {timeline.microbatches} micro-batches, {schedule}: training step "
+        f"{timeline.step}, the one nearest the median, above the same schedule with the "
+        "measured forward and backward seconds and nothing else."
+    )
+    picture = _keep(gantt.draw(timeline), folder, f"timeline-{cell}", cell, "timeline", caption)
+    return Drawn("timeline", cell, picture)

@@ -8,6 +8,7 @@ matplotlib is imported when a figure is made, not before.
 from __future__ import annotations
 
 import colorsys
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,6 +148,12 @@ def new_figure(width_in: float, height_in: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
+
+
+def load_backends() -> None:
+    """Import what `save` draws with, as before a fork: once instead of in each process."""
+    for name in ("agg", "pdf"):
+        importlib.import_module(f"matplotlib.backends.backend_{name}")
 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
