@@ -138,7 +138,8 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             return int(app(arguments, prog_name="python -m analysis", standalone_mode=False) or 0)
         except typer.TyperException as error:
-            words = error.format_message()
+            # Where the help has been shown, there are no words.
+            words = error.format_message().rstrip(".") or "no command"
             raise InputError("command line", None, words, "what --help says") from None
         except typer.Abort:
             return EXIT_FAILED

@@ -211,3 +211,10 @@ def test_the_module_is_a_command() -> None:
 def test_plain_columns_are_aligned() -> None:
     lines = plain(["name", "n"], [["a", "1"], ["long one", "100"]], [False, True])
     assert lines == ["name        n", "a           1", "long one  100"]
+
+
+def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert "import-csv" in said.out
+    assert said.err == "error: command line: found no command; allowed: what --help says\n"
