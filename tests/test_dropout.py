@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from gnnhpc.data.chunks import ChunkMode, build_chunks
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import Dropout, SparseRows, drop, layer_mask, number_entries
+from gnnhpc.models.dropout import Dropout, drop
+from gnnhpc.models.mask import layer_mask, number_entries
+from gnnhpc.models.sparse_rows import SparseRows
 from tests.graphs import make_graph
 
 ENTRIES = torch.arange(200_000)

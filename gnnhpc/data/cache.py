@@ -9,6 +9,7 @@ import logging
 import secrets
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,11 +25,16 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 CACHE_VERSION = 1
 _CONTENTS = "arrays.json"
+_WORK = "work"
 _LARGE = 1 << 24
 
 
-def load_or_build(config: CitationGraph, root: Path, raw: list[Path]) -> Arrays:
-    """The arrays of a graph, from the cache or, once, through PyG.
+Build = Callable[[CitationGraph, list[Path], Path], Arrays]
+"""Makes a graph's arrays from its raw files, working in a new folder."""
+
+
+def load_or_build(config: CitationGraph, raw: list[Path], build: Build) -> Arrays:
+    """The arrays of a graph, from the cache or, once, from `build`.
 
     One process builds while others wait. Without a place to keep it the graph is built anew and
     held in memory. Raises InputError for damaged raw files.
@@ -43,12 +49,12 @@ def load_or_build(config: CitationGraph, root: Path, raw: list[Path]) -> Arrays:
     try:
         with publishing(target) as temporary:
             if temporary is not None:
-                _build(config, raw, temporary)
+                _keep(build(config, raw, temporary / _WORK), temporary)
         return _read(target)
     except OSError as error:
         log.warning("%s cannot be kept (%s)", target, error)
     with tempfile.TemporaryDirectory(prefix="gnnhpc-") as name:
-        _build(config, raw, Path(name))
+        _keep(build(config, raw, Path(name) / _WORK), Path(name))
         return _read(Path(name), mapped=False)
 
 
@@ -67,11 +73,8 @@ def _key(config: CitationGraph, raw: list[Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _build(config: CitationGraph, raw: list[Path], folder: Path) -> None:
-    from gnnhpc.data.published import read_published
-
-    arrays = read_published(config, raw, folder / "pyg")
-    shutil.rmtree(folder / "pyg")
+def _keep(arrays: Arrays, folder: Path) -> None:
+    shutil.rmtree(folder / _WORK, ignore_errors=True)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array, allow_pickle=False)
     (folder / _CONTENTS).write_text(json.dumps(sorted(arrays)))

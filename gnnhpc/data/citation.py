@@ -68,7 +68,7 @@ def load_graph(
         features = sparse_rows(words.indptr, words.columns, words.values, words.shape)
         return _graph(config.name, features, made.labels, made.edges, masks, classes)
     folder = existing_root(config, root)
-    arrays = load_or_build(config, folder, check_raw(config, folder))
+    arrays = load_or_build(config, check_raw(config, folder), _read_published)
     labels = arrays["labels"]
     rng = np.random.default_rng([seed, len(labels)])
     if config.name in _NO_SPLIT:
@@ -77,6 +77,12 @@ def load_graph(
         masks = (arrays["train"], arrays["val"], arrays["test"])
     features = _features(config, arrays, len(labels), rng)
     return _graph(config.name, features, labels, arrays["edges"], masks, classes)
+
+
+def _read_published(config: CitationGraph, raw: list[Path], work: Path) -> Arrays:
+    from gnnhpc.data.published import read_published
+
+    return read_published(config, raw, work)
 
 
 def _features(

@@ -21,7 +21,9 @@ from torch.nn import functional
 from gnnhpc.data.chunks import Block
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import Mask, SparseRows, active_mask, graph_of, number_entries
+from gnnhpc.models.dropout import graph_of
+from gnnhpc.models.mask import Mask, active_mask, number_entries
+from gnnhpc.models.sparse_rows import SparseRows
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""

@@ -7,7 +7,9 @@ from torch import Tensor
 from torch_geometric.nn import GATConv
 
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import SparseRows, active_mask, graph_of, number_entries
+from gnnhpc.models.dropout import graph_of
+from gnnhpc.models.mask import active_mask, number_entries
+from gnnhpc.models.sparse_rows import SparseRows
 
 
 class ReferenceAttention(GATConv):  # type: ignore[misc]

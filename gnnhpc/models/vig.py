@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
+from gnnhpc.models.batchnorm import BatchNormMode
 from gnnhpc.models.context import Context
 from gnnhpc.models.outline import LayerOutline
+from gnnhpc.models.vig_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
 from gnnhpc.spec import VigConfig
-
-if TYPE_CHECKING:
-    from torch_geometric.nn import GraphConv
-
-CHANNELS = 3
-"""Of a pixel, and so of every activation between layers."""
-
-Grid = tuple[int, int]
 
 
 @functools.lru_cache(maxsize=8)
@@ -52,43 +44,6 @@ def grid_edges(grid: Grid, images: int, device: torch.device) -> Tensor:
     one = one[:, torch.argsort(one[1] * len(node) + one[0])]
     offsets = torch.arange(images, device=device) * len(node)
     return (one[:, None, :] + offsets[None, :, None]).reshape(2, -1)
-
-
-class Neighbourhood(nn.Module):
-    """The parameters of a GraphConv under PyG's names, for those who do without PyG."""
-
-    def __init__(self, width: int, *, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.lin_rel = nn.Linear(width, width, dtype=dtype)
-        self.lin_root = nn.Linear(width, width, bias=False, dtype=dtype)
-
-
-class GrapherParameters(nn.Module):
-    """What both implementations of the Grapher hold; 3 -> width -> width -> 3."""
-
-    conv: Neighbourhood | GraphConv
-
-    def __init__(
-        self, grid: Grid, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype
-    ) -> None:
-        super().__init__()
-        self.grid = grid
-        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
-        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
-        self.conv = Neighbourhood(width, dtype=dtype)
-        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
-        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
-
-
-class FfnParameters(nn.Module):
-    """What both implementations of the FFN hold; 3 -> width -> 3."""
-
-    def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
-        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
-        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
-        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
 
 class Grapher(GrapherParameters):

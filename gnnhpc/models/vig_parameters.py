@@ -1,0 +1,55 @@
+"""What ViG's layers hold, under the same names in both implementations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
+
+if TYPE_CHECKING:
+    from torch_geometric.nn import GraphConv
+
+CHANNELS = 3
+"""Of a pixel, and so of every activation between layers."""
+
+Grid = tuple[int, int]
+
+
+class Neighbourhood(nn.Module):
+    """The parameters of a GraphConv under PyG's names, for those who do without PyG."""
+
+    def __init__(self, width: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lin_rel = nn.Linear(width, width, dtype=dtype)
+        self.lin_root = nn.Linear(width, width, bias=False, dtype=dtype)
+
+
+class GrapherParameters(nn.Module):
+    """What both implementations of the Grapher hold; 3 -> width -> width -> 3."""
+
+    conv: Neighbourhood | GraphConv
+
+    def __init__(
+        self, grid: Grid, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
+        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
+        self.conv = Neighbourhood(width, dtype=dtype)
+        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
+        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
+
+
+class FfnParameters(nn.Module):
+    """What both implementations of the FFN hold; 3 -> width -> 3."""
+
+    def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
+        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
+        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
+        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
