@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
+from gnnhpc.allocator import give_large_blocks_their_own_pages
 from gnnhpc.models.outline import outline
 from gnnhpc.models.stage import build_stage
 from gnnhpc.spec import Experiment, Implementation, SyntheticCifar10, VigConfig
@@ -64,7 +65,8 @@ def in_turns(
 
 
 def alone(images: int, rounds: int, threads: int, device: str = "cpu") -> dict[str, list[float]]:
-    """Seconds a step of the fused layers, and the most MiB this process held."""
+    """Seconds a step of the fused layers, and the most MiB this process held, as a worker's."""
+    give_large_blocks_their_own_pages()
     torch.set_num_threads(threads)
     place = torch.device(device)
     seconds = take_turns({"fused": step("fused", images, place)}, rounds)["fused"]

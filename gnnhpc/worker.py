@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gnnhpc.allocator import give_large_blocks_their_own_pages
 from gnnhpc.attempt import conclude, utc_now
 from gnnhpc.environment import Environment, check_world_size, read_environment
 from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
@@ -68,6 +69,7 @@ class Worker:
     def run(self) -> int:
         """Errors of this cell are told in one line and left in the attempt, never raised."""
         check_world_size(self.environment, self.cell.experiment.layout)
+        give_large_blocks_their_own_pages()
         with listening(self.outcome.ended_by) as signals:
             try:
                 return self._run(signals)
