@@ -77,9 +77,9 @@ def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
             yield not_measured(name, goal, f"{cpus} CPU, 2 ranks")
         return
     # Short turns: what the machine does besides changes by the minute.
-    batches = {"batch_size": 20 if quick else 40, "train_steps": WARMUP + (3 if quick else 10)}
+    batches = _batches(quick, 20, 6)
     alone, company, replicas = [], [], []
-    for _ in range(1 if quick else 6):
+    for _ in range(1 if quick else 5):
         alone.append(launcher.run("seq", 1, **batches).step_s)
         replicas.append(launcher.run("dp2", 1, **batches).step_s)
         pair = [launcher.start("seq", 1, **batches, seed=seed) for seed in (0, 1)]
