@@ -72,21 +72,27 @@ def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
     what = "dp2 weak scaling, ViG: seconds a step, one process and two replicas"
     at_once = "Two separate processes at once, ViG: seconds a step, alone and in company"
     added = "dp2 against two separate processes at once, ViG: seconds a step"
+    within = "dp2 efficiency, ViG: seconds a step, the slower replica's own and real"
     if cpus < 2:
-        for name, goal in ((what, 0.98), (at_once, None), (added, None)):
+        for name, goal in ((what, 0.98), (at_once, None), (added, None), (within, None)):
             yield not_measured(name, goal, f"{cpus} CPU, 2 ranks")
         return
     # Short turns: what the machine does besides changes by the minute.
     batches = _batches(quick, 20, 6)
     alone, company, replicas = [], [], []
+    walls, ideals = [], []
     for _ in range(1 if quick else 5):
         alone.append(launcher.run("seq", 1, **batches).step_s)
-        replicas.append(launcher.run("dp2", 1, **batches).step_s)
+        run = launcher.run("dp2", 1, **batches)
+        replicas.append(run.step_s)
+        walls += run.walls
+        ideals += run.ideals
         pair = [launcher.start("seq", 1, **batches, seed=seed) for seed in (0, 1)]
         company.append(max(run.step_s for run in _finish(pair)))
     yield Row(what, paired(replicas, alone), 0.98)
     yield Row(at_once, paired(company, alone), None)
     yield Row(added, paired(replicas, company), None)
+    yield Row(within, paired(walls, ideals), None)
 
 
 def _finish(running: list[Any]) -> list[Measured]:
