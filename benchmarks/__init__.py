@@ -1,6 +1,6 @@
 """How fast the project is: one process, many processes, the suite itself.
 
-python -m benchmarks                     everything, about ten minutes on two cores
+python -m benchmarks                     everything, about a quarter of an hour on two cores
 python -m benchmarks one many --quick    some of it, in small: to see that it runs
 
 Every row of `report/bench.csv` has `ratio = reference / ours`, so more is better, and `goal` is
