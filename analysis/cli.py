@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+from gnnhpc.command_line import run_app_for_reader
+from gnnhpc.errors import EXIT_DONE, InputError
 
 app = typer.Typer(
     help="From records to tables and figures.\n\n"
@@ -132,24 +132,4 @@ def trace(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; errors a user can mend are one line on stderr and status 2."""
-
-    @report_errors
-    def run() -> int:
-        try:
-            return int(app(arguments, prog_name="python -m analysis", standalone_mode=False) or 0)
-        except typer.TyperException as error:
-            # Where the help has been shown, there are no words.
-            words = error.format_message().rstrip(".") or "no command"
-            raise InputError("command line", None, words, "what --help says") from None
-        except typer.Abort:
-            return EXIT_FAILED
-
-    try:
-        return run()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_FAILED
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        sys.stderr.close()
-        return EXIT_DONE
+    return run_app_for_reader(app, "python -m analysis", arguments)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.errors import EXIT_FAILED, InputError, report_errors
+from gnnhpc.command_line import run_app
+from gnnhpc.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,15 +128,4 @@ def _flags(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; errors a user can mend are one line on stderr and status 2."""
-
-    @report_errors
-    def command() -> int:
-        try:
-            return int(app(arguments, prog_name="python -m gnnhpc", standalone_mode=False) or 0)
-        except typer.TyperException as error:
-            words = error.format_message().rstrip(".") or "no command"
-            raise InputError("command line", None, words, "what --help says") from None
-        except typer.Abort:
-            return EXIT_FAILED
-
-    return command()
+    return run_app(app, "python -m gnnhpc", arguments)

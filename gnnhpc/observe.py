@@ -55,7 +55,7 @@ class Findings:
     looked_s: float
     """Spent on all this, outside every timed step."""
     lasted_s: float
-    """From the first step's first barrier to the end of the last look."""
+    """From before the first step to the end of the last look."""
 
 
 @dataclass
@@ -180,7 +180,7 @@ def gather_findings(
         cpus=sorted(os.sched_getaffinity(0)),
         samples=parts.workload.samples,
         repeated_samples=_repeated(mesh, observations),
-        reductions=parts.engine.reductions,
+        reductions=parts.engine.gradients.reductions,
     )
     return [Findings(**found) for found in mesh.share(asdict(mine))]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.base import Loss
+from gnnhpc.engines.base import Loss, backward
 from gnnhpc.models.context import Context
 from gnnhpc.models.outline import LayerOutline
 from gnnhpc.models.stage import Stage, build_stage
@@ -88,7 +88,7 @@ def _time(layer: Stage, x: Tensor, name: str, loss: Loss | None) -> tuple[Tensor
     gradient = torch.ones_like(result)
     start = time.perf_counter()
     if result.requires_grad:
-        torch.autograd.backward(result, gradient)
+        backward(result, gradient)
     backward_s = time.perf_counter() - start
     start = time.perf_counter()
     output.detach().clone()

@@ -119,7 +119,7 @@ class Trainer:
         mesh.barrier()
         times = timer.stop()
         with self.observations.looking():
-            self.observations.saw(batch, self.engine.gradient_norm())
+            self.observations.saw(batch, self.engine.gradients.norm())
         return self._close(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:

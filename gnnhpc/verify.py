@@ -123,7 +123,7 @@ def _observe(
 
 
 def _look(mesh: Mesh, parts: Parts, batch: Batch, observations: Observations) -> None:
-    norm = parts.engine.gradient_norm()
+    norm = parts.engine.gradients.norm()
     observations.saw(batch, norm)
     values = torch.tensor([float(batch.checksum), norm or 0.0], dtype=torch.float64)
     everyone = mesh.gather(values)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+from gnnhpc.command_line import run_app_for_reader
+from gnnhpc.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
     from jobs.local import Report
@@ -254,12 +255,6 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _words(error: typer.TyperException) -> str:
-    """What the command line's reader has to say; its errors of usage say it best."""
-    say = getattr(error, "format_message", None)
-    return str(say() if say else error).rstrip(".") or "no command"
-
-
 def _report(wait: bool) -> Report | None:
     if not wait:
         return None
@@ -291,22 +286,4 @@ def _conclude(done: Submission) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; errors a user can mend are one line on stderr and status 2."""
-
-    @report_errors
-    def run() -> int:
-        try:
-            return int(app(arguments, prog_name="python -m jobs", standalone_mode=False) or 0)
-        except typer.TyperException as error:
-            raise InputError("command line", None, _words(error), "what --help says") from None
-        except typer.Abort:
-            return EXIT_FAILED
-
-    try:
-        return run()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_FAILED
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        sys.stderr.close()
-        return EXIT_DONE
+    return run_app_for_reader(app, "python -m jobs", arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -87,18 +87,25 @@ class Trained:
     losses: Sequence[Tensor] = ()
 
 
+class StageGradients(Protocol):
+    """One stage's gradients, averaged over replicas."""
+
+    reductions: int
+    """All-reduces since the start: one a step, or the measurement is of something else."""
+
+    def norm(self) -> float | None:
+        """The length of the whole gradient; none where there is nothing to learn."""
+        ...
+
+
 class Engine(Protocol):
     """Runs steps. Inputs and targets are whole mini-batches, stacked along rows; only the first
     stage looks at inputs and only the last at targets.
     """
 
     @property
-    def reductions(self) -> int:
-        """All-reduces of gradients since the start."""
-        ...
-
-    def gradient_norm(self) -> float | None:
-        """Of this stage's gradients after a step; none where it has nothing to learn."""
+    def gradients(self) -> StageGradients:
+        """Of the stage it trains."""
         ...
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
@@ -108,6 +115,31 @@ class Engine(Protocol):
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         """Forward alone, in evaluation mode, without touching anything training uses."""
         ...
+
+
+class _Arrived(torch.autograd.Function):
+    """A scalar behind an output, whose backward hands on the gradient that arrived."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
+
+
+def backward(result: Tensor, gradient: Tensor | None) -> None:
+    """Backward from a loss, or from an output whose gradient came from elsewhere.
+
+    `result.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
+    takes half a second to import.
+    """
+    scalar: Tensor = result
+    if gradient is not None:
+        scalar = _Arrived.apply(result, gradient)  # type: ignore[no-untyped-call]
+    scalar.backward()
 
 
 def split(batch: Tensor, parts: int, rows: int) -> list[Tensor]:

@@ -25,11 +25,10 @@ class DdpReplicas:
         self.timer = timer
         self.group = mesh.replicas
         self.reductions = 0
-        """All-reduces since the start: one a step, or the measurement is of something else."""
         self._ready_at: float | None = None
         self.module: nn.Module = stage
-        self.active = mesh.replicas is not None and bool(parameters_of(stage))
-        if self.active:
+        self._parameters = parameters_of(stage)
+        if mesh.replicas is not None and self._parameters:
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
@@ -54,3 +53,7 @@ class DdpReplicas:
         """What came after the last bucket was ready was all-reduce, not backward."""
         self.timer.split_last_backward(self._ready_at)
         self._ready_at = None
+
+    def norm(self) -> float | None:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else None

@@ -23,7 +23,6 @@ class Gradients:
         self.mesh = mesh
         self.timer = timer
         self.reductions = 0
-        """All-reduces since the start: one a step, or the measurement is of something else."""
         parameters = parameters_of(stage)
         self.flat: Tensor | None = self._flatten(parameters) if parameters else None
 
@@ -44,5 +43,4 @@ class Gradients:
         self.reductions += 1
 
     def norm(self) -> float | None:
-        """The length of the whole gradient; none where there is none."""
         return None if self.flat is None else float(self.flat.norm())

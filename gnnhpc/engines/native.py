@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.base import Plan, Trained, parameters_of
+from gnnhpc.engines.base import Plan, Trained, backward, parameters_of
 from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.transfer import Inbox, Outbox
 from gnnhpc.schedule import in_flight, stage_order
@@ -58,23 +57,6 @@ class Links:
                 outbox.flush()
 
 
-class _Arrived(torch.autograd.Function):
-    """A scalar behind a stage's output, whose backward hands on the gradient that arrived.
-
-    `output.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
-    takes half a second to import.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return output.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
-
-
 class NativeEngine:
     """Plays `gnnhpc.schedule.stage_order` with real tensors."""
 
@@ -86,13 +68,6 @@ class NativeEngine:
             plan.schedule, plan.mesh.stage, plan.mesh.layout.stages, plan.microbatches
         )
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
-
-    @property
-    def reductions(self) -> int:
-        return self.gradients.reductions
-
-    def gradient_norm(self) -> float | None:
-        return self.gradients.norm()
 
     def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
         plan, timer, links = self.plan, self.plan.timer, self.training
@@ -137,10 +112,7 @@ class NativeEngine:
                 gradient = links.gradients_in.take()
         if result.requires_grad:
             with timer.span("backward", m):
-                scalar: Tensor = result
-                if gradient is not None:
-                    scalar = _Arrived.apply(result, gradient)  # type: ignore[no-untyped-call]
-                scalar.backward()
+                backward(result, gradient)
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
             assert x.grad is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from gnnhpc.engines.base import Plan, Trained, parameters_of, split
+from gnnhpc.engines.base import Plan, Trained, split
 from gnnhpc.engines.ddp import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.timing import StepTimer
@@ -45,11 +45,11 @@ class PipeliningEngine:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.replicas = DdpReplicas(plan.stage, plan.mesh, plan.timer)
+        self.gradients = DdpReplicas(plan.stage, plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
         mesh = plan.mesh
         self.stage = TimedStage(
-            self.replicas.module,
+            self.gradients.module,
             mesh.stage,
             mesh.layout.stages,
             mesh.device,
@@ -60,19 +60,11 @@ class PipeliningEngine:
             group=mesh.forward,
         )
         self.stage.timer = plan.timer
-        self.stage.replicas = self.replicas
+        self.stage.replicas = self.gradients
         self.schedule = _SCHEDULES[plan.schedule](
             self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
         )
         self._which = torch.arange(plan.microbatches)
-
-    @property
-    def reductions(self) -> int:
-        return self.replicas.reductions
-
-    def gradient_norm(self) -> float | None:
-        gradients = [p.grad for p in parameters_of(self.plan.stage) if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
 
     def _example_input(self) -> Tensor:
         plan = self.plan

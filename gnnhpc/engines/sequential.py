@@ -38,13 +38,6 @@ class SequentialEngine:
         self.gradients.average()
         return Trained(outputs, losses)
 
-    @property
-    def reductions(self) -> int:
-        return self.gradients.reductions
-
-    def gradient_norm(self) -> float | None:
-        return self.gradients.norm()
-
     def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
         plan = self.plan
         outputs = []
