@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.command_line import run_app_for_reader
-from gnnhpc.errors import EXIT_DONE, InputError
+from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.errors import EXIT_DONE, InputError
 
 app = typer.Typer(
     help="From records to tables and figures.\n\n"
@@ -44,8 +44,8 @@ def report(
     ] = "seq",
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
-    from analysis.make_report import make_report
-    from analysis.show import SUMMARY, show_frame
+    from analysis.render.terminal import SUMMARY, show_frame
+    from analysis.report.make_report import make_report
 
     loaded, summary, place = make_report(run, out, baseline)
     show_frame(summary[summary["n"] > 0], SUMMARY)
@@ -87,9 +87,9 @@ def import_csv(
     ] = False,
 ) -> int:
     """Step-time table, speedups with intervals, bound and verdict of anybody's step logs."""
-    from analysis.import_csv import expand, import_logs, parse_declared
-    from analysis.import_page import write_imported
-    from analysis.show import LOGS, show_frame
+    from analysis.foreign.csv_page import write_imported
+    from analysis.foreign.csv_table import expand, import_logs, parse_declared
+    from analysis.render.terminal import LOGS, show_frame
 
     imported = import_logs(
         expand(logs),
@@ -116,10 +116,10 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
-    from analysis.runs import load
-    from analysis.timeline import find_cell
-    from analysis.trace import write_trace
-    from gnnhpc.paths import RunPaths
+    from analysis.records.run import load
+    from analysis.timeline.timeline import find_cell
+    from analysis.timeline.trace import write_trace
+    from gnnhpc.records.paths import RunPaths
 
     loaded = load(run)
     place = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.data.chunks import IGNORED, ChunkMode, build_chunks
-from gnnhpc.data.citation import Graph, load_graph
+from gnnhpc.data.graphs import Graph, load_graph
+from gnnhpc.graphs.chunks import IGNORED, ChunkMode, build_chunks
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat import build
+from gnnhpc.models.gat.layers import build
 from gnnhpc.models.outline import outline
-from gnnhpc.spec import GatConfig, SyntheticCitation
+from gnnhpc.spec.experiment import GatConfig, SyntheticCitation
 
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1

@@ -16,12 +16,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.isolated import ROOT, TIMEOUT_S, BenchmarkError
-from gnnhpc.by_hand import build_experiment
-from gnnhpc.manifest import Cell, array_name
-from gnnhpc.paths import AttemptPaths, RunPaths
-from gnnhpc.records import Result, read_lines
-from gnnhpc.schedule import ideal_step_s
-from gnnhpc.spec import Experiment
+from gnnhpc.core.schedule import ideal_step_s
+from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.spec.cli_experiment import build_experiment
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell, array_name
 
 _OTHERS = ("SLURM_", "SUBMITIT_", "TORCHELASTIC_")
 WARMUP = 2

@@ -76,7 +76,9 @@ def _report(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 def _made(run: Path, cells: int, *, steps: int, layout: str) -> Path:
     """A run folder as workers would have left it, without running anything."""
-    command = _module("tests.make_run", str(run), "--cells", str(cells), "--steps", str(steps))
+    command = _module(
+        "tests.tools.make_run", str(run), "--cells", str(cells), "--steps", str(steps)
+    )
     timed([*command, "--layout", layout])
     return run
 

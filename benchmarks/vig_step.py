@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
-from gnnhpc.allocator import give_large_blocks_their_own_pages
+from gnnhpc.engines.stage import build_stage
+from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.models.outline import outline
-from gnnhpc.models.stage import build_stage
-from gnnhpc.spec import Experiment, Implementation, SyntheticCifar10, VigConfig
-from gnnhpc.timing import Clock, StepTimer
+from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
+from gnnhpc.spec.experiment import Experiment, Implementation, SyntheticCifar10, VigConfig
 
 IMAGE_SIZE, CLASSES = 32, 10
 

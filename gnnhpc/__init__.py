@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gnnhpc.errors import GnnhpcError, InputError
-    from gnnhpc.layout import Layout
-    from gnnhpc.manifest import Cell, read_manifest
-    from gnnhpc.paths import RunPaths
-    from gnnhpc.spec import Experiment
+    from gnnhpc.core.errors import GnnhpcError, InputError
+    from gnnhpc.core.layout import Layout
+    from gnnhpc.records.paths import RunPaths
+    from gnnhpc.spec.experiment import Experiment
+    from gnnhpc.spec.manifest import Cell, read_manifest
 
 __all__ = ["Cell", "Experiment", "GnnhpcError", "InputError", "Layout", "RunPaths", "read_manifest"]
 __version__ = "0.1.0"
 
 _HOME = {
-    "Cell": "manifest",
-    "Experiment": "spec",
-    "GnnhpcError": "errors",
-    "InputError": "errors",
-    "Layout": "layout",
-    "RunPaths": "paths",
-    "read_manifest": "manifest",
+    "Cell": "spec.manifest",
+    "Experiment": "spec.experiment",
+    "GnnhpcError": "core.errors",
+    "InputError": "core.errors",
+    "Layout": "core.layout",
+    "RunPaths": "records.paths",
+    "read_manifest": "spec.manifest",
 }
 
 

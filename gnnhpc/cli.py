@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.command_line import run_app
-from gnnhpc.errors import InputError
+from gnnhpc.core.command_line import run_app
+from gnnhpc.core.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,9 +61,9 @@ def run(
     ] = Path("runs/by-hand"),
 ) -> int:
     """Run one cell as one rank a process: of a manifest, of a file, or spelled out in flags."""
-    from gnnhpc.by_hand import cell_from_flags, read_cell
-    from gnnhpc.paths import RunPaths
-    from gnnhpc.worker import Worker, run_cell
+    from gnnhpc.records.paths import RunPaths
+    from gnnhpc.run.worker import Worker, run_cell
+    from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
 
     if manifest is not None:
         if array is None or index is None:
@@ -97,8 +97,8 @@ def verify(
     data_root: DataRoot = None,
 ) -> int:
     """Compare loss, every gradient and the trained parameters with the sequential twin."""
-    from gnnhpc.by_hand import cell_from_flags, read_cell
-    from gnnhpc.verify_command import verify_cells, verify_manifest
+    from gnnhpc.check.verify_command import verify_cells, verify_manifest
+    from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
 
     if manifest is not None:
         return verify_manifest(manifest, steps, float64=float64)

@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.cancelling import cancel
-    from jobs.judge import CellStatus
-    from jobs.overview import RunStatus, status
-    from jobs.planning import Plan, plan
-    from jobs.rerunning import rerun
-    from jobs.site import Site, load_site
-    from jobs.submitting import Submission, submit
+    from jobs.actions.cancel import cancel
+    from jobs.actions.rerun import rerun
+    from jobs.actions.submit import Submission, submit
+    from jobs.cluster.site import Site, load_site
+    from jobs.spec.planning import Plan, plan
+    from jobs.state.cell_state import CellStatus
+    from jobs.state.run_status import RunStatus, status
 
 __all__ = [
     "CellStatus",
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "CellStatus": "judge",
-    "Plan": "planning",
-    "RunStatus": "overview",
-    "Site": "site",
-    "Submission": "submitting",
-    "cancel": "cancelling",
-    "load_site": "site",
-    "plan": "planning",
-    "rerun": "rerunning",
-    "status": "overview",
-    "submit": "submitting",
+    "CellStatus": "state.cell_state",
+    "Plan": "spec.planning",
+    "RunStatus": "state.run_status",
+    "Site": "cluster.site",
+    "Submission": "actions.submit",
+    "cancel": "actions.cancel",
+    "load_site": "cluster.site",
+    "plan": "spec.planning",
+    "rerun": "actions.rerun",
+    "status": "state.run_status",
+    "submit": "actions.submit",
 }
 
 

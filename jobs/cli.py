@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.command_line import run_app_for_reader
-from gnnhpc.errors import EXIT_DONE, EXIT_FAILED
+from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from jobs.local import Report
-    from jobs.submitting import Submission
+    from jobs.actions.local_executor import Report
+    from jobs.actions.submit import Submission
 
 
 class Cluster(StrEnum):
@@ -89,18 +89,18 @@ def submit(
 
     Returns at once with the job ids. A mistake in the spec is told before anything is written.
     """
-    from jobs.planning import plan
-    from jobs.site import load_site
+    from jobs.cluster.site import load_site
+    from jobs.spec.planning import plan
 
     settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root)
     if dry_run:
-        from jobs.show_plan import print_plan
-        from jobs.submitting import run_folder
+        from jobs.actions.submit import run_folder
+        from jobs.show.plan_text import print_plan
 
         print_plan(planned, run_folder(planned, runs), *settings)
         return EXIT_DONE
-    from jobs.submitting import submit as submit_plan
+    from jobs.actions.submit import submit as submit_plan
 
     done = submit_plan(
         planned,
@@ -133,16 +133,16 @@ def status(
 
     Works without Slurm, without sacct and on a copied folder.
     """
-    from jobs.overview import status as status_of
+    from jobs.state.run_status import status as status_of
 
     while True:
         known = status_of(run)
         if json_:
-            from jobs.show import as_json
+            from jobs.show.status_table import as_json
 
             print(as_json(known))
         else:
-            from jobs.show import print_status
+            from jobs.show.status_table import print_status
 
             print_status(known, cells=cells)
         if not (watch and known.live):
@@ -178,8 +178,8 @@ def rerun(
 
     Cells that run or wait already are left alone; --index refuses them.
     """
-    from jobs.rerunning import rerun as rerun_cells
-    from jobs.site import load_site
+    from jobs.actions.rerun import rerun as rerun_cells
+    from jobs.cluster.site import load_site
 
     done = rerun_cells(
         run,
@@ -200,7 +200,7 @@ def rerun(
 @app.command()
 def cancel(run: Run, array: ArrayName = None) -> int:
     """Cancel what a run still has in Slurm, or stop its local supervisor; results stay."""
-    from jobs.cancelling import cancel as cancel_run
+    from jobs.actions.cancel import cancel as cancel_run
 
     ended = cancel_run(run, array)
     print("\n".join(f"cancelled {what}" for what in ended) or "nothing was on its way")
@@ -217,7 +217,7 @@ def logs(
     attempt: Annotated[int | None, typer.Option(help="Which attempt; else the newest.")] = None,
 ) -> int:
     """Print the log of one rank of a cell; its path goes to stderr."""
-    from jobs.logfiles import find_log
+    from jobs.folder.log_files import find_log
 
     path = find_log(run, cell, rank, attempt)
     print(path, file=sys.stderr)
@@ -230,8 +230,8 @@ def logs(
 @site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
-    from jobs.site import find_site_file, load_site
-    from jobs.sitecheck import ask_sinfo, misfits
+    from jobs.cluster.site import find_site_file, load_site
+    from jobs.cluster.site_check import ask_sinfo, misfits
 
     name, settings = load_site(site_file, site)
     print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
@@ -258,13 +258,13 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
 def _report(wait: bool) -> Report | None:
     if not wait:
         return None
-    from jobs.report_local import reporter
+    from jobs.actions.local_progress import reporter
 
     return reporter()
 
 
 def _watch() -> Any:
-    from jobs.show import summary
+    from jobs.show.status_table import summary
 
     shown: list[str] = []
 
@@ -278,7 +278,7 @@ def _watch() -> Any:
 
 
 def _conclude(done: Submission) -> int:
-    from jobs.show_plan import print_submission
+    from jobs.show.plan_text import print_submission
 
     print_submission(done)
     return EXIT_FAILED if done.failed else EXIT_DONE

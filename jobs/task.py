@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from gnnhpc.errors import InputError, report_errors
+from gnnhpc.core.errors import InputError, report_errors
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CellTask:
     def _run(self) -> int:
         from pathlib import Path
 
-        from gnnhpc.worker import run_cell
+        from gnnhpc.run.worker import run_cell
 
         return run_cell(Path(self.manifest), self.array, self._index())
 

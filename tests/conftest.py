@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import ranks
+from tests.tools import ranks
 
 # Tests compare numbers, not speed; one thread keeps them the same and the machine usable.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

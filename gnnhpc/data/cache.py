@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.data.publish import publishing
+from gnnhpc.data.atomic_folder import publishing
 from gnnhpc.data.roots import cache_root
-from gnnhpc.spec import CitationGraph
+from gnnhpc.spec.experiment import CitationGraph
 
 log = logging.getLogger(__name__)
 

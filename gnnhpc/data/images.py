@@ -1,177 +1,186 @@
-"""Which images a step trains on, and a thread that has them ready before they are asked for."""
+"""CIFAR-10 in its two published layouts, and images as every loader gives them.
+
+A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images* (2009);
+https://www.cs.toronto.edu/~kriz/cifar.html says how the files are laid out.
+"""
 
 from __future__ import annotations
 
-import functools
-import queue
-import threading
-import time
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.data.cifar import Images, Indices
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.atomic_folder import publishing
+from gnnhpc.data.download import Archive, DownloadError, download
+from gnnhpc.data.generators import synthetic_images
+from gnnhpc.data.roots import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths, existing_root
+from gnnhpc.data.unpickle import read_arrays
+from gnnhpc.spec.experiment import Cifar10, SyntheticCifar10
 
-_CHECKSUM_STRIDE = 8
+Split = Literal["train", "test"]
+Pixels = npt.NDArray[np.uint8]
+Indices = npt.NDArray[np.int64]
 
-
-def epoch_indices(
-    samples: int, batch_size: int, replicas: int, replica: int, seed: int, step: int
-) -> tuple[int, Indices]:
-    """The epoch of a step, and the sample numbers int64 [batch_size] of one replica's mini-batch.
-
-    Pure, so that ranks agree without talking: an epoch is one permutation common to all, cut into
-    global mini-batches, each cut into the replicas' parts. A sample comes at most once an epoch;
-    what is left after the last whole global mini-batch is dropped. Raises ValueError if not one
-    fits.
-    """
-    together = batch_size * replicas
-    if not 0 < together <= samples:
-        raise ValueError(f"{replicas} x {batch_size} does not fit into {samples} samples")
-    if not 0 <= replica < replicas or step < 0:
-        raise ValueError(f"no replica {replica} of {replicas}, or no step {step}")
-    epoch, number = divmod(step, samples // together)
-    first = number * together + replica * batch_size
-    return epoch, _permutation(samples, seed, epoch)[first : first + batch_size].copy()
-
-
-@functools.lru_cache(maxsize=4)
-def _permutation(samples: int, seed: int, epoch: int) -> Indices:
-    return np.random.default_rng([seed, epoch]).permutation(samples)
-
-
-def content_checksum(images: Images, indices: Indices) -> int:
-    """CRC-32 of the labels and of a sample of the pixels: equal where the same was loaded."""
-    labels = zlib.crc32(images.labels[indices].tobytes())
-    return zlib.crc32(images.take(indices, _CHECKSUM_STRIDE).tobytes(), labels)
+_SHAPE = (3, 32, 32)
+_RECORD = 1 + 3 * 32 * 32
+_CLASSES = 10
+_FETCH_AGAIN = "delete the file and fetch it again"
+ARCHIVE = Archive(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
+    162,
+)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One replica's mini-batch; its tensors are overwritten after the next batch is asked for."""
+class Images:
+    """Images of one split, in the order of their files."""
 
-    step: int
-    epoch: int
-    indices: Indices
-    """int64 [B], sample numbers in the split."""
-    pixels: Tensor | None
-    """[B, H*W, channels] in 0..1, for the first stage; None where not asked for."""
-    labels: Tensor
-    """int64 [B], for the last stage."""
-    checksum: int
-    """Of labels and pixels; what the first and the last stage load must agree."""
+    parts: tuple[Pixels, ...]
+    """uint8 [n, channels, H, W] each, memory-mapped where they come from binary files."""
+    labels: Indices
+    """int64 [N] over all parts."""
+    classes: int
 
+    def __len__(self) -> int:
+        return len(self.labels)
 
-@dataclass(frozen=True)
-class _Buffers:
-    pixels: Tensor | None
-    labels: Tensor
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        _, channels, height, width = self.parts[0].shape
+        return channels, height, width
 
+    @property
+    def pixels(self) -> Pixels:
+        """All images, uint8 [N, channels, H, W]; a copy where there are several parts."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
-class ImageLoader:
-    """Mini-batches of steps `start` to `stop`, the next one made while this one is in use.
-
-    A thread fills two sets of buffers in turn, with numpy alone: torch's worker threads belong to
-    the training. Use as a context manager, or call `close`.
-    """
-
-    def __init__(
-        self,
-        images: Images,
-        *,
-        batch_size: int,
-        replicas: int = 1,
-        replica: int = 0,
-        seed: int = 0,
-        start: int = 0,
-        stop: int,
-        dtype: torch.dtype = torch.float32,
-        pixels: bool = True,
-        pin_memory: bool = False,
-    ) -> None:
-        self.waited_s = 0.0
-        """Seconds the last batch was waited for."""
-        self._images = images
-        self._steps = range(start, stop)
-        self._part = functools.partial(
-            epoch_indices, len(images), batch_size, replicas, replica, seed
+    def take(self, indices: Indices, stride: int = 1) -> Pixels:
+        """Images by number, uint8 [B, channels, H/stride, W/stride], every stride-th pixel."""
+        channels, height, width = self.image_shape
+        taken = np.empty(
+            (len(indices), channels, -(-height // stride), -(-width // stride)), dtype=np.uint8
         )
-        self._free: queue.SimpleQueue[_Buffers | None] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[Batch, _Buffers] | Exception | None]
-        self._ready = queue.SimpleQueue()
-        self._in_use: _Buffers | None = None
-        self._ended = False
-        channels, height, width = images.image_shape
-        shape = (batch_size, height * width, channels)
-        for _ in range(2):
-            self._free.put(
-                _Buffers(
-                    torch.empty(shape, dtype=dtype, pin_memory=pin_memory) if pixels else None,
-                    torch.empty(batch_size, dtype=torch.int64, pin_memory=pin_memory),
-                )
-            )
-        self._thread = threading.Thread(target=self._fill_all, name="image-loader", daemon=True)
-        self._thread.start()
+        first = 0
+        for part in self.parts:
+            here = np.flatnonzero((indices >= first) & (indices < first + len(part)))
+            taken[here] = part[:, :, ::stride, ::stride][indices[here] - first]
+            first += len(part)
+        return taken
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self
+    def batch_into(self, indices: Indices, out: npt.NDArray[np.floating[Any]]) -> None:
+        """Write images by number as nodes, [B, H*W, channels] in 0..1, into `out`."""
+        channels, height, width = self.image_shape
+        # A few images at a time, so that a piece is still in cache when it is transposed.
+        for start in range(0, len(indices), 32):
+            piece = slice(start, start + 32)
+            rows = self.take(indices[piece]).reshape(-1, channels, height * width)
+            np.divide(rows.transpose(0, 2, 1), out.dtype.type(255), out=out[piece])
 
-    def __next__(self) -> Batch:
-        """The next batch; raises what the thread raised. The batch before may be overwritten."""
-        if self._ended:
-            raise StopIteration
-        if self._in_use is not None:
-            self._free.put(self._in_use)
-            self._in_use = None
-        asked = time.perf_counter()
-        item = self._ready.get()
-        self.waited_s = time.perf_counter() - asked
-        if isinstance(item, tuple):
-            batch, self._in_use = item
-            return batch
-        self.close()
-        if item is None:
-            raise StopIteration
-        raise item
+    def batch(self, indices: Indices, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Images by number as nodes: [B, H*W, channels] in 0..1, node = row * W + column."""
+        channels, height, width = self.image_shape
+        nodes = torch.empty((len(indices), height * width, channels), dtype=dtype)
+        self.batch_into(indices, nodes.numpy())
+        return nodes
 
-    def close(self) -> None:
-        """Stop the thread; safe to call twice."""
-        self._ended = True
-        self._free.put(None)
-        self._thread.join()
 
-    def __enter__(self) -> Self:
-        return self
+def load_images(config: Cifar10 | SyntheticCifar10, root: Path | None, split: Split) -> Images:
+    """The images of a split; CIFAR-10 is fetched into `root` first where it is absent.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    Every data_batch file found is used, so there may be fewer images than were published. Raises
+    InputError naming the missing or damaged file and what to do.
+    """
+    if isinstance(config, SyntheticCifar10):
+        pixels, labels = synthetic_images(config, split)
+        return Images((pixels,), labels, config.classes)
+    folder = _folder(existing_root(config, root))
+    paths = cifar_files(folder, split)
+    if not paths:
+        raise InputError(
+            cifar_paths(folder, split)[0], None, "no such file", f"the files of {ARCHIVE.url}"
+        )
+    read = _read_binary if folder.name == CIFAR_FOLDERS["binary"] else _read_python
+    parts, labels_of_parts = zip(*(read(path) for path in paths), strict=True)
+    return Images(parts, np.concatenate(labels_of_parts), _CLASSES)
 
-    def _fill_all(self) -> None:
-        try:
-            for step in self._steps:
-                buffers = self._free.get()
-                if buffers is None or self._ended:
-                    return
-                self._ready.put((self._fill(step, buffers), buffers))
-            self._ready.put(None)
-        except Exception as error:
-            self._ready.put(error)
 
-    def _fill(self, step: int, buffers: _Buffers) -> Batch:
-        epoch, indices = self._part(step)
-        if buffers.pixels is not None:
-            self._images.batch_into(indices, buffers.pixels.numpy())
-        buffers.labels.numpy()[:] = self._images.labels[indices]
-        checksum = content_checksum(self._images, indices)
-        return Batch(step, epoch, indices, buffers.pixels, buffers.labels, checksum)
+def check_batch(images: Images, batch_size: int, replicas: int, split: Split) -> None:
+    """Raises InputError if all replicas' mini-batches do not fit into the images there are."""
+    if batch_size * replicas > len(images):
+        raise InputError(
+            "data",
+            "batch_size",
+            f"{batch_size} x {replicas} replicas",
+            f"at most the {len(images)} {split} images that are there",
+        )
+
+
+def _folder(root: Path) -> Path:
+    check_cifar(root)
+    for layout in ("binary", "python"):
+        folder = root / CIFAR_FOLDERS[layout]
+        if cifar_files(folder, "train"):
+            return folder
+    folder = root / CIFAR_FOLDERS["binary"]
+    try:
+        with publishing(folder) as temporary:
+            if temporary is not None:
+                download(ARCHIVE, temporary)
+    except (DownloadError, OSError) as error:
+        raise InputError(
+            folder, None, f"no such folder, and {error}", f"the files of {ARCHIVE.url}"
+        ) from None
+    return folder
+
+
+def _read_binary(path: Path) -> tuple[Pixels, Indices]:
+    """Records of a label byte, then the red, green and blue planes, row by row."""
+    size = path.stat().st_size
+    if size == 0 or size % _RECORD:
+        raise InputError(
+            path, None, f"{size} bytes", f"a whole number of {_RECORD}-byte records; {_FETCH_AGAIN}"
+        )
+    try:
+        records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
+    except OSError as error:
+        raise InputError(path, None, error.strerror, "a file you may read") from None
+    labels = records[:, 0].astype(np.int64)
+    _check_labels(path, labels)
+    return records[:, 1:].reshape(-1, *_SHAPE).view(np.ndarray), labels
+
+
+def _read_python(path: Path) -> tuple[Pixels, Indices]:
+    """A pickled dict: `data`, uint8 [n, 3072], and `labels`, a list of n integers."""
+    content = read_arrays(path, encoding="bytes")
+    try:
+        pixels, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"], np.int64)
+    except (KeyError, TypeError, ValueError):
+        raise InputError(path, None, "no data and labels", f"both; {_FETCH_AGAIN}") from None
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _RECORD - 1) or not len(labels):
+        raise InputError(
+            path,
+            "data",
+            f"{pixels.dtype} {list(pixels.shape)} for {len(labels)} labels",
+            f"uint8 [labels, {_RECORD - 1}]; {_FETCH_AGAIN}",
+        )
+    _check_labels(path, labels)
+    return pixels.reshape(-1, *_SHAPE), labels
+
+
+def _check_labels(path: Path, labels: Indices) -> None:
+    wrong = np.flatnonzero((labels < 0) | (labels >= _CLASSES))
+    if len(wrong):
+        raise InputError(
+            path,
+            f"label of image {wrong[0]}",
+            int(labels[wrong[0]]),
+            f"0 to {_CLASSES - 1}; {_FETCH_AGAIN}",
+        )

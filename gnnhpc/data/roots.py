@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.errors import InputError
-from gnnhpc.spec import Cifar10, CitationGraph, DataConfig
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.experiment import Cifar10, CitationGraph, DataConfig
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"

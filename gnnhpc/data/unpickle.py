@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.errors import InputError
+from gnnhpc.core.errors import InputError
 
 _MULTIARRAY = "numpy._core.multiarray"
 _NUMERIC = "numpy._core.numeric"

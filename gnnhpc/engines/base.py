@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gnnhpc.errors import GnnhpcError
-from gnnhpc.mesh import Mesh
-from gnnhpc.models.stage import Stage
-from gnnhpc.schedule import ScheduleName
-from gnnhpc.timing import StepTimer
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.schedule import ScheduleName
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.timing import StepTimer
+from gnnhpc.ranks.mesh import Mesh
 
 IGNORED = -100
 """The target of a row that has no label to learn: padding, or another split's node."""

@@ -10,9 +10,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.engines.base import parameters_of
-from gnnhpc.mesh import Mesh
-from gnnhpc.models.stage import Stage
-from gnnhpc.timing import StepTimer
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.timing import StepTimer
+from gnnhpc.ranks.mesh import Mesh
 
 _ONE_BUCKET_MIB = 1024
 """Large enough that a stage's gradients travel in one all-reduce."""

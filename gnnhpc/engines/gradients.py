@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.engines.base import parameters_of
-from gnnhpc.mesh import Mesh
-from gnnhpc.models.stage import Stage
-from gnnhpc.timing import StepTimer
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.timing import StepTimer
+from gnnhpc.ranks.mesh import Mesh
 
 
 class Gradients:

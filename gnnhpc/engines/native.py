@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnnhpc.core.schedule import in_flight, stage_order
 from gnnhpc.engines.base import Plan, Trained, backward, parameters_of
 from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.transfer import Inbox, Outbox
-from gnnhpc.schedule import in_flight, stage_order
 
 
 class Links:
@@ -58,7 +58,7 @@ class Links:
 
 
 class NativeEngine:
-    """Plays `gnnhpc.schedule.stage_order` with real tensors."""
+    """Plays `gnnhpc.core.schedule.stage_order` with real tensors."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -16,9 +16,9 @@ from torch import Tensor
 from gnnhpc.kernels.build import load_kernel
 
 if TYPE_CHECKING:
-    from gnnhpc.data.chunks import Block
-    from gnnhpc.models.mask import Mask
-    from gnnhpc.models.sparse_rows import SparseRows
+    from gnnhpc.graphs.chunks import Block
+    from gnnhpc.graphs.sparse_rows import SparseRows
+    from gnnhpc.kernels.mask import Mask
 
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 _REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}

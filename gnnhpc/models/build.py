@@ -6,17 +6,17 @@ import torch
 from torch import nn
 
 from gnnhpc.models.outline import LayerOutline
-from gnnhpc.spec import Experiment, VigConfig
+from gnnhpc.spec.experiment import Experiment, VigConfig
 
 
 def build_layer(layer: LayerOutline, experiment: Experiment) -> nn.Module:
     """One layer, its parameters drawn from torch's global generator."""
     dtype = getattr(torch, experiment.dtype)
     if isinstance(experiment.model, VigConfig):
-        from gnnhpc.models.vig import build as build_vig
+        from gnnhpc.models.vig.reference import build as build_vig
 
         return build_vig(layer, experiment.model, dtype=dtype, batchnorm=experiment.batchnorm)
-    from gnnhpc.models.gat import build as build_gat
+    from gnnhpc.models.gat.layers import build as build_gat
 
     return build_gat(layer, experiment.model, dtype=dtype)
 
@@ -25,7 +25,7 @@ def implementation_note(experiment: Experiment, device: torch.device) -> str:
     """Which code computes the model here, such as `fused/c++ avx512`; compiles it if need be."""
     dtype = getattr(torch, experiment.dtype)
     if isinstance(experiment.model, VigConfig):
-        from gnnhpc.models.vig import implementation_note as vig_note
+        from gnnhpc.models.vig.reference import implementation_note as vig_note
 
         return vig_note(experiment.model, dtype, device)
     if experiment.model.implementation == "reference":

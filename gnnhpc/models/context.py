@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gnnhpc.data.chunks import GraphChunk
+    from gnnhpc.graphs.chunks import GraphChunk
 
 
 @dataclass

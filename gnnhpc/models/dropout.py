@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels.mask import Mask, active_mask, number_entries
 from gnnhpc.models.context import Context
-from gnnhpc.models.mask import Mask, active_mask, number_entries
-from gnnhpc.models.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
-    from gnnhpc.data.chunks import GraphChunk
+    from gnnhpc.graphs.chunks import GraphChunk
 
 
 def graph_of(context: Context) -> GraphChunk:

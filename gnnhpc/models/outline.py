@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gnnhpc.balance import deal, stage_slices
-from gnnhpc.datasets import Facts
-from gnnhpc.errors import InputError
-from gnnhpc.spec import Experiment, GatConfig, ModelConfig, VigConfig
+from gnnhpc.core.balance import deal, stage_slices
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts
+from gnnhpc.spec.experiment import Experiment, GatConfig, ModelConfig, VigConfig
 
 LayerKind = Literal["grapher", "ffn", "readout", "dropout", "attention", "elu", "log_softmax"]
 

@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from gnnhpc.records import StepRecord
-from gnnhpc.signals import TAKEN
-from gnnhpc.train import Trainer
+from gnnhpc.ranks.signals import TAKEN
+from gnnhpc.records.schema import StepRecord
+from gnnhpc.train.loop import Trainer
 
 MIB = 2**20
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
-from gnnhpc.manifest import Cell, read_manifest
-from gnnhpc.paths import AttemptPaths, RunPaths
-from gnnhpc.records import Result, read_lines
+from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.spec.manifest import Cell, read_manifest
 from tests.cluster.slurm import Cluster
 
 Value = TypeVar("Value")

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gnnhpc.records import Result, read_lines
+from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import config, slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, steps, wait_for

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.paths import RunPaths
-from gnnhpc.records import Result, read_lines
-from gnnhpc.rendezvous import candidate_ports
+from gnnhpc.ranks.rendezvous import candidate_ports
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import processes, slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import ROOT, TINY_GAT, Run, User, planted, steps, wait_for
-from tests.ranks import lease_port
+from tests.tools.ranks import lease_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

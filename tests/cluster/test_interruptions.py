@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.manifest import Cell
-from gnnhpc.records import Result, read_lines
+from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.spec.manifest import Cell
 from tests.cluster import slurm
 from tests.cluster.runs import TINY_GAT, Run, User, losses, planted, steps, wait_for
 

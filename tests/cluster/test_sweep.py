@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gnnhpc.records import Result
+from gnnhpc.records.schema import Result
 from tests.cluster.runs import ROOT, TINY_GAT, TINY_VIG, Run, User, losses, wait_for
 from tests.cluster.slurm import Cluster
 

@@ -1,0 +1,138 @@
+"""Timelines drawn: ranks as rows, time across, the measured step above its ideal schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from analysis.figures.style import ACTION_COLOURS, FULL_IN, new_figure, styled
+from analysis.timeline.timeline import Bar, Row, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_RANKS = 16
+"""Rows that stay readable on a page; the trace has all of them."""
+_ROW_IN = 0.24
+_AXES_IN = 5.7
+_NUMBER_IN = 0.065
+"""Width of a digit of a micro-batch number, inches."""
+
+
+def draw(timeline: Timeline) -> Figure:
+    """Measured above, ideal below, on one time axis; micro-batch numbers where they fit."""
+    with styled():
+        rows = timeline.rows[:MAX_RANKS]
+        panels = 2 if timeline.ideal else 1
+        figure = new_figure(FULL_IN, 0.95 + panels * (0.3 + _ROW_IN * len(rows)))
+        axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+        unit, scale = ("ms", 1e3) if timeline.wall_s < 1 else ("s", 1.0)
+        _panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
+        axes[0].set_title(_measured_title(timeline), loc="left")
+        if timeline.ideal:
+            assert timeline.ideal_s is not None
+            _panel(axes[1], rows, timeline.ideal, timeline.ideal_s, scale, timeline.wall_s)
+            axes[1].set_title(_ideal_title(timeline), loc="left")
+        axes[-1].set_xlabel(f"time since the step's first barrier ({unit})")
+        axes[-1].set_xlim(0, timeline.wall_s * scale)
+        _legend(figure, timeline)
+    return figure
+
+
+def _panel(
+    axes: Axes,
+    rows: Sequence[Row],
+    bars: Sequence[Bar],
+    end_s: float,
+    scale: float,
+    across_s: float | None = None,
+) -> None:
+    """One row a rank; what no bar covers, up to `end_s`, is waiting."""
+    place = {row.rank: number for number, row in enumerate(rows)}
+    inches = _AXES_IN / (across_s or end_s)
+    for number in place.values():
+        axes.broken_barh([(0, end_s * scale)], (number - 0.4, 0.8), color=ACTION_COLOURS["wait"])
+    for name, colour in ACTION_COLOURS.items():
+        for rank, number in place.items():
+            mine = [bar for bar in bars if bar.rank == rank and bar.name == name]
+            axes.broken_barh(
+                [(bar.start_s * scale, (bar.end_s - bar.start_s) * scale) for bar in mine],
+                (number - 0.4, 0.8),
+                facecolors=colour,
+                edgecolors="white",
+                linewidth=0.3,
+            )
+            for bar in mine:
+                _number(axes, bar, number, scale, inches)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [_row_label(row, rows) for row in rows])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False)
+
+
+def _number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
+    if bar.microbatch is None or bar.name == "wait":
+        return
+    text = str(bar.microbatch)
+    if (bar.end_s - bar.start_s) * inches < _NUMBER_IN * (len(text) + 0.4):
+        return
+    axes.text(
+        (bar.start_s + bar.end_s) / 2 * scale,
+        row,
+        text,
+        ha="center",
+        va="center_baseline",
+        fontsize=6.5,
+        color="white" if bar.name == "backward" else "black",
+    )
+
+
+def _row_label(row: Row, rows: Sequence[Row]) -> str:
+    replicas = len({other.replica for other in rows}) > 1
+    where = f"r{row.replica} s{row.stage}" if replicas else f"stage {row.stage}"
+    return f"rank {row.rank} ({where})"
+
+
+def _measured_title(timeline: Timeline) -> str:
+    left_out = len(timeline.rows) - MAX_RANKS
+    more = f", first {MAX_RANKS} of {len(timeline.rows)} ranks" if left_out > 0 else ""
+    return (
+        f"{timeline.layout}, {timeline.phase} step {timeline.step}, measured: "
+        f"{_seconds(timeline.wall_s)}, bubble {_percent(timeline.bubble)}{more}"
+    )
+
+
+def _ideal_title(timeline: Timeline) -> str:
+    return (
+        f"ideal {schedule_title(timeline.schedule)}, measured seconds: "
+        f"{_seconds(timeline.ideal_s)}, bubble {_percent(timeline.ideal_bubble)} "
+        f"(equal stages {_percent(timeline.balanced_bubble)})"
+    )
+
+
+def schedule_title(name: str) -> str:
+    return {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
+
+
+def _legend(figure: Figure, timeline: Timeline) -> None:
+    from matplotlib.patches import Patch
+
+    names = {bar.name for bar in timeline.measured} | {"wait"}
+    words = {"allreduce": "all-reduce", "optimizer": "optimizer"}
+    handles = [
+        Patch(facecolor=colour, label=words.get(name, name))
+        for name, colour in ACTION_COLOURS.items()
+        if name in names
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1%}"

@@ -1,0 +1,152 @@
+"""Figures of training: loss by layout, and sequential loss against that of data-parallel copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis.figures.panels import grid, layouts_in, legend, name_panels
+from analysis.figures.style import SERIES_COLOURS, look, styled
+from analysis.figures.subjects import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COPY_LOSS = "replica_loss"
+"""The metric of a replica's own loss, before it is averaged over replicas."""
+_MAX_CURVES = 9
+
+
+def loss(study: Study) -> Figure | str:
+    """Mean training loss over seeds and repeats, a line a layout and micro-batches."""
+    steps = _losses(study)
+    if steps.empty:
+        return "no training loss in the records"
+    with styled():
+        parts = list(study.panels(steps))
+        figure, axes = grid(len(parts))
+        name_panels(figure, axes, [title for title, _ in parts], study.title)
+        for one, (_, part) in zip(axes, parts, strict=False):
+            _curves(one, part)
+            one.set_xlabel("training step")
+        _loss_axis(axes, steps["loss"])
+        legend(figure, axes)
+    return figure
+
+
+def copies(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+    """Loss of the sequential run against the copies of the smallest data-parallel layout.
+
+    After Raffi & Dazzi 2024, figure 3; `published` has its points (step, seq, dp_copy0, dp_copy1).
+    Where the records hold no loss of single replicas, the loss over all copies is drawn.
+    """
+    steps = _losses(study)
+    sequential = steps[steps["stages"] * steps["replicas"] == 1]
+    parallel = layouts_in(steps[steps["replicas"] > 1])
+    if not parallel or sequential.empty:
+        return "no sequential run beside a data-parallel one"
+    with styled():
+        figure, axes = grid(1)
+        style = look("seq")
+        mean = sequential.groupby("step")["loss"].mean()
+        axes[0].plot(mean.index, mean, color=style.colour, ls=style.dash, label="seq")
+        curves = _copies(study, steps, parallel[0])
+        for number, (name, curve) in enumerate(curves.items()):
+            colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
+            axes[0].plot(curve.index, curve, color=colour, ls=dash, label=name)
+        if published is not None:
+            _published(axes[0], published)
+        axes[0].set_title(study.title, loc="left")
+        axes[0].set_xlabel("training step")
+        _loss_axis(axes, pd.concat([steps["loss"], *_values(published)]))
+        legend(figure, axes)
+    return figure
+
+
+def _copies(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
+    """Mean loss a step of each replica of `layout`, or of all where that is all there is."""
+    ranks = study.ranks
+    if COPY_LOSS not in ranks or ranks[COPY_LOSS].isna().all():
+        mine = steps[steps["layout"] == layout]
+        return {f"{layout}, all copies": mine.groupby("step")["loss"].mean()}
+    cells = study.cells.loc[study.cells["layout"] == layout, "cell"]
+    known = ranks[(ranks["phase"] == "train") & ranks[COPY_LOSS].notna()]
+    own = known[known["cell"].isin(cells)]
+    return {
+        f"{layout}, copy {replica}": own[own["replica"] == replica]
+        .groupby("step")[COPY_LOSS]
+        .mean()
+        for replica in sorted({int(number) for number in own["replica"]})
+    }
+
+
+def _values(published: pd.DataFrame | None) -> list[pd.Series[float]]:
+    return [] if published is None else [published[name] for name in ("seq", "dp_copy0")]
+
+
+def _published(axes: Axes, points: pd.DataFrame) -> None:
+    colours = {
+        "seq": look("seq").colour,
+        "dp_copy0": SERIES_COLOURS[0],
+        "dp_copy1": SERIES_COLOURS[1],
+    }
+    for column, colour in colours.items():
+        axes.plot(
+            points["step"],
+            points[column],
+            ls="none",
+            marker="x",
+            ms=4,
+            color=colour,
+            label="published" if column == "seq" else None,
+        )
+
+
+def _losses(study: Study) -> pd.DataFrame:
+    return study.steps[(study.steps["phase"] == "train") & study.steps["loss"].notna()]
+
+
+def _curves(axes: Axes, steps: pd.DataFrame) -> None:
+    """A line a layout, and a thicker one the more micro-batches, while there are few enough."""
+    pairs = steps[["layout", "microbatches"]].drop_duplicates()
+    apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
+    for place, name in enumerate(layouts_in(steps)):
+        mine = steps[steps["layout"] == name]
+        counts = sorted({int(count) for count in mine["microbatches"]}) if apart else []
+        if not counts:
+            _curve(axes, mine, place, name, 1.2)
+        for number, count in enumerate(counts):
+            width = 0.8 + 0.6 * number / max(1, len(counts) - 1)
+            part = mine[mine["microbatches"] == count]
+            _curve(axes, part, place, f"{name}, {count}", width)
+
+
+def _curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
+    """The mean over cells of one layout; the band around it spans them."""
+    curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
+    style = look(str(steps["layout"].iloc[0]))
+    # Curves that coincide show their markers at different steps.
+    every = max(1, len(curve) // 6)
+    axes.plot(
+        curve.index,
+        curve["mean"],
+        color=style.colour,
+        ls=style.dash,
+        lw=width,
+        marker=style.marker,
+        ms=3,
+        markevery=(place % every, every),
+        label=label,
+    )
+    if (curve["max"] > curve["min"]).any():
+        axes.fill_between(
+            curve.index, curve["min"], curve["max"], color=style.colour, alpha=0.12, lw=0
+        )
+
+
+def _loss_axis(axes: list[Axes], losses: pd.Series[float]) -> None:
+    axes[0].set_ylabel("training loss")
+    if losses.min() > 0 and losses.max() > 20 * losses.min():
+        axes[0].set_yscale("log")

@@ -1,0 +1,150 @@
+"""Axes and marks that several figures share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_PANELS = 6
+_HEIGHT_IN = 2.6
+
+
+def grid(count: int) -> tuple[Figure, list[Axes]]:
+    """One column-wide panel, or several across the page, three a row; call within `styled`."""
+    count = min(count, MAX_PANELS)
+    across = min(3, count)
+    down = math.ceil(count / across)
+    width = COLUMN_IN if count == 1 else FULL_IN
+    figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
+    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    flat = list(axes.flat)
+    for unused in flat[count:]:
+        unused.set_visible(False)
+    return figure, flat[:count]
+
+
+def name_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
+    """Each panel its title; a figure of one panel, and the row of several, that of the whole."""
+    for one, title in zip(axes, titles, strict=False):
+        one.set_title(title or whole, loc="left")
+    if any(titles):
+        figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+
+
+def layouts_in(frame: pd.DataFrame) -> list[str]:
+    """Layouts from the smallest to the largest."""
+    return sorted({str(name) for name in frame["layout"]}, key=layout_order)
+
+
+def by_microbatches(
+    axes: Axes,
+    rows: pd.DataFrame,
+    column: str,
+    *,
+    interval: tuple[str, str] | None = None,
+    reference: str | None = None,
+    positions: Sequence[int] | None = None,
+) -> None:
+    """A line a layout over the numbers of micro-batches, with intervals, and `reference` as ticks.
+
+    Counts are set at equal distances, layouts a little apart so that their intervals can be seen.
+    A row that is not valid, such as a speedup above its bound without a reason, is hollow.
+    """
+    counts = list(positions) if positions else sorted({int(m) for m in rows["microbatches"]})
+    place = {count: number for number, count in enumerate(counts)}
+    names = layouts_in(rows)
+    for number, name in enumerate(names):
+        mine = rows[rows["layout"] == name].sort_values("microbatches")
+        shift = (number - (len(names) - 1) / 2) * min(0.12, 0.5 / len(names))
+        across = [place[int(m)] + shift for m in mine["microbatches"]]
+        style = look(name)
+        if reference is not None:
+            axes.plot(
+                across, mine[reference], ls="none", marker="_", ms=12, mew=1.3, c=style.colour
+            )
+        axes.plot(
+            across,
+            mine[column],
+            color=style.colour,
+            marker=style.marker,
+            linestyle=style.dash if len(mine) > 1 else "none",
+            label=name,
+        )
+        doubtful = (~mine["valid"].astype(bool)).to_numpy()
+        if doubtful.any():
+            axes.plot(
+                np.array(across)[doubtful],
+                mine[column][doubtful],
+                ls="none",
+                marker=style.marker,
+                mfc="white",
+                mec=style.colour,
+                zorder=3,
+            )
+        if interval is not None:
+            error_bars(axes, across, mine, column, interval, style.colour)
+    every = math.ceil(len(counts) / 10)
+    axes.set_xticks(range(0, len(counts), every), [str(m) for m in counts[::every]])
+    axes.set_xlim(-0.5, len(counts) - 0.5)
+    axes.grid(visible=False, axis="x")
+
+
+def error_bars(
+    axes: Axes,
+    across: Sequence[float],
+    rows: pd.DataFrame,
+    column: str,
+    interval: tuple[str, str],
+    colour: str,
+) -> None:
+    """Bars from the lower to the upper column; a row without bounds gets none."""
+    low, high = interval
+    below = (rows[column] - rows[low]).clip(lower=0).fillna(0)
+    above = (rows[high] - rows[column]).clip(lower=0).fillna(0)
+    axes.errorbar(
+        across,
+        rows[column],
+        yerr=[below.to_numpy(), above.to_numpy()],
+        ls="none",
+        ecolor=colour,
+        elinewidth=0.9,
+    )
+
+
+def legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
+    """One legend under all panels: each label once, then `extra` handles."""
+    seen: dict[str, Any] = {}
+    for one in axes:
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            seen.setdefault(label, handle)
+    for handle in extra:
+        seen.setdefault(handle.get_label(), handle)
+    # A label takes its letters and the handle before it; the widest decides for its column.
+    widest = max(len(name) for name in seen) * 0.058 + 0.38
+    across = max(1, int(figure.get_figwidth() / widest))
+    rows = math.ceil(len(seen) / across)
+    figure.legend(
+        seen.values(),
+        seen.keys(),
+        loc="outside lower center",
+        ncols=math.ceil(len(seen) / rows),
+        columnspacing=1.0,
+        handletextpad=0.5,
+    )
+
+
+def reference_handle(label: str) -> Any:
+    """What a reference tick looks like, for a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], ls="none", marker="_", ms=10, mew=1.4, c="#606060", label=label)

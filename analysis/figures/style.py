@@ -1,0 +1,180 @@
+"""How every figure looks: one colour, marker and hatch a layout, sizes of a two-column paper.
+
+Colours of the four layouts under study are Okabe and Ito's (readable for colour-blind readers),
+ordered by lightness so that they stay apart in grey; marker and hatch repeat what colour says.
+matplotlib is imported when a figure is made, not before.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMN_IN = 3.3
+"""Width of one column of a two-column paper, inches."""
+FULL_IN = 6.9
+"""Width of both columns, inches."""
+DPI = 220
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one layout is drawn, in every figure."""
+
+    colour: str
+    marker: str
+    hatch: str
+    dash: str | tuple[float, tuple[float, ...]]
+    """A matplotlib line style."""
+
+
+_FIXED = {
+    "seq": Look("#1f1f1f", "o", "", "-"),
+    "pp2": Look("#005f9e", "s", "//", (0, (5, 1.5))),
+    "pp4": Look("#d55e00", "^", "xx", (0, (3, 1.2, 1, 1.2))),
+    "dp2-pp2": Look("#4fbf97", "D", "..", (0, (1.5, 1))),
+}
+_MARKERS = "vPX<>pdh*"
+_HATCHES = ("\\\\", "++", "oo", "--", "||", "**", "OO")
+_DASHES = ((0.0, (7.0, 1.5)), (0.0, (4.0, 1.0, 1.0, 1.0, 1.0, 1.0)), (0.0, (2.5, 2.5)))
+
+ACTION_COLOURS = {
+    "forward": "#56b4e9",
+    "backward": "#0a5a8a",
+    "allreduce": "#d55e00",
+    "optimizer": "#a8a100",
+    "wait": "#e6e6e6",
+}
+"""Colours of what a rank does, in timelines; none is a layout's."""
+
+SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
+"""For series that are not layouts, such as the copies of a data-parallel run."""
+
+MODE_MARKERS = {"contiguous": "o", "clustered": "s", "halo": "^"}
+"""Chunk modes are told apart by marker and line, since colour says the layout."""
+MODE_DASHES = {"contiguous": ":", "clustered": "--", "halo": "-"}
+
+_RC: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    # Where titles stand anyway; found out for each draw, it costs the bounds of every label.
+    "axes.titley": 1.0,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    # A hyphen for a minus: the other character would cost every PDF a second font.
+    "axes.unicode_minus": False,
+    "grid.color": "#e0e0e0",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.5,
+    "hatch.color": "#ffffff",
+    "errorbar.capsize": 2,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,
+}
+
+
+def look(layout: str) -> Look:
+    """The look of a layout: fixed for the four under study, derived from R and S for others.
+
+    Distinct layouts get distinct hues: turns of the golden angle never meet again.
+    """
+    if layout in _FIXED:
+        return _FIXED[layout]
+    try:
+        parsed = Layout.parse(layout)
+    except InputError:
+        return Look("#808080", "x", "", ":")
+    if str(parsed) in _FIXED:
+        return _FIXED[str(parsed)]
+    # Cantor's pairing gives each (R, S) its own number.
+    total = parsed.replicas + parsed.stages
+    number = total * (total + 1) // 2 + parsed.stages
+    hue = (0.83 + number * 0.61803398875) % 1.0
+    lightness = (0.28, 0.39, 0.5)[number % 3]
+    red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.65)
+    colour = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+    return Look(
+        colour,
+        _MARKERS[number % len(_MARKERS)],
+        _HATCHES[number % len(_HATCHES)],
+        _DASHES[number % len(_DASHES)],
+    )
+
+
+def layout_order(layout: str) -> tuple[int, int, str]:
+    """Sort key: fewer ranks first, then fewer replicas."""
+    try:
+        parsed = Layout.parse(layout)
+    except InputError:
+        return (1 << 30, 0, layout)
+    return (parsed.world_size, parsed.replicas, layout)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The suite's matplotlib settings, for as long as the block lasts."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(_RC):
+        yield
+
+
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure of its own, outside of pyplot's register; call within `styled`."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
+
+
+def load_backends() -> None:
+    """Import what `save` draws with, as before a fork: once instead of in each process."""
+    for name in ("agg", "pdf"):
+        importlib.import_module(f"matplotlib.backends.backend_{name}")
+
+
+def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write `name`.png and `name`.pdf; the same figure gives the same bytes on any day."""
+    folder.mkdir(parents=True, exist_ok=True)
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    with styled():
+        engine = figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(figure)
+            # For an engine, even a spent one, savefig draws each file twice.
+            figure.set_layout_engine(None)
+        _write(figure, png, {"Software": None})
+        _write(figure, pdf, {"CreationDate": None})
+    return png, pdf
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        figure.savefig(temporary, dpi=DPI, format=path.suffix[1:], metadata=metadata)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,227 @@
+"""A step-time table from foreign logs: statistics, speedups with intervals, bound, verdict."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.foreign.csv_logs import Log, read_log
+from analysis.foreign.printed_statistics import compare_printed
+from analysis.render.table_forms import Table
+from analysis.stats.step_times import (
+    CONFIDENCE,
+    Interval,
+    Sample,
+    compare_words,
+    detect_warmup,
+    effective_n,
+    outliers,
+    step_statistics,
+)
+from analysis.summary.above_bound import exceeds
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedule import bound
+
+PHASES = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of some logs."""
+
+    logs: list[Log]
+    baseline: Log | None
+    steps: Table
+    """One row a log and phase."""
+    printed: Table | None
+    """Printed statistics of known logs against the logs themselves."""
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for table in (self.steps, self.printed) if table is not None]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader must not miss, a sentence each."""
+        lines = [
+            f"{row['log']}, {row['phase']}: {row['verdict']}"
+            for _, row in self.steps.frame.iterrows()
+            if str(row["verdict"]).startswith("above the bound")
+        ]
+        if self.printed is None:
+            return lines
+        wrong = self.printed.frame[self.printed.frame["verdict"].str.startswith("misprint")]
+        return lines + [
+            f"table {row['table']}, {row['phase']}, {row['quantity']}: printed "
+            f"{row['printed']:.2f}, {row['verdict']}"
+            for _, row in wrong.iterrows()
+        ]
+
+
+def import_logs(
+    paths: Sequence[Path],
+    *,
+    declared: dict[str, str] | None = None,
+    baseline: str | None = None,
+    drop_warmup: bool = False,
+) -> Imported:
+    """Read logs and make their tables.
+
+    `declared` gives a file name its LAYOUT:MICROBATCHES where the name does not say it;
+    `baseline` names the log to compare with, else it is the sequential one. All steps count, as
+    in the tables that authors print, unless `drop_warmup`. Speedups take every log's mini-batch
+    a replica to be of one size. Raises InputError for logs that cannot be read, for a baseline
+    that is not among them, and for a declaration of no log.
+    """
+    declared = declared or {}
+    logs = [read_log(path, declared.get(path.name, declared.get(path.stem))) for path in paths]
+    unknown = declared.keys() - {name for path in paths for name in (path.name, path.stem)}
+    if unknown:
+        names = ", ".join(path.name for path in paths)
+        raise InputError("--layout", None, sorted(unknown)[0], names)
+    logs = _distinct(logs)
+    chosen = choose_baseline(logs, baseline)
+    rows = [
+        _row(log, phase, chosen, drop_warmup)
+        for log in logs
+        for phase in PHASES
+        if len(log.seconds(phase))
+    ]
+    return Imported(logs, chosen, _steps_table(rows, chosen), compare_printed(logs))
+
+
+def _distinct(logs: list[Log]) -> list[Log]:
+    """Two files of one name in two folders keep apart by their folders' names."""
+    names = [log.name for log in logs]
+    return [
+        Log(**{**vars(log), "name": f"{log.path.parent.name}/{log.name}"})
+        if names.count(log.name) > 1
+        else log
+        for log in logs
+    ]
+
+
+def choose_baseline(logs: Sequence[Log], wanted: str | None) -> Log | None:
+    """The log named, else the sequential one; of several the one with the shortest name."""
+    if wanted is not None:
+        for log in logs:
+            if wanted in (log.name, log.path.name, str(log.path)):
+                return log
+        raise InputError("--baseline", None, wanted, ", ".join(log.path.name for log in logs))
+    sequential = [log for log in logs if log.is_sequential]
+    return min(sequential, key=lambda log: len(log.name), default=None)
+
+
+def _sample(log: Log, phase: str, drop_warmup: bool) -> Sample:
+    seconds = log.seconds(phase).to_numpy()
+    first = detect_warmup(seconds).steps if drop_warmup else 0
+    return Sample([seconds[first:]], seed=zlib.crc32(f"{log.name}|{phase}".encode()))
+
+
+def _row(log: Log, phase: str, baseline: Log | None, drop_warmup: bool) -> dict[str, Any]:
+    sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
+    mean, median = sample.mean, sample.median
+    speedup, most = None, None
+    if log.layout is not None and log.microbatches is not None:
+        most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
+    if baseline is not None and log.layout is not None and len(baseline.seconds(phase)):
+        speedup = _speedup(log, sample, baseline, phase, drop_warmup)
+    return {
+        "log": log.name,
+        "layout": str(log.layout) if log.layout else None,
+        "microbatches": log.microbatches,
+        "rank": log.rank,
+        "phase": phase,
+        **step_statistics(sample.values),
+        "n": sample.values.size,
+        "median_s": median.value,
+        "mean_low": mean.low,
+        "mean_high": mean.high,
+        "median_low": median.low,
+        "median_high": median.high,
+        "warmup_steps": detect_warmup(all_seconds).steps,
+        "outliers": int(outliers(sample.values).sum()),
+        "n_effective": effective_n(sample.values),
+        "speedup": speedup.value if speedup else None,
+        "speedup_low": speedup.low if speedup else None,
+        "speedup_high": speedup.high if speedup else None,
+        "bound": most,
+        "verdict": _verdict(log, baseline, speedup, most),
+    }
+
+
+def _speedup(log: Log, sample: Sample, baseline: Log, phase: str, drop_warmup: bool) -> Interval:
+    """Of samples a second: a replica's mini-batch is the same, so replicas count."""
+    if log is baseline:
+        return Interval(1.0, 1.0, 1.0)
+    assert log.layout is not None
+    mine = log.layout.replicas
+    theirs = baseline.layout.replicas if baseline.layout else 1
+    return _sample(baseline, phase, drop_warmup).mean_over(sample, mine / theirs)
+
+
+def _verdict(log: Log, baseline: Log | None, speedup: Interval | None, most: float | None) -> str:
+    if log is baseline:
+        return "baseline"
+    if baseline is None or speedup is None:
+        missing = "layout not known: name it" if log.layout is None else "no baseline"
+        return f"no speedup: {missing}"
+    if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
+        words = compare_words(speedup)
+        return f"the baseline's setting run again; {words}: that much runs of one thing differ"
+    return _against_bound(speedup, most)
+
+
+def _against_bound(speedup: Interval, most: float | None) -> str:
+    if most is None:
+        return "bound not known: micro-batches are not told"
+    if exceeds(speedup, most):
+        return f"above the bound: {speedup.low or speedup.value:.3f} at least, {most:.3f} at most"
+    if speedup.value > most:
+        return "above the bound by less than its interval"
+    return f"within the bound; {compare_words(speedup)}"
+
+
+def _steps_table(rows: list[dict[str, Any]], baseline: Log | None) -> Table:
+    against = f"Speedups are over {baseline.name}. " if baseline else ""
+    return Table(
+        "step_times",
+        "Step times of imported logs, seconds a mini-batch",
+        pd.DataFrame(rows),
+        (
+            f"{against}Standard deviations are the sample's (n - 1). Intervals are bootstrap "
+            f"intervals at {CONFIDENCE:.0%}, over steps in blocks as long as their correlation "
+            "asks for; one log is one run, so they do not cover how runs differ. The bound is "
+            "that of balanced stages, R S M / (M + S - 1).",
+        ),
+    )
+
+
+def expand(paths: Sequence[Path]) -> list[Path]:
+    """Files as given; of a folder, its CSV files by name. Raises InputError for one without."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        if not found:
+            raise InputError(path, None, "no CSV file", "a folder with .csv files")
+        files += found
+    return files
+
+
+def parse_declared(texts: Sequence[str]) -> dict[str, str]:
+    """Read NAME=LAYOUT[:MICROBATCHES]; raises InputError for another form."""
+    declared = {}
+    for text in texts:
+        match = re.fullmatch(r"(.+)=([^=]+)", text)
+        if match is None:
+            raise InputError(
+                "--layout", None, repr(text), "FILE=LAYOUT or FILE=LAYOUT:MICROBATCHES"
+            )
+        declared[match[1]] = match[2]
+    return declared

@@ -1,0 +1,113 @@
+"""Raffi's tables 1 to 9, as printed, with what this run measured beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from analysis.papers.published_tables import read, sources
+from analysis.records.run import Run
+from analysis.render.table_forms import Table
+from analysis.stats.step_times import Sample
+
+_SHOWN = ["mean_s", "std_s", "min_s", "max_s", "n"]
+_COLUMNS = ["source", "phase", *_SHOWN, "mean_low", "mean_high", "note"]
+# Defects that bear on every number of a table with these stages.
+_OF_PIPELINES = ("gradients", "labels", "summed", "subgraph", "barrier")
+
+
+def raffi_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
+    """Tables 1 to 9; a table that this run measured nothing for has the printed rows alone."""
+    printed = read("raffi_tables")
+    tables = []
+    for number, rows in printed.groupby("table"):
+        first = rows.iloc[0]
+        layout, microbatches = str(first["layout"]), int(first["microbatches"])
+        if layout in ("block", "readout"):
+            ours = list(group_rows(run, layout))
+            title = f"one {layout}, sequential"
+        else:
+            ours = list(_layout_rows(summary, layout, microbatches))
+            title = f"{layout}, {microbatches} micro-batches" if layout != "seq" else "sequential"
+        theirs = rows.assign(source="published").reindex(columns=_COLUMNS)
+        frame = pd.concat([theirs, pd.DataFrame(ours, columns=_COLUMNS)] if ours else [theirs])
+        frame = frame.assign(note=frame["note"].fillna("")).reset_index(drop=True)
+        tables.append(
+            Table(
+                f"raffi_table{number}",
+                f"Raffi's table {number}: {title}, seconds a mini-batch",
+                frame,
+                tuple(_notes(layout, int(first["stages"]))),
+            )
+        )
+    return tables
+
+
+def _notes(layout: str, stages: int) -> Iterator[str]:
+    source = sources()["raffi"]
+    yield f"Published: {source.citation}. {source.machine}."
+    names = ["misprint"] if layout == "seq" else []
+    if stages > 1:
+        names += _OF_PIPELINES
+    if stages == 4:
+        names.insert(0, "cut")
+    for name in names:
+        yield f"Known defect: {source.defects[name]}"
+
+
+def source_label(row: Any) -> str:
+    """Whose numbers these are, and of which run: data, batch, implementation."""
+    batch = f", batch {int(row['batch_size'])}" if pd.notna(row["batch_size"]) else ""
+    schedule = f", {row['schedule']}" if row["schedule"] != "gpipe" else ""
+    return f"ours: {row['data']}{batch}, {row['implementation']}{schedule}"
+
+
+def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Iterator[dict[str, Any]]:
+    mine = summary[
+        (summary["model"] == "vig")
+        & (summary["layout"] == layout)
+        & (summary["microbatches"] == microbatches)
+        & (summary["n"] > 0)
+    ]
+    for _, row in mine.iterrows():
+        shown = {name: row[name] for name in ("phase", *_SHOWN, "mean_low", "mean_high")}
+        yield {"source": source_label(row), **shown, "note": row["flags"]}
+
+
+def group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
+    """Seconds of one `block`, or of the `readout`, in sequential runs with one micro-batch."""
+    cells = run.cells[
+        (run.cells["model"] == "vig")
+        & (run.cells["world_size"] == 1)
+        & (run.cells["microbatches"] == 1)
+        & run.cells["valid"].astype(bool)
+    ]
+    counted = run.steps.loc[run.steps["kept"], ["cell", "phase", "step"]]
+    for _, same in cells.groupby(["data", "batch_size", "implementation"], sort=False):
+        groups = run.groups[run.groups["cell"].isin(same["cell"])]
+        groups = groups[groups["group"].astype(str).str.startswith(kind)]
+        groups = groups.merge(counted, on=["cell", "phase", "step"])
+        label = source_label(same.iloc[0])
+        for phase, part in groups.groupby("phase", observed=True):
+            ways = {"forward": part["forward_s"]}
+            if phase == "train":
+                ways["forward and backward"] = part["forward_s"] + part["backward_s"]
+            for way, seconds in ways.items():
+                yield {"source": label, "phase": phase, **_spread(part, seconds), "note": way}
+
+
+def _spread(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:
+    """Statistics over blocks and steps; the interval takes a step's blocks together."""
+    steps = seconds.groupby([part["cell"], part["step"]], observed=True).mean()
+    sample = Sample([walls.to_numpy() for _, walls in steps.groupby(level=0, observed=True)])
+    return {
+        "mean_s": seconds.mean(),
+        "std_s": seconds.std(),
+        "min_s": seconds.min(),
+        "max_s": seconds.max(),
+        "n": len(seconds),
+        "mean_low": sample.mean.low,
+        "mean_high": sample.mean.high,
+    }

@@ -1,0 +1,205 @@
+"""Many rank files at once into columns: a few hundred thousand records in seconds."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from numpy.typing import NDArray
+
+from analysis.records.record_frames import (
+    FIELDS,
+    PHASES,
+    SCHEMA,
+    groups_of,
+    join,
+    spans_of,
+    steps_of,
+)
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.schema import check_header, read_lines
+
+_BATCH_BYTES = 24 << 20
+# Lines are a few kilobytes at most; a parser thread takes a block.
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """One rank's file, and which of its training steps count."""
+
+    path: Path
+    cell: int
+    """Its cell's place in the manifest."""
+    attempt: int
+    first: int = 0
+    """The step it went on from, if not from the start."""
+    stop: int | None = None
+    """The step from which a later attempt did it again."""
+    warmup_steps: int = 0
+
+
+@dataclass
+class Columns:
+    """What the files hold; each frame has `source`, the number of the file its rows are from."""
+
+    headers: list[dict[str, Any] | None]
+    """One a source; none where a rank died before it wrote one."""
+    steps: pd.DataFrame
+    groups: pd.DataFrame
+    spans: pd.DataFrame
+
+
+@dataclass
+class _Batch:
+    """Lines of several files, without headers and events."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, source: int, body: bytes) -> None:
+        self.bodies.append(body)
+        self.sources.append(source)
+        self.lines.append(body.count(b"\n"))
+        self.size += len(body)
+
+
+def read(sources: list[Source]) -> Columns:
+    """Read all files; a last line cut short is left out.
+
+    Raises InputError naming file and line for another schema or a damaged line before the last.
+    """
+    columns = Columns([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
+    pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "spans": []}
+    for batch, table in _parsed(sources, columns.headers):
+        origin = np.repeat(np.array(batch.sources, dtype=np.int32), batch.lines)
+        _check(table, origin, sources)
+        is_step = pc.equal(table["kind"], "step").combine_chunks()
+        steps, step_origin = table, origin
+        if is_step.true_count < len(is_step):
+            steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
+        pieces["steps"].append(steps_of(steps, step_origin))
+        pieces["groups"] += groups_of(steps, step_origin, [s.path for s in sources])
+        is_span = pc.equal(table["kind"], "span").combine_chunks()
+        if is_span.true_count:
+            pieces["spans"].append(spans_of(table.filter(is_span), origin[_mask(is_span)]))
+    columns.steps = join(pieces["steps"], sorted(FIELDS))
+    columns.groups = join(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
+    columns.spans = join(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
+    return columns
+
+
+def _parsed(
+    sources: list[Source], headers: list[dict[str, Any] | None]
+) -> Iterator[tuple[_Batch, pa.Table]]:
+    """Batches with their tables; the next is parsed while the last is made use of."""
+    with ThreadPoolExecutor(1) as pool:
+        ahead: deque[tuple[_Batch, Future[pa.Table]]] = deque()
+        for batch in _batches(sources, headers):
+            ahead.append((batch, pool.submit(_parse, batch, sources)))
+            if len(ahead) > 1:
+                ready, future = ahead.popleft()
+                yield ready, future.result()
+        for ready, future in ahead:
+            yield ready, future.result()
+
+
+def _check(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> None:
+    """Every line is a step or a span, of a known phase, with its step."""
+    known = pc.and_(
+        pc.is_in(table["phase"], value_set=pa.array(PHASES)),
+        pc.is_in(table["kind"], value_set=pa.array(["step", "span"])),
+    )
+    good = pc.and_(known, pc.is_valid(table["step"]))
+    if not pc.all(good, min_count=0).as_py():
+        first = pc.index(good, False).as_py()
+        path = sources[int(origin[first])].path
+        line = 2 + first - int(np.argmax(origin == origin[first]))
+        raise InputError(f"{path}:{line}", None, "a record without kind, phase or step", "records")
+
+
+def _batches(sources: list[Source], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
+    """Whole files, together about as large as parses well; `headers` is filled on the way."""
+    batch = _Batch()
+    for number, source in enumerate(sources):
+        header, body = _split(source.path)
+        headers.append(header)
+        if body:
+            batch.add(number, body)
+        if batch.size > _BATCH_BYTES:
+            yield batch
+            batch = _Batch()
+    if batch.bodies:
+        yield batch
+
+
+def _split(path: Path) -> tuple[dict[str, Any] | None, bytes]:
+    """Header and whole lines of steps and spans of one file."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "the records of each rank") from None
+    first, _, body = text.partition(b"\n")
+    if not body and not _whole(first):
+        return None, b""
+    try:
+        header = check_header(json.loads(first), path)
+    except ValueError:
+        raise InputError(f"{path}:1", None, "damaged JSON", "one record a line") from None
+    if body and not body.endswith(b"\n"):
+        kept, _, tail = body.rpartition(b"\n")
+        body = body + b"\n" if _whole(tail) else kept + b"\n" if kept else b""
+    if b'"event"' in body:
+        kept_lines = [line for line in body.split(b"\n") if line.strip() and not _is_event(line)]
+        body = b"".join(line + b"\n" for line in kept_lines)
+    return header, b"" if body.isspace() else body
+
+
+def _whole(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_event(line: bytes) -> bool:
+    """Events carry free-form detail, which does not fit in columns."""
+    return b'"event"' in line and json.loads(line).get("kind") == "event"
+
+
+def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
+    options = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="infer")
+    text = b"".join(batch.bodies)
+    reading = pj.ReadOptions(block_size=_BLOCK_BYTES)
+    try:
+        table = pj.read_json(BytesIO(text), read_options=reading, parse_options=options)
+    except pa.ArrowInvalid as error:
+        for number in batch.sources:
+            read_lines(sources[number].path)
+        where = ", ".join(str(sources[n].path) for n in batch.sources[:1])
+        raise InputError(where, None, f"records that do not fit ({error})", "as written") from None
+    if table.num_rows != sum(batch.lines):
+        # Blank lines are no records.
+        batch.lines = [sum(1 for line in b.split(b"\n") if line.strip()) for b in batch.bodies]
+    if table.num_rows != sum(batch.lines):
+        raise InputError(sources[batch.sources[0]].path, None, "damaged lines", "one record a line")
+    return table
+
+
+def _mask(array: pa.BooleanArray) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,247 @@
+"""A run folder as tidy frames: cells, steps, ranks, groups, spans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.records.attempts import Attempt, chain, choose, read_attempts
+from analysis.records.cells import attempt_row, cell_row, settings
+from analysis.records.rank_files import Columns, Source, read
+from analysis.records.record_frames import FIELDS
+from analysis.stats.noise import add_noise, mark_steps
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.manifest import Cell, read_manifest
+
+_PLACE = {"cell", "rank", "stage", "replica"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder's records; `cell` is a categorical in manifest order in every frame."""
+
+    root: Path
+    cells: pd.DataFrame
+    """One row a cell of the manifest, with the attempt used and what it was and gave."""
+    steps: pd.DataFrame
+    """One row a cell and mini-batch, over all ranks: wall_s the slowest rank's, samples all
+    replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up),
+    `outlier` marks and drops nothing. Only steps that every rank recorded."""
+    ranks: pd.DataFrame
+    """One row a rank and mini-batch: the fields of StepRecord, with cell, rank, stage, replica."""
+    groups: pd.DataFrame
+    """Forward and backward seconds a group of layers, rank and mini-batch."""
+    spans: pd.DataFrame
+    """Stretches of rank-time inside mini-batches, where the sweep asked for them."""
+    attempts: pd.DataFrame
+    """One row a try, with its status and whether its records are the ones used."""
+    phases: pd.DataFrame
+    """One row a cell and phase: warm-up found, outliers, and how quiet the machine was."""
+    settings: tuple[str, ...]
+    """The columns of `cells` that decide what is measured: all but seed and repeat."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where the sweep was submitted: commit, versions, host, command line."""
+
+
+def load(run: Path | str) -> Run:
+    """Read a run folder, which may have been copied from elsewhere.
+
+    Of each cell the newest valid attempt is read, else the newest done one, else the newest that
+    ended; attempts that have not ended are listed in `attempts` and not read. Raises InputError
+    for what is no run folder, for damaged records and for records of another schema.
+    """
+    paths = RunPaths(Path(run))
+    if not paths.root.is_dir():
+        raise InputError(paths.root, None, "no such folder", "a run folder")
+    manifest = read_manifest(paths.manifest)
+    tries = [read_attempts(paths.cell(cell.id)) for cell in manifest]
+    chosen = [choose(attempts) for attempts in tries]
+    sources = [
+        source
+        for number, attempt in enumerate(chosen)
+        if attempt is not None
+        for source in _sources(number, manifest[number], attempt, tries[number])
+    ]
+    columns = read(sources)
+    names = [cell.id for cell in manifest]
+    ranks, redone = _ranks(columns, sources, names)
+    cells = pd.DataFrame(
+        [
+            cell_row(cell, attempt, attempts, headers)
+            for cell, attempt, attempts, headers in zip(
+                manifest, chosen, tries, _headers(columns, sources, len(names)), strict=True
+            )
+        ]
+    )
+    cells["cell"] = pd.Categorical(cells["cell"], names)
+    cells["redone"] = redone
+    steps, phases = mark_steps(_steps(ranks, cells["world_size"].to_numpy()))
+    keys = {key: None for cell in manifest for key in settings(cell.experiment)}
+    return Run(
+        root=paths.root,
+        cells=cells,
+        steps=steps,
+        ranks=ranks,
+        groups=_placed(columns.groups, sources, columns, names),
+        spans=_placed(columns.spans, sources, columns, names),
+        attempts=pd.DataFrame(
+            [
+                attempt_row(cell, attempt, used)
+                for cell, attempts, used in zip(manifest, tries, chosen, strict=True)
+                for attempt in attempts
+            ],
+            columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "failure"],
+        ),
+        phases=add_noise(phases, ranks),
+        settings=tuple(keys),
+        provenance=_read_provenance(paths.provenance),
+    )
+
+
+def _read_provenance(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(path, None, f"damaged JSON ({error})", "as written") from None
+    return raw if isinstance(raw, dict) else {}
+
+
+def _sources(number: int, cell: Cell, chosen: Attempt, attempts: list[Attempt]) -> list[Source]:
+    """The rank files of a cell; a done attempt must have them all."""
+    warmup = cell.experiment.warmup_steps
+    return [
+        Source(path, number, part.attempt.number, part.first, part.stop, warmup)
+        for part in chain(chosen, attempts)
+        for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
+        if chosen.status == "done" or path.exists()
+    ]
+
+
+def _headers(columns: Columns, sources: list[Source], cells: int) -> list[list[dict[str, Any]]]:
+    found: list[list[dict[str, Any]]] = [[] for _ in range(cells)]
+    for source, header in zip(sources, columns.headers, strict=True):
+        if header is not None:
+            found[source.cell].append(header)
+    return found
+
+
+def _place(columns: Columns, sources: list[Source], names: list[str]) -> pd.DataFrame:
+    """One row a source: which cell, rank, stage, replica and attempt its records are of."""
+    headers = [header or {} for header in columns.headers]
+    place = pd.DataFrame(
+        {
+            "cell": pd.Categorical.from_codes([source.cell for source in sources], pd.Index(names)),
+            "attempt": np.array([source.attempt for source in sources], np.int16),
+        }
+    )
+    for key in ("rank", "stage", "replica"):
+        place[key] = np.array([header.get(key, 0) for header in headers], np.int16)
+    return place
+
+
+def _placed(
+    frame: pd.DataFrame, sources: list[Source], columns: Columns, names: list[str]
+) -> pd.DataFrame:
+    """`frame` with `source` replaced by cell, rank, stage, replica; superseded rows left out."""
+    if frame.empty:
+        place = _place(columns, sources, names)
+        return place.iloc[:0].drop(columns="attempt").join(frame.drop(columns="source").iloc[:0])
+    place = _place(columns, sources, names).iloc[frame["source"]].reset_index(drop=True)
+    keep = ~_beyond(frame, sources)
+    if place["attempt"].gt(1).any():
+        keep &= ~_superseded(frame, place)
+    data = {name: place[name].array for name in ("cell", "rank", "stage", "replica")}
+    data |= {name: frame[name].array for name in frame.columns if name != "source"}
+    placed = pd.DataFrame(data, copy=False)
+    return placed if keep.all() else placed[keep].reset_index(drop=True)
+
+
+def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
+    """Training steps that a later attempt did again, from its checkpoint on."""
+    never = np.iinfo(np.int64).max
+    stops = np.array([never if s.stop is None else s.stop for s in sources], np.int64)
+    training = (frame["phase"] == "train").to_numpy()
+    stop = stops[frame["source"].to_numpy()]
+    beyond: NDArray[np.bool_] = training & (frame["step"].to_numpy() >= stop)
+    return beyond
+
+
+def _restarting(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
+    """Training steps right after a resume: as cold as the first ones, and warm-up as they are."""
+    warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
+    training = (frame["phase"] == "train").to_numpy()
+    early: NDArray[np.bool_] = training & (
+        frame["step"].to_numpy() < warm[frame["source"].to_numpy()]
+    )
+    return early
+
+
+def _superseded(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows whose mini-batch the same rank recorded again in a later attempt of the chain."""
+    keys = place[["cell", "rank"]].assign(phase=frame["phase"].array, step=frame["step"].array)
+    newest = place["attempt"].groupby([keys[k] for k in keys], observed=True).transform("max")
+    return np.asarray(place["attempt"] < newest)
+
+
+def _ranks(
+    columns: Columns, sources: list[Source], names: list[str]
+) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """The frame of rank records, sorted, and how many training steps each cell did twice."""
+    columns.steps["warmup"] |= _restarting(columns.steps, sources)
+    ranks = _placed(columns.steps, sources, columns, names)
+    order = np.lexsort(
+        [
+            ranks["rank"].to_numpy(),
+            ranks["step"].to_numpy(),
+            ranks["phase"].cat.codes.to_numpy(),
+            ranks["cell"].cat.codes.to_numpy(),
+        ]
+    )
+    ranks = ranks.iloc[order].reset_index(drop=True)
+    beyond = columns.steps[_beyond(columns.steps, sources)]
+    cell_of = np.array([source.cell for source in sources], np.int64)
+    again = pd.DataFrame({"cell": cell_of[beyond["source"]], "step": beyond["step"].to_numpy()})
+    counts = again.drop_duplicates()["cell"].value_counts()
+    return ranks, counts.reindex(range(len(names)), fill_value=0).to_numpy()
+
+
+def _steps(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
+    """Rank-wide truth of each mini-batch; `ranks` is sorted by cell, phase, step, rank."""
+    cell, phase = ranks["cell"].cat.codes.to_numpy(), ranks["phase"].cat.codes.to_numpy()
+    step = ranks["step"].to_numpy()
+    new = np.ones(len(ranks), bool)
+    new[1:] = (np.diff(cell) != 0) | (np.diff(phase) != 0) | (np.diff(step) != 0)
+    starts = np.flatnonzero(new)
+    if not starts.size:
+        starts = np.array([], np.intp)
+    first = ranks.iloc[starts].reset_index(drop=True)
+    steps = first[["cell", "phase", "step", "epoch", "warmup"]].copy()
+
+    def over(values: NDArray[Any], how: np.ufunc) -> NDArray[Any]:
+        return how.reduceat(values, starts) if starts.size else values[:0]
+
+    wall = ranks["wall_s"].to_numpy()
+    steps["wall_s"] = over(wall, np.maximum)
+    # Every stage of a replica is given the same samples, so the first stages' are all there are.
+    first_stage = ranks["stage"].to_numpy() == 0
+    steps["samples"] = over(np.where(first_stage, ranks["samples"].to_numpy(), 0), np.add)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        steps["bubble"] = over(ranks["wait_s"].to_numpy(), np.add) / over(wall, np.add)
+    for name in ("cpu_s", "data_s", "peak_rss_mib", "peak_device_mib"):
+        steps[name] = over(ranks[name].to_numpy(), np.fmax)
+    metrics = [name for name in ranks.columns if name not in FIELDS | _PLACE]
+    for name in ("loss", *metrics):
+        steps[name] = over(ranks[name].to_numpy(), np.fmax)
+    recorded = np.diff(np.append(starts, len(ranks)))
+    whole = recorded == world[steps["cell"].cat.codes.to_numpy()]
+    return steps if whole.all() else steps[whole].reset_index(drop=True)

@@ -1,0 +1,36 @@
+"""A report as one HTML file: styles, script and figures inside, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+from importlib.resources import files
+from pathlib import Path
+
+from analysis.render.document import Document
+
+
+def render(document: Document) -> str:
+    """The whole report; everything from the run is escaped by the template."""
+    import jinja2
+
+    templates = files("analysis") / "templates"
+
+    def load(name: str) -> str | None:
+        source = templates / name
+        return source.read_text(encoding="utf-8") if source.is_file() else None
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(load),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["data_uri"] = data_uri
+    environment.tests["block"] = lambda block, name: type(block).__name__ == name
+    return environment.get_template("report.html.j2").render(document=document)
+
+
+def data_uri(png: Path) -> str:
+    """A PNG file as the URI that holds it."""
+    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode("ascii")

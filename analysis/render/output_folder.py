@@ -1,0 +1,50 @@
+"""Output folders that readers see whole: made beside their place, then moved there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """An empty folder beside `out`; on success its entries replace those of the same names.
+
+    On failure it is removed and `out` is as it was. Entries of other names in `out` stay. Raises
+    InputError where `out` is a file or its place cannot be written in, GnnhpcError where writing
+    fails on the way, as on a full disk.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", None, f"{out}, which is a file", "a folder")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+    except OSError as error:
+        raise InputError(
+            "--out", None, f"{out.parent} ({error.strerror})", "a folder you may write in"
+        ) from None
+    try:
+        yield temporary
+        move_into_place(temporary, out)
+    except OSError as error:
+        raise GnnhpcError(f"{out}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_into_place(temporary: Path, out: Path) -> None:
+    """Rename the folder, or, if there is one, entry by entry what it holds."""
+    if not out.exists():
+        temporary.rename(out)
+        return
+    for number, entry in enumerate(sorted(temporary.iterdir())):
+        target = out / entry.name
+        if target.is_dir() and not target.is_symlink():
+            target.rename(temporary / f".old-{number}")
+        entry.replace(target)

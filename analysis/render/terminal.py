@@ -1,0 +1,94 @@
+"""A frame on the terminal: a rich table for a person, aligned plain text for a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.render.table_forms import cells
+
+SUMMARY = (
+    "model",
+    "data",
+    "layout",
+    "microbatches",
+    "phase",
+    "n",
+    "median_s",
+    "mean_s",
+    "samples_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "bound",
+    "efficiency",
+    "bubble",
+    "flags",
+)
+LOGS = (
+    "log",
+    "layout",
+    "microbatches",
+    "phase",
+    "n",
+    "mean_s",
+    "std_s",
+    "min_s",
+    "max_s",
+    "median_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "bound",
+    "verdict",
+)
+_SHORT = {
+    "microbatches": "m",
+    "speedup_low": "low",
+    "speedup_high": "high",
+    "samples_per_s": "samples/s",
+}
+
+
+def show_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Print `columns` of a frame, without those that hold nothing."""
+    filled = frame[[name for name in columns if name in frame]]
+    filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
+    header = [_SHORT.get(name, name) for name in filled.columns]
+    rows = cells(filled)
+    numeric = [pd.api.types.is_numeric_dtype(filled[name]) for name in filled.columns]
+    if sys.stdout.isatty():
+        _show_rich(header, rows, numeric)
+    else:
+        print("\n".join(plain(header, rows, numeric)))
+
+
+def plain(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> list[str]:
+    """Lines of aligned columns, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in [header, *rows]
+    ]
+
+
+def _show_rich(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name, right in zip(header, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console().print(table)

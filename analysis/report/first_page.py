@@ -1,0 +1,236 @@
+"""The first page: what was run, and how much of it may be believed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.render.document import Block, Section, Table, Text, rows_table, table
+from analysis.summary.columns import with_variants
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.schema import Check, Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.records.run import Run
+
+_PROVENANCE = {
+    "commit": "code",
+    "command": "command",
+    "spec": "sweep",
+    "overrides": "overrides",
+    "created_at": "submitted at",
+    "host": "submitted on",
+    "user": "submitted by",
+    "versions": "versions",
+}
+NO_RECORDS = ("missing", "unfinished")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cells ended in which way; every cell is counted once."""
+
+    cells: int
+    clean: int
+    """Valid, and no audit had anything to say."""
+    flagged: int
+    """Valid, and something is worth knowing."""
+    invalid: int
+    """Done, and an audit found that the numbers do not mean what they should."""
+    failed: int
+    missing: int
+    """Never begun, or not yet ended."""
+
+    @property
+    def valid(self) -> int:
+        return self.clean + self.flagged
+
+
+def count(cells: pd.DataFrame) -> Counts:
+    """Count the rows of `Run.cells`."""
+    kinds = Counter(_kind(row) for row in cells.to_dict("records"))
+    names = ("clean", "flagged", "invalid", "failed", "missing")
+    return Counts(len(cells), **{name: kinds[name] for name in names})
+
+
+def _kind(cell: dict[Any, Any]) -> str:
+    if cell["valid"]:
+        return "flagged" if cell["flags"] else "clean"
+    if cell["status"] in NO_RECORDS:
+        return "missing"
+    return "invalid" if cell["status"] == "done" else "failed"
+
+
+def first_page(run: Run, summary: pd.DataFrame) -> Section:
+    """Verdict first, then what was run, every flag and every cell that does not count."""
+    checks = dict(_checks(run))
+    return Section(
+        "verdict",
+        "Verdict",
+        tuple(
+            block
+            for block in (
+                *_verdict(count(run.cells)),
+                *_batchnorm(run),
+                what_was_run(run),
+                _flags(run, checks),
+                *_row_flags(summary),
+                _left_out(run, checks),
+            )
+            if block is not None
+        ),
+    )
+
+
+def _verdict(counts: Counts) -> Iterator[Text]:
+    parts = [
+        f"{counts.valid} of {counts.cells} cells valid",
+        f"{counts.flagged} of them flagged",
+        f"{counts.invalid} invalid",
+        f"{counts.failed} failed",
+        f"{counts.missing} missing",
+    ]
+    if counts.valid < counts.cells:
+        kind = "bad" if counts.invalid or not counts.valid else "warning"
+    else:
+        kind = "warning" if counts.flagged else "good"
+    yield Text(", ".join(parts) + ".", kind)
+    if counts.valid < counts.cells:
+        yield Text(
+            "Cells that are not valid are listed below and are in no average, speedup or figure."
+        )
+
+
+def _batchnorm(run: Run) -> Iterator[Text]:
+    """Which statistics BatchNorm used; nothing for models that have none."""
+    modes = run.cells.loc[run.cells["model"] == "vig", "batchnorm"]
+    words = {
+        "micro": "each micro-batch normalises by its own statistics, and running statistics are "
+        "updated a micro-batch at a time, as GPipe does",
+        "deferred": "each micro-batch normalises by its own statistics, and running statistics "
+        "are updated once a mini-batch from all of its micro-batches",
+    }
+    for mode, cells in modes.value_counts().items():
+        name = str(mode)
+        yield Text(
+            f"BatchNorm, mode {name} ({cells} cells): {words.get(name, name)}. Evaluation uses "
+            "running statistics that are synchronised over replicas."
+        )
+
+
+def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
+    """The checks of each flagged cell that are not ok, from its result."""
+    paths = RunPaths(run.root)
+    flagged = run.cells[run.cells["flags"].fillna("") != ""]
+    for cell, attempt in zip(flagged["cell"], flagged["attempt"], strict=True):
+        result = Result.read(paths.cell(str(cell)).attempt(int(attempt)).result)
+        yield str(cell), [c for c in result.audit if c.verdict in ("invalid", "suspect")]
+
+
+def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
+    """One row a flag: how many cells have it, and what it said of the first."""
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for cell, mine in checks.items():
+        for check in mine:
+            found.setdefault((check.name, check.verdict), []).append((cell, check.detail))
+    if not found:
+        return Text("No audit raised a flag on any cell.") if run.cells["valid"].any() else None
+    return rows_table(
+        "Flags raised by the audits: an invalid one keeps its cells out of averages, a suspect "
+        "one is worth knowing",
+        ("flag", "verdict", "cells", "what it says (first cell)", "first cell"),
+        [
+            (name, verdict, len(cells), cells[0][1], cells[0][0])
+            for (name, verdict), cells in sorted(
+                found.items(), key=lambda item: (item[0][1] != "invalid", -len(item[1]))
+            )
+        ],
+    )
+
+
+def _row_flags(summary: pd.DataFrame) -> Iterator[Table]:
+    """Rows of the summary with a flag of their own, such as a speedup above the bound."""
+    if summary.empty:
+        return
+    own = summary["flags"].str.contains("above-bound|unsettled", regex=True)
+    rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
+    if len(rows):
+        columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
+        yield table(
+            rows,
+            "Flags found in comparing cells: speedups above the bound with the reason looked for, "
+            "and step times that never settled",
+            with_variants(summary, {name: name for name in (*columns, "valid", "flags", "note")}),
+        )
+
+
+def _left_out(run: Run, checks: dict[str, list[Check]]) -> Table | None:
+    """Each cell that is not valid, and why."""
+    cells = run.cells[~run.cells["valid"].astype(bool)]
+    if cells.empty:
+        return None
+    return rows_table(
+        "Cells that are not valid, and why",
+        ("cell", "layout", "micro-batches", "status", "attempts", "reason"),
+        [
+            (
+                str(cell["cell"]),
+                cell["layout"],
+                cell["microbatches"],
+                "invalid" if _kind(cell) == "invalid" else cell["status"],
+                cell["attempts"],
+                _reason(cell, checks.get(str(cell["cell"]), [])),
+            )
+            for cell in cells.to_dict("records")
+        ],
+    )
+
+
+def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
+    broken = [f"{c.name}: {c.detail}" for c in checks if c.verdict == "invalid"]
+    if broken:
+        return "; ".join(broken)
+    if cell["status"] == "missing":
+        return "no attempt"
+    if cell["status"] == "unfinished":
+        return "its attempts have not ended, or died without a result"
+    return str(cell["failure"] or "its result gives no reason")
+
+
+def what_was_run(run: Run) -> Table:
+    """Where the numbers come from: commit, versions, machines, threads."""
+    cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
+    rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
+    provenance = run.provenance
+    rows += [
+        (words, _words(provenance[key])) for key, words in _PROVENANCE.items() if key in provenance
+    ]
+    hosts = sorted({host for text in cells["hosts"] for host in str(text).split(";") if host})
+    rows += [
+        (
+            "models and data",
+            ", ".join(sorted(set(run.cells["model"] + " on " + run.cells["data"]))),
+        ),
+        ("implementations", _list(run.cells["implementation"])),
+        ("layouts", _list(run.cells["layout"])),
+        ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
+        ("CPU", _list(cells["cpu_model"])),
+        ("device", _list(run.cells["device"])),
+        ("threads a rank", _list(cells["threads"].dropna().astype(int))),
+        ("attempts", f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"),
+    ]
+    return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
+
+
+def _words(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text}" for key, text in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+
+
+def _list(values: pd.Series[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if str(value)))

@@ -1,0 +1,43 @@
+"""A report folder: summary.csv, steps, tables, then figures and pages, all of it or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.records.run import Run, load
+from analysis.render.output_folder import staged
+from analysis.report.pages import write_report
+from analysis.report.tables import make_tables, write_tables
+from analysis.summary.summary import summarise
+from gnnhpc.records.paths import RunPaths, write_atomically
+
+_OF_CELLS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
+
+
+def make_report(
+    root: Path, out: Path | None = None, baseline: str = "seq"
+) -> tuple[Run, pd.DataFrame, Path]:
+    """Load the run at `root` and write its report; returns run, summary and the report's folder.
+
+    `out` is RUN/report unless given. Files of an older report of the same names are replaced,
+    others stay. Raises InputError for what is no run folder or cannot be written.
+    """
+    run = load(root)
+    summary = summarise(run, baseline)
+    place = RunPaths(root).report if out is None else out
+    with staged(place) as folder:
+        write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
+        steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
+        tables = make_tables(run, summary)
+        write_tables(tables, folder / "tables")
+        write_report(run, folder, summary, tables)
+    return run, summary, place
+
+
+def steps_frame(run: Run) -> pd.DataFrame:
+    """`run.steps` with what each cell is, so that the file says enough alone."""
+    place = run.steps["cell"].cat.codes.to_numpy()
+    about = {name: run.cells[name].to_numpy()[place] for name in _OF_CELLS}
+    return run.steps.assign(**about, valid=run.cells["valid"].to_numpy()[place])

@@ -1,0 +1,277 @@
+"""The report's sections after the first page, from frames and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from analysis.figures.catalog import Figures
+from analysis.papers.published_tables import sources
+from analysis.render.document import Block, Bullets, Picture, Section, Text, rows_table, table
+from analysis.stats.step_times import CONFIDENCE, OUTLIER_Z, RESAMPLES
+from analysis.summary.columns import with_variants
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.records.run import Run
+    from analysis.render import table_forms as typeset
+
+_SUMMARY = {
+    "model": "model",
+    "data": "data",
+    "layout": "layout",
+    "microbatches": "micro-batches",
+    "phase": "phase",
+    "n": "n",
+    "mean_s": "mean s",
+    "mean_low": "mean low",
+    "mean_high": "mean high",
+    "speedup": "speedup",
+    "speedup_low": "low",
+    "speedup_high": "high",
+    "bound": "bound",
+    "efficiency": "efficiency",
+    "bubble": "bubble",
+    "valid": "valid",
+    "flags": "flags",
+    "samples_per_s": "samples/s",
+    "median_s": "median s",
+    "std_s": "std s",
+    "min_s": "min s",
+    "max_s": "max s",
+}
+_CORRECTED = "corrected_study"
+_STUDY = {
+    "table": "table",
+    "setting": "setting",
+    "phase": "phase",
+    "quantity": "quantity",
+    "published": "published",
+    "ours": "ours",
+    "ours_low": "low",
+    "ours_high": "high",
+    "bound": "bound",
+    "verdict": "verdict",
+    "run": "our run",
+}
+_SHOWN_ELSEWHERE = ("speedup", "efficiency", "noise", _CORRECTED)
+_QUALITY = {
+    "train_loss": "training loss",
+    "train_accuracy": "training accuracy",
+    "val_accuracy": "validation accuracy",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+}
+
+
+def summary_section(summary: pd.DataFrame) -> Section:
+    """What summary.csv says, without its rarer columns."""
+    blocks: list[Block] = [
+        table(
+            summary,
+            "Seconds a mini-batch, barrier to barrier; speedup of samples a second over the "
+            "baseline, with its interval; efficiency is the ideal step over the measured one. "
+            "More columns are in summary.csv",
+            with_variants(summary, _SUMMARY),
+        )
+    ]
+    return Section("summary", "Summary", tuple(blocks))
+
+
+def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
+    """Speedups in words and pictures."""
+    train = summary[(summary["phase"] == "train") & summary["speedup"].notna()]
+    compared = train[train["effect"].notna()] if "effect" in train else train.iloc[:0]
+    blocks: list[Block] = []
+    if len(compared):
+        undecided = int(compared["effect"].str.startswith("no difference").sum())
+        blocks.append(
+            Text(
+                f"{len(compared)} configurations are compared with their baseline "
+                f"({_names(compared['baseline'])}). "
+                + (
+                    f"{undecided} of them show no difference: their interval contains 1."
+                    if undecided
+                    else "Each differs from it by more than its interval."
+                )
+            )
+        )
+        blocks.append(
+            table(
+                compared,
+                "Training throughput against the sequential run, and against the sequential run "
+                "with the same micro-batches; an effect smaller than its interval is called so",
+                with_variants(
+                    compared,
+                    {
+                        "model": "model",
+                        "data": "data",
+                        "layout": "layout",
+                        "microbatches": "micro-batches",
+                        "effect": "effect",
+                        "speedup_same_m": "speedup, same micro-batches",
+                        "speedup_same_m_low": "low",
+                        "speedup_same_m_high": "high",
+                        "bound": "bound",
+                        "efficiency": "efficiency",
+                        "n": "n",
+                        "note": "note",
+                    },
+                ),
+            )
+        )
+    else:
+        blocks.append(Text("No configuration has a valid baseline to be compared with."))
+    blocks += figures.of("speedup", "efficiency", "bubble", "step-times")
+    return Section("speed", "Speedup and efficiency", tuple(blocks))
+
+
+def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
+    """What the models learned; a fast run that learns nothing is worth nothing."""
+    known = {
+        name: words
+        for name, words in _QUALITY.items()
+        if name in summary and summary[name].notna().any()
+    }
+    blocks: list[Block] = []
+    if known:
+        keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
+        blocks.append(
+            table(
+                summary[summary["phase"] == "train"],
+                "Last losses and accuracies, mean over seeds and repeats",
+                with_variants(summary, {**keys, "cells_used": "cells", **known}),
+            )
+        )
+    blocks += figures.of("loss", "copies")
+    return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
+
+
+def chunks_section(figures: Figures) -> Section | None:
+    """Graphs in chunks; nothing for runs without graphs."""
+    pictures: list[Picture] = figures.of("chunk-time", "chunk-accuracy", "chunk-loss")
+    return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
+
+
+def published_section(tables: Sequence[typeset.Table]) -> Section | None:
+    """The published tables with ours beside them; a note stands under the first it bears on."""
+    blocks: list[Block] = []
+    said: set[str] = set()
+    for one in tables:
+        if one.name in _SHOWN_ELSEWHERE:
+            continue
+        blocks.append(table(one.frame, one.title))
+        fresh = tuple(note for note in one.notes if note not in said)
+        if fresh:
+            blocks.append(Bullets(fresh))
+        said.update(fresh)
+    return Section("tables", "Published tables", tuple(blocks)) if blocks else None
+
+
+def corrected_section(tables: Sequence[typeset.Table]) -> Section | None:
+    """Published, ours, bound and verdict for each published table, known defects beside them."""
+    blocks: list[Block] = []
+    found = [one.frame for one in tables if one.name == _CORRECTED]
+    if not found:
+        return None
+    study = found[0]
+    for name, source in sources().items():
+        rows = study[study["study"] == name]
+        if rows.empty:
+            continue
+        blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
+        blocks.append(table(rows, f"{name}: published, ours, bound, verdict", _STUDY))
+        blocks.append(Text("Known defects of these measurements:"))
+        blocks.append(Bullets(tuple(source.defects.values())))
+    return Section("corrected", "The corrected study", tuple(blocks)) if blocks else None
+
+
+def timeline_section(figures: Figures) -> Section | None:
+    """Measured steps beside their ideal; nothing without spans."""
+    pictures = figures.of("timeline")
+    if not pictures:
+        return None
+    words = Text(
+        "One training step of a cell, rank by rank, and the same schedule with the same forward "
+        "and backward seconds and nothing else. The bubble is waited rank-time over all "
+        "rank-time. The traces folder has every step for chrome://tracing or ui.perfetto.dev."
+    )
+    return Section("timeline", "Timeline", (words, *pictures))
+
+
+def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
+    """How the numbers were made, and what was found of warm-up, outliers and noise."""
+    blocks: list[Block] = [
+        Bullets(
+            (
+                "n counts the mini-batches of all valid repeats, after warm-up.",
+                f"Intervals hold {CONFIDENCE:.0%} and come from {RESAMPLES} bootstrap draws at two "
+                "levels: repeats are drawn whole, steps within them in blocks as long as their "
+                "correlation asks for. A configuration with one repeat has an interval of its "
+                "steps only.",
+                "A speedup is a ratio of samples a second; its interval is that of the ratio, "
+                "with both sides drawn.",
+                "Warm-up is dropped where the run marked it, and where the series of step times "
+                "shows more of it (MSER); a series that never settles is flagged.",
+                f"Outliers, beyond {OUTLIER_Z:g} robust standard deviations from the median, are "
+                "counted and drawn, and never dropped.",
+                "Of several attempts at a cell the newest valid one counts.",
+            )
+        )
+    ]
+    if not summary.empty:
+        keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
+        blocks.append(
+            table(
+                summary,
+                "What was counted, and how quiet the machine was: processor time over busy time, "
+                "steal over wall time, drift of the last third against the first",
+                with_variants(
+                    summary,
+                    {
+                        **keys,
+                        "phase": "phase",
+                        "n": "n",
+                        "n_effective": "n, independent",
+                        "cells_used": "cells used",
+                        "cells": "cells",
+                        "attempts": "attempts",
+                        "redone": "steps redone",
+                        "warmup_dropped": "warm-up steps",
+                        "outliers": "outliers",
+                        "drift": "drift",
+                        "cpu_share": "CPU share",
+                        "steal_share": "steal share",
+                        "switches_per_step": "switches a step",
+                        "peak_rss_mib": "peak MiB",
+                        "startup_s": "start-up s",
+                    },
+                ),
+            )
+        )
+    return Section("statistics", "Statistics", tuple(blocks))
+
+
+def left_out_section(figures: Figures) -> Section | None:
+    """Figures that are not there, and why."""
+    if not figures.left_out:
+        return None
+    return Section(
+        "left-out",
+        "Figures left out",
+        (
+            rows_table(
+                "Figures that this run has no data for", ("figure", "reason"), figures.left_out
+            ),
+        ),
+    )
+
+
+def _names(values: pd.Series[str]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values))
+
+
+def present(*sections: Section | None) -> Iterator[Section]:
+    """Those that have something to say."""
+    yield from (section for section in sections if section is not None)

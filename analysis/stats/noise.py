@@ -1,0 +1,112 @@
+"""Which steps count, and how quiet the machine was: looked at for each cell and phase."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.stats.step_times import detect_warmup, drift, effective_n, outliers
+
+PHASE_COLUMNS = [
+    "cell",
+    "phase",
+    "n",
+    "warmup_dropped",
+    "settled",
+    "outliers",
+    "n_effective",
+    "drift",
+    "cpu_share",
+    "steal_share",
+    "switches_per_step",
+]
+
+
+def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Add `kept` and `outlier` to steps sorted by cell and phase; and one row a cell and phase.
+
+    Dropped as warm-up are the steps that the run marked, and those that the series itself shows
+    to be; outliers are marked among the kept and stay.
+    """
+    wall = steps["wall_s"].to_numpy()
+    given = steps["warmup"].to_numpy().astype(bool)
+    kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
+    cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
+    rows: list[dict[str, Any]] = []
+    for part in runs_of(steps):
+        marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
+        found = detect_warmup(wall[part][marked:])
+        first = part.start + marked + found.steps
+        kept[part.start : first] = False
+        kept[part] &= ~given[part]
+        counted = wall[part][kept[part]]
+        outlier[first : part.stop] = outliers(wall[first : part.stop])
+        outlier[part] &= kept[part]
+        rows.append(
+            {
+                "cell": cell[part.start],
+                "phase": phase[part.start],
+                "n": counted.size,
+                "warmup_dropped": part.stop - part.start - counted.size,
+                "settled": found.settled,
+                "outliers": int(outlier[part].sum()),
+                "n_effective": effective_n(counted),
+                "drift": drift(counted),
+            }
+        )
+    return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:8])
+
+
+def runs_of(frame: pd.DataFrame) -> list[slice]:
+    """The stretches of a frame sorted by cell and phase that are of one cell and phase."""
+    if frame.empty:
+        return []
+    cell, phase = frame["cell"].cat.codes.to_numpy(), frame["phase"].cat.codes.to_numpy()
+    changes = np.flatnonzero((np.diff(cell) != 0) | (np.diff(phase) != 0)) + 1
+    edges = [0, *changes.tolist(), len(frame)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def add_noise(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
+    """Processor time over busy time, steal over wall time, involuntary switches a rank and step.
+
+    A share of processor time well below the threads, or steal, says that somebody else had the
+    CPU while the clock ran. None where the system did not tell.
+    """
+    keys = [ranks["cell"], ranks["phase"]]
+    work = pd.DataFrame(
+        {
+            "cpu": ranks["cpu_s"],
+            "busy": ranks["wall_s"] - ranks["wait_s"],
+            "wall": ranks["wall_s"],
+            "steal": ranks["steal_s"],
+            "switches": ranks["involuntary_switches"],
+        }
+    )[~ranks["warmup"].to_numpy().astype(bool)]
+    grouped = work.groupby(keys, observed=True)
+    sums = grouped.sum(min_count=1)
+    shares = pd.DataFrame(
+        {
+            "cpu_share": _ratio(sums["cpu"], sums["busy"]),
+            "steal_share": _ratio(sums["steal"], sums["wall"]),
+            "switches_per_step": grouped["switches"].mean(),
+        }
+    )
+    return phases.merge(shares.reset_index(), on=["cell", "phase"], how="left")
+
+
+def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:
+    return part / whole.where(whole > 0.0)
+
+
+def kept_walls(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """The seconds of the steps that count, in order, of each cell and phase."""
+    wall, kept = steps["wall_s"].to_numpy(), steps["kept"].to_numpy()
+    cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
+    return {
+        (cell[part.start], phase[part.start]): wall[part][kept[part]] for part in runs_of(steps)
+    }

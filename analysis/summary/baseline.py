@@ -1,0 +1,84 @@
+"""What a speedup is measured against: the sequential run, unless a report is told otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis.summary.rows import Row
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+
+# Settings that only say how the same function was run or fed; the others must be equal.
+_MAY_DIFFER = (
+    "batch_size",
+    "train_steps",
+    "test_steps",
+    "test_every",
+    "warmup_steps",
+    "batchnorm",
+    "schedule",
+    "engine",
+    "chunks",
+    "balance",
+)
+_OWN = ("layout", "microbatches")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A layout and its micro-batches."""
+
+    layout: Layout = field(default_factory=Layout)
+    microbatches: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Baseline:
+        """Read `seq` or `pp2:10`; raises InputError for another form."""
+        name, _, count = text.partition(":")
+        try:
+            microbatches = int(count) if count else 1
+            if microbatches < 1:
+                raise ValueError
+            return cls(Layout.parse(name), microbatches)
+        except (ValueError, InputError):
+            raise InputError(
+                "--baseline",
+                None,
+                repr(text),
+                "LAYOUT or LAYOUT:MICROBATCHES",
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.layout} m{self.microbatches}"
+
+
+def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None:
+    """The measured row that `row` is to be compared with, or none.
+
+    Model, data, implementation, optimizer, precision and device must be the same. Of several the
+    one that agrees in most of the rest is taken: batch size, schedule, chunks, step counts.
+    """
+    best, score = None, -1
+    for other in rows:
+        if (
+            other.phase != row.phase
+            or other.layout != wanted.layout
+            or other.microbatches != wanted.microbatches
+            or not other.walls
+        ):
+            continue
+        differing = [key for key in row.settings if not _same(row, other, key)]
+        if any(key not in _MAY_DIFFER for key in differing if key not in _OWN):
+            continue
+        agreeing = len(_MAY_DIFFER) - len([key for key in differing if key in _MAY_DIFFER])
+        if agreeing > score:
+            best, score = other, agreeing
+    return best
+
+
+def _same(row: Row, other: Row, key: str) -> bool:
+    mine, theirs = row.settings[key], other.settings[key]
+    return bool(mine == theirs) or bool(pd.isna(mine) and pd.isna(theirs))

@@ -1,0 +1,20 @@
+"""Which columns of the summary a table needs to tell its rows apart."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.summary.summary import VARIANTS
+
+
+def with_variants(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:
+    """`columns`, after its first four the settings in which rows of a study differ."""
+    by_study = summary.groupby(["model", "data"])
+    varying = [
+        key
+        for key in VARIANTS
+        if key in summary and (by_study[key].nunique(dropna=False) > 1).any()
+    ]
+    names = list(columns)
+    order = [*names[:4], *varying, *names[4:]]
+    return {name: columns.get(name, name.replace("_", " ")) for name in order}

@@ -1,0 +1,129 @@
+"""The rows of the summary before they are printed: cells that differ in repeat and seed alone."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.records.run import Run
+from analysis.stats.noise import kept_walls
+from analysis.stats.step_times import Interval, Sample
+from analysis.summary.ideal import ideal_steps, stage_seconds
+from gnnhpc.core.layout import Layout
+
+
+@dataclass(frozen=True)
+class Row:
+    """One set of settings in one phase: what was measured of the cells that count."""
+
+    settings: dict[str, Any]
+    phase: str
+    cells: pd.DataFrame
+    """All its cells, also those that failed or are invalid."""
+    units: pd.DataFrame
+    """One row a cell that counts, from `units_of`."""
+    walls: list[NDArray[Any]]
+    """Seconds of the steps that count, of the same cells."""
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The wall seconds, resampled with a seed that is this row's own and always the same."""
+        name = "|".join(str(value) for value in (*self.settings.values(), self.phase))
+        return Sample(self.walls, seed=zlib.crc32(name.encode()))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.parse(self.settings["layout"])
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.settings["microbatches"])
+
+    def mean(self, column: str) -> float | None:
+        """Mean of a column of `units`, weighted by the steps that count."""
+        values = self.units[column].to_numpy(dtype=float)
+        weights = self.units["n"].to_numpy(dtype=float)
+        known = np.isfinite(values)
+        return float(np.average(values[known], weights=weights[known])) if known.any() else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        samples = self.mean("samples")
+        return samples / self.sample.mean.value if samples is not None else None
+
+    def speedup_over(self, other: Row, of: str = "mean") -> Interval | None:
+        """This row's samples a second over the other's; none where either measured nothing."""
+        mine, theirs = self.mean("samples"), other.mean("samples")
+        if mine is None or theirs is None:
+            return None
+        if other is self:
+            return Interval(1.0, 1.0, 1.0)
+        factor = mine / theirs
+        if of == "mean":
+            speedup = other.sample.mean_over(self.sample, factor)
+        else:
+            speedup = other.sample.median_over(self.sample, factor)
+        return speedup if math.isfinite(speedup.value) else None
+
+
+def units_of(run: Run) -> pd.DataFrame:
+    """One row a cell and phase: `run.phases` with samples a step, bubble, ideal and memory."""
+    keys = ["cell", "phase"]
+    kept = run.steps[run.steps["kept"]]
+    kept = kept.assign(waited=kept["bubble"] * kept["wall_s"])
+    grouped = kept.groupby(keys, observed=True)
+    sums = grouped[["waited", "wall_s"]].sum()
+    measured = pd.DataFrame(
+        {
+            "samples": grouped["samples"].mean(),
+            "bubble": sums["waited"] / sums["wall_s"],
+            "data_s": grouped["data_s"].mean(),
+            "peak_rss_mib": grouped["peak_rss_mib"].max(),
+            "peak_device_mib": grouped["peak_device_mib"].max(),
+        }
+    )
+    units = run.phases.merge(measured.reset_index(), on=keys, how="left")
+    ideal = ideal_steps(stage_seconds(run.ranks, run.steps), run.cells)
+    units["ideal_step_s"] = [
+        ideal.get((cell, phase)) for cell, phase in zip(units["cell"], units["phase"], strict=True)
+    ]
+    return units
+
+
+def make_rows(run: Run) -> list[Row]:
+    """All rows, in the order of the manifest, training before testing."""
+    if run.cells.empty:
+        return []
+    every = units_of(run)
+    place = {key: n for n, key in enumerate(zip(every["cell"], every["phase"], strict=True))}
+    walls = kept_walls(run.steps)
+    keys = list(run.settings)
+    rows = []
+    for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
+        for phase in _phases(cells):
+            counted = [
+                (cell, phase)
+                for cell, valid in zip(cells["cell"], cells["valid"], strict=True)
+                if valid and (cell, phase) in walls and walls[cell, phase].size
+            ]
+            rows.append(
+                Row(
+                    dict(zip(keys, values, strict=True)),
+                    phase,
+                    cells,
+                    every.iloc[[place[key] for key in counted]],
+                    [walls[key] for key in counted],
+                )
+            )
+    return rows
+
+
+def _phases(cells: pd.DataFrame) -> list[str]:
+    return ["train", "test"] if (cells["test_steps"] > 0).any() else ["train"]

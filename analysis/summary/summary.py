@@ -1,0 +1,211 @@
+"""summary.csv: one row a model, data, layout, micro-batches and phase, over all valid repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.records.run import Run
+from analysis.stats.step_times import Interval, compare_words
+from analysis.summary.above_bound import Seconds, exceeds, explain
+from analysis.summary.baseline import Baseline, find_baseline
+from analysis.summary.rows import Row, make_rows
+from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import bound
+
+CONTRACT = (
+    "model",
+    "data",
+    "layout",
+    "stages",
+    "replicas",
+    "microbatches",
+    "phase",
+    "n",
+    "mean_s",
+    "std_s",
+    "min_s",
+    "max_s",
+    "median_s",
+    "samples_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "bound",
+    "ideal_step_s",
+    "efficiency",
+    "bubble",
+    "valid",
+    "flags",
+)
+"""The columns that scripts rely on, in this order; others follow."""
+
+VARIANTS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
+"""Settings that are always shown; others only where the run varies them."""
+
+_KEYS = ("model", "data", "layout", "microbatches")
+_WORDS = ("baseline", "effect")
+_QUANTITIES = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
+
+
+def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
+    """One row a model, data, layout, micro-batches, other settings that vary, and phase.
+
+    Times are of the steps that count (no warm-up) of valid cells; a row without one has n 0 and
+    no times. A speedup is a ratio of samples a second, against `baseline`: a layout, or
+    `layout:microbatches` (one micro-batch unless given); InputError for another form.
+    """
+    wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
+    rows = make_rows(run)
+    seconds = Seconds(run)
+    varying = _varying(run)
+    frame = pd.DataFrame([_line(row, rows, wanted, varying, seconds) for row in rows])
+    if frame.empty:
+        return pd.DataFrame(columns=list(CONTRACT))
+    # A column without any value is one of numbers still, unless it holds words.
+    empty = [c for c in frame.columns if c not in _WORDS and frame[c].isna().all()]
+    frame = frame.astype(dict.fromkeys(empty, float))
+    return _sorted(frame[[*CONTRACT, *(c for c in frame.columns if c not in CONTRACT)]])
+
+
+def _varying(run: Run) -> list[str]:
+    """Settings, beside the usual ones, in which cells of one model and data differ."""
+    usual = {*_KEYS, *VARIANTS}
+    by_study = run.cells.groupby(["model", "data"])
+    return [
+        key
+        for key in run.settings
+        if key not in usual and (by_study[key].nunique(dropna=False) > 1).any()
+    ]
+
+
+def _line(
+    row: Row, rows: Sequence[Row], wanted: Baseline, varying: list[str], seconds: Seconds
+) -> dict[str, Any]:
+    values, mean, median = row.sample.values, row.sample.mean, row.sample.median
+    layout, ideal = row.layout, row.mean("ideal_step_s")
+    line: dict[str, Any] = {key: row.settings[key] for key in _KEYS}
+    line |= {
+        "stages": layout.stages,
+        "replicas": layout.replicas,
+        "phase": row.phase,
+        "n": values.size,
+        "mean_s": mean.value,
+        "std_s": values.std(ddof=1) if values.size > 1 else None,
+        "min_s": values.min() if values.size else None,
+        "max_s": values.max() if values.size else None,
+        "median_s": median.value,
+        "samples_per_s": row.samples_per_s,
+        "ideal_step_s": ideal,
+        "efficiency": ideal / mean.value if ideal else None,
+        "bubble": row.mean("bubble"),
+        "mean_low": mean.low,
+        "mean_high": mean.high,
+        "median_low": median.low,
+        "median_high": median.high,
+    }
+    line |= _compared(row, rows, wanted, seconds)
+    line |= {key: row.settings.get(key) for key in (*VARIANTS, *varying)}
+    line |= _about(row)
+    return line
+
+
+def _compared(row: Row, rows: Sequence[Row], wanted: Baseline, seconds: Seconds) -> dict[str, Any]:
+    """Speedups, the bound, and whether the row can be believed."""
+    base = find_baseline(row, rows, wanted)
+    same = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
+    speedup = row.speedup_over(base) if base else None
+    of_medians = row.speedup_over(base, "median") if base else None
+    same_m = row.speedup_over(same) if same else None
+    most = bound(row.layout.replicas, row.layout.stages, row.microbatches)
+    most /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
+    flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
+    notes = _notes(row, base, wanted)
+    valid = bool(row.walls)
+    if not row.units["settled"].all():
+        flags.add("unsettled")
+    if base and base is not row and speedup and exceeds(speedup, most):
+        verdict = explain(speedup, most, seconds.of(base), seconds.of(row), seconds.silent(row))
+        flags.add("above-bound" if verdict.explained else "above-bound-unexplained")
+        notes.append(verdict.note)
+        valid = valid and verdict.explained
+    return {
+        **_spread("speedup", speedup),
+        "bound": most,
+        "valid": valid,
+        "flags": ";".join(sorted(flags)),
+        **_spread("speedup_median", of_medians),
+        **_spread("speedup_same_m", same_m),
+        "baseline": str(wanted) if base else None,
+        "effect": compare_words(speedup) if speedup and base is not row else None,
+        "note": "; ".join(notes),
+    }
+
+
+def _spread(name: str, value: Interval | None) -> dict[str, float | None]:
+    if value is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+
+
+def _notes(row: Row, base: Row | None, wanted: Baseline) -> list[str]:
+    notes = []
+    left_out = len(row.cells) - len(row.walls)
+    if left_out:
+        notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
+    if row.walls and base is None:
+        notes.append(f"no valid {wanted} of the same settings to compare with")
+    if len(row.walls) == 1:
+        notes.append("one run: intervals cover its steps, not how runs differ")
+    return notes
+
+
+def _reasons(row: Row) -> str:
+    cells = row.cells[~row.cells["cell"].isin(row.units["cell"])]
+    status = cells["status"].where(cells["status"] != "done", "invalid")
+    status = status.where(~cells["valid"].astype(bool), f"no {row.phase} steps")
+    return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
+
+
+def _about(row: Row) -> dict[str, Any]:
+    """How much was measured, how quietly, and what the model learned."""
+    used = row.cells[row.cells["cell"].isin(row.units["cell"])]
+    units = row.units
+    finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
+    finals = [c for c in finals if c.endswith(("_loss", "_accuracy"))]
+    return {
+        "cells": len(row.cells),
+        "cells_used": len(used),
+        "attempts": int(row.cells["attempts"].sum()),
+        "redone": int(used["redone"].sum()),
+        "warmup_dropped": int(units["warmup_dropped"].sum()),
+        "outliers": int(units["outliers"].sum()),
+        "n_effective": float(units["n_effective"].sum()) if row.walls else None,
+        "drift": row.mean("drift"),
+        "cpu_share": row.mean("cpu_share"),
+        "steal_share": row.mean("steal_share"),
+        "switches_per_step": row.mean("switches_per_step"),
+        "data_s": row.mean("data_s") if row.walls else None,
+        "peak_rss_mib": units["peak_rss_mib"].max() if row.walls else None,
+        "peak_device_mib": units["peak_device_mib"].max() if row.walls else None,
+        **{name: used[name].astype(float).mean() for name in (*_QUANTITIES, *finals)},
+    }
+
+
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    """By study as submitted, then from few ranks to many, few micro-batches to many."""
+    order = pd.DataFrame(
+        {
+            "model": pd.factorize(frame["model"])[0],
+            "data": pd.factorize(frame["data"])[0],
+            "world": [Layout.parse(name).world_size for name in frame["layout"]],
+            "replicas": frame["replicas"],
+            "microbatches": frame["microbatches"],
+            "phase": pd.factorize(frame["phase"])[0],
+        }
+    )
+    return frame.loc[order.sort_values(list(order.columns), kind="stable").index].reset_index(
+        drop=True
+    )

@@ -1,0 +1,164 @@
+"""Is a layout the same computation as one process? Real ranks, held against a sequential twin.
+
+The twin runs in rank 0's process over the same micro-batches: replica after replica, one stage,
+gradients accumulated. Its micro-batches are those of the layout because BatchNorm normalises by
+micro-batch (Huang et al. 2019, section 2.3), so a single whole batch would be another function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.workload import Batch
+from gnnhpc.check.audit import judge
+from gnnhpc.check.compare import Array, Observed, Verdict, compare
+from gnnhpc.check.observe import Observations, gather_findings
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.base import IGNORED
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.mesh import Mesh, join, leave
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.assemble import Parts, assemble, choose_device
+
+STEPS = 3
+"""Training steps after which parameters are compared; gradients are compared after the first."""
+
+
+def twin_of(experiment: Experiment) -> Experiment:
+    """The same mini-batch and micro-batches in one process."""
+    replicas = experiment.layout.replicas
+    changes: dict[str, Any] = {
+        "layout": Layout(),
+        "microbatches": experiment.microbatches * replicas,
+        "balance": "cost",
+    }
+    if experiment.batch_size is not None:
+        changes["batch_size"] = experiment.batch_size * replicas
+    return experiment.model_copy(update=changes)
+
+
+def verify_rank(
+    experiment: Experiment, environment: Environment, root: Path | None, steps: int = STEPS
+) -> Verdict | None:
+    """Run as one rank of the layout; rank 0 returns the verdict, the others none.
+
+    Raises InputError for what cannot be run at all.
+    """
+    torch.set_num_threads(environment.cpus)
+    mesh = join(environment, experiment.layout, choose_device(experiment, environment))
+    parts = assemble(experiment, mesh, root)
+    observations = Observations(mesh.layout, mesh.rank, parts.workload.total_samples)
+    mine = _observe(experiment, mesh, parts, observations, steps)
+    findings = gather_findings(mesh, parts, observations, environment)
+    everyone = mesh.share(mine)
+    verdict = None
+    if mesh.rank == 0:
+        checks = judge(
+            findings, parts.outlines, mesh.layout, parts.planned, parts.workload.graph_facts()
+        )
+        verdict = compare(
+            _merge(everyone, mesh.layout),
+            _twin(experiment, mesh.device, root, steps),
+            [layer.name for layer in parts.outlines],
+            dtype=experiment.dtype,
+            microbatches=experiment.microbatches,
+            replicas=experiment.layout.replicas,
+            stages={
+                parts.outlines[i].name: stage
+                for stage, part in enumerate(parts.planned)
+                for i in part
+            },
+            invalid={c.name: c.detail for c in checks if c.verdict == "invalid"},
+        )
+    mesh.barrier()
+    leave(mesh)
+    return verdict
+
+
+def _twin(experiment: Experiment, device: torch.device, root: Path | None, steps: int) -> Observed:
+    twin = twin_of(experiment)
+    mesh = Mesh(Layout(), 0, device)
+    parts = assemble(twin, mesh, root)
+    observations = Observations(mesh.layout, 0, parts.workload.total_samples)
+    return _observe(twin, mesh, parts, observations, steps)
+
+
+def _observe(
+    experiment: Experiment,
+    mesh: Mesh,
+    parts: Parts,
+    observations: Observations,
+    steps: int,
+) -> Observed:
+    """Train a few steps; keep the first's loss and gradients and the last's parameters."""
+    stage, workload = parts.stage, parts.workload
+    optimizer = parts.optimizer
+    first: tuple[float, dict[str, Array], tuple[tuple[float, float], ...]] | None = None
+    with workload.open("train", 0, steps) as batches:
+        for step, batch in enumerate(batches):
+            for context in workload.contexts:
+                context.step = step
+            if optimizer is not None:
+                optimizer.zero_grad(set_to_none=False)
+            parts.timer.start()
+            trained = parts.engine.train_step(batch.inputs, batch.targets)
+            stage.end_minibatch()
+            _look(mesh, parts, batch, observations)
+            if first is None:
+                sums = _losses(parts, trained.outputs, batch) if mesh.is_last else ()
+                loss = float(sum(trained.losses)) / experiment.layout.replicas
+                first = (loss, _gradients(stage), sums)
+            if optimizer is not None:
+                optimizer.step()
+    assert first is not None
+    parameters = {name: _array(p) for name, p in stage.named_parameters()}
+    return Observed(first[0], first[1], parameters, first[2])
+
+
+def _look(mesh: Mesh, parts: Parts, batch: Batch, observations: Observations) -> None:
+    norm = parts.engine.gradients.norm()
+    observations.saw(batch, norm)
+    values = torch.tensor([float(batch.checksum), norm or 0.0], dtype=torch.float64)
+    everyone = mesh.gather(values)
+    observations.compare(everyone[:, 0].tolist(), everyone[:, 1].tolist())
+
+
+def _losses(
+    parts: Parts, outputs: Sequence[Tensor], batch: Batch
+) -> tuple[tuple[float, float], ...]:
+    assert batch.targets is not None
+    targets = batch.targets.chunk(len(outputs))
+    return tuple(
+        (float(parts.workload.loss.summed(o, t)), float((t != IGNORED).sum()))
+        for o, t in zip(outputs, targets, strict=True)
+    )
+
+
+def _gradients(stage: torch.nn.Module) -> dict[str, Array]:
+    return {name: _array(p.grad) for name, p in stage.named_parameters() if p.grad is not None}
+
+
+def _array(tensor: Tensor) -> Array:
+    """A copy: in float64 the tensor's own memory would be overwritten by the next step."""
+    return np.array(tensor.detach().cpu().to(torch.float64).numpy())
+
+
+def _merge(everyone: Sequence[Observed], layout: Layout) -> Observed:
+    """One model from its stages: replica 0's tensors, every replica's losses."""
+    stages = [everyone[rank] for rank in layout.pipeline_ranks(0)]
+    lasts = [everyone[rank] for rank in layout.replica_ranks(layout.stages - 1)]
+    return Observed(
+        loss=sum(observed.loss for observed in lasts),
+        gradients={k: v for s in stages for k, v in s.gradients.items()},
+        parameters={k: v for s in stages for k, v in s.parameters.items()},
+        microbatch_losses=tuple(
+            itertools.chain.from_iterable(observed.microbatch_losses for observed in lasts)
+        ),
+    )

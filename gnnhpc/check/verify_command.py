@@ -1,0 +1,144 @@
+"""`python -m gnnhpc verify`: start the ranks, or be one of them, and print the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, GnnhpcError
+from gnnhpc.ranks.environment import Environment, read_environment
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell, read_manifest
+
+if TYPE_CHECKING:
+    from gnnhpc.check.compare import Difference, Verdict
+
+TIMEOUT_S = 600.0
+
+
+def verify_manifest(path: Path, steps: int, *, float64: bool) -> int:
+    """Every cell of a sweep that computes something of its own: repeats are the same."""
+    cells: dict[str, Cell] = {}
+    for cell in read_manifest(path):
+        same = cell.experiment.model_copy(update={"repeat": 0, "train_steps": 1})
+        cells.setdefault(same.id, cell)
+    return verify_cells(cells.values(), steps, float64=float64)
+
+
+def verify_cells(cells: Iterable[Cell], steps: int, *, float64: bool) -> int:
+    """Verify one after another; the exit status is the worst of them."""
+    status = EXIT_DONE
+    for cell in cells:
+        experiment = cell.experiment
+        if float64:
+            experiment = experiment.model_copy(update={"dtype": "float64"})
+        this = dataclasses.replace(cell, experiment=experiment)
+        environment = read_environment()
+        world_size = experiment.layout.world_size
+        if environment.world_size == world_size:
+            status = max(status, _as_rank(this, environment, steps))
+        else:
+            status = max(status, _spawn(this, steps))
+    return status
+
+
+def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
+    from gnnhpc.check.verify import verify_rank
+    from gnnhpc.data.roots import data_root
+
+    verdict = verify_rank(cell.experiment, environment, data_root(cell.data_root), steps)
+    if verdict is None:
+        return EXIT_DONE
+    print_verdict(cell.experiment, verdict)
+    return EXIT_DONE if verdict.passed else EXIT_FAILED
+
+
+def _spawn(cell: Cell, steps: int) -> int:
+    """One process a rank on this machine, each a `verify --cell` of its own."""
+    size = cell.experiment.layout.world_size
+    replicas = cell.experiment.layout.replicas
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-verify-") as folder:
+        file = Path(folder) / "cell.jsonl"
+        file.write_text(cell.to_line() + "\n", encoding="utf-8")
+        command = [sys.executable, "-m", "gnnhpc", "verify", "--cell", str(file)]
+        command += ["--steps", str(steps)]
+        ranks = []
+        for rank in range(size):
+            env = os.environ | {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "LOCAL_WORLD_SIZE": str(size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                # Turns shapes that differ between ranks into errors; DDP's logger crashes under it
+                # (torch 2.13), so only where there are no replicas.
+                "TORCH_DISTRIBUTED_DEBUG": "INFO" if replicas > 1 else "DETAIL",
+            }
+            ranks.append(subprocess.Popen(command, env=env))
+        return _wait(ranks)
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
+    """The first failing rank's status; the others are ended, none is left behind."""
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        while time.monotonic() < deadline:
+            statuses = [rank.poll() for rank in ranks]
+            failed = [status for status in statuses if status]
+            if failed:
+                time.sleep(1.0)
+                return failed[0] if failed[0] > 0 else EXIT_FAILED
+            if all(status == 0 for status in statuses):
+                return EXIT_DONE
+            time.sleep(0.05)
+        raise GnnhpcError(f"verify: ranks did not finish within {TIMEOUT_S:.0f} s")
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+            rank.wait()
+
+
+def print_verdict(experiment: Experiment, verdict: Verdict) -> None:
+    """A line a layer, then the verdict."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{experiment.id} against its sequential twin", title_justify="left")
+    for column in ("layer", "gradient", "twin's", "relative difference", "parameters"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    trained = {d.layer: d for d in verdict.parameters}
+    for d in verdict.gradients:
+        table.add_row(*_row(d, trained.get(d.layer)))
+    console.print(table)
+    console.print(
+        f"loss {verdict.loss:.8g}, twin's {verdict.twin_loss:.8g}; "
+        f"worst layer {verdict.worst:.2e}, trained parameters {verdict.worst_parameters:.2e} "
+        f"({verdict.resting} of no gradient left out), tolerance {verdict.tolerance:.0e}"
+    )
+    for cause in verdict.causes:
+        console.print(f"  {cause}")
+    console.print("PASSED" if verdict.passed else "FAILED")
+
+
+def _row(gradient: Difference, parameters: Difference | None) -> tuple[str, ...]:
+    return (
+        gradient.layer,
+        f"{gradient.norm:.4e}",
+        f"{gradient.twin_norm:.4e}",
+        f"{gradient.relative:.2e}",
+        "" if parameters is None else f"{parameters.relative:.2e}",
+    )

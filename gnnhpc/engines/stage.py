@@ -1,0 +1,94 @@
+"""The layers one rank holds, as one module: seeded a layer, timed a layer, named as the model's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.engines.timing import StepTimer
+from gnnhpc.models.build import build_layer
+from gnnhpc.models.context import Context
+from gnnhpc.models.outline import LayerOutline
+from gnnhpc.spec.experiment import Experiment
+
+
+class Stage(nn.Module):
+    """Neighbouring layers of a model; parameters are named `<group>.<kind>...` in every layout.
+
+    `contexts[m]` is what micro-batch m's layers see beside the activation.
+    """
+
+    def __init__(
+        self, outlines: Sequence[LayerOutline], modules: Sequence[nn.Module], timer: StepTimer
+    ) -> None:
+        super().__init__()
+        self.outlines = list(outlines)
+        self.contexts: list[Context] = [Context()]
+        self.timer: StepTimer | None = timer
+        for layer, module in zip(outlines, modules, strict=True):
+            parent: nn.Module = self
+            *groups, name = layer.name.split(".")
+            for group in groups:
+                if group not in parent._modules:
+                    parent.add_module(group, nn.Module())
+                parent = cast(nn.Module, parent._modules[group])
+            parent.add_module(name, module)
+        self._layers = list(modules)
+
+    def forward(self, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
+        """[rows, ...] of one micro-batch; `microbatch` [1] says which (int64, on CPU)."""
+        context = self.contexts[0 if microbatch is None else int(microbatch)]
+        timer = self.timer
+        for layer, module in zip(self.outlines, self._layers, strict=True):
+            if timer is None:
+                x = module(x, context)
+                continue
+            start = timer.clock.mark()
+            x = module(x, context)
+            timer.layer_forward(layer.name, start, timer.clock.mark())
+            if isinstance(x, Tensor) and x.requires_grad:
+                x.register_hook(_stamp(timer, layer.name))
+        return x if isinstance(x, Tensor) else cast(Tensor, x.to_dense())
+
+    def end_minibatch(self) -> None:
+        """Tell the layers that want to know: deferred BatchNorm updates its statistics here."""
+        for module in self.modules():
+            end = getattr(module, "end_minibatch", None)
+            if end is not None and module is not self:
+                end()
+
+    def state_names(self) -> list[str]:
+        return list(self.state_dict())
+
+
+class _stamp:  # noqa: N801
+    """A gradient hook that notes when a layer's backward begins; returns none, changes nothing."""
+
+    def __init__(self, timer: StepTimer, name: str) -> None:
+        self.timer = timer
+        self.name = name
+
+    def __call__(self, gradient: Tensor) -> None:
+        self.timer.layer_backward(self.name, self.timer.clock.mark())
+
+
+def build_stage(
+    experiment: Experiment, outlines: Sequence[LayerOutline], layers: range, timer: StepTimer
+) -> Stage:
+    """Build `layers` with the initial values they have in every layout of the same seed."""
+    modules = []
+    with torch.random.fork_rng(devices=[]):
+        for index in layers:
+            torch.manual_seed(layer_seed(experiment.seed, outlines[index].name))
+            modules.append(build_layer(outlines[index], experiment))
+    return Stage([outlines[i] for i in layers], modules, timer)
+
+
+def layer_seed(seed: int, name: str) -> int:
+    """A seed of its own for each layer, so that a stage need not build its predecessors."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -1,0 +1,174 @@
+"""Graph attention over sorted segments: PyG's GATConv without its copies an edge.
+
+Velickovic et al. 2018, as PyG 2.8 computes it: h = W x; an edge's score is
+leaky_relu(att_src . h_source + att_dst . h_target); its coefficient the softmax over the edges
+of its target, then dropout; the output the coefficients' sum of h, heads concatenated or
+averaged, plus a bias. Parameters, names and initial values are PyG's.
+
+A compiled kernel does the work on a CPU; anywhere else, and where no compiler exists, plain
+torch does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gnnhpc.graphs.chunks import Block
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels.mask import Mask, active_mask, number_entries
+from gnnhpc.models.context import Context
+from gnnhpc.models.dropout import graph_of
+
+SLOPE = 0.2
+"""Of the leaky ReLU, PyG's default and the paper's."""
+
+
+class FusedAttention(nn.Module):
+    """Attention layer number `attention`: [rows_in, inputs] -> [rows_out, heads * channels].
+
+    With `average`, heads are averaged: [rows_out, channels].
+    """
+
+    def __init__(
+        self,
+        name: str,
+        attention: int,
+        inputs: int,
+        channels: int,
+        heads: int,
+        *,
+        average: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.name, self.attention = name, attention
+        self.heads, self.channels = heads, channels
+        self.average, self.dropout = average, dropout
+        self.lin = _Weight(heads * channels, inputs)
+        self.att_src = nn.Parameter(torch.empty(1, heads, channels))
+        self.att_dst = nn.Parameter(torch.empty(1, heads, channels))
+        self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
+        # PyG draws its weight twice; so do we, so that one seed starts both alike.
+        for parameter in (self.lin.weight, self.lin.weight, self.att_src, self.att_dst):
+            _glorot(parameter)
+
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        block = graph_of(context).blocks[self.attention]
+        mask = active_mask(self.name, self.dropout, self.training, context)
+        weight = self.lin.weight.view(self.heads, self.channels, -1)
+        if kernel.fits(self.bias):
+            # The kernel wants heads innermost; permuting the weight permutes its product.
+            lanes = weight.transpose(0, 1).flatten(0, 1)
+            h = _project(x, lanes).view(-1, self.channels, self.heads)
+            attention = torch.cat((self.att_src, self.att_dst)).transpose(1, 2).contiguous()
+            args = (h, attention, self.bias, block, self.average, mask)
+            result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
+            return result
+        h = _project(x, self.lin.weight).view(-1, self.heads, self.channels)
+        return self._attend_plainly(h, block, mask)
+
+    def _attend_plainly(self, h: Tensor, block: Block, mask: Mask | None) -> Tensor:
+        """The same in plain torch: what the kernel is checked against."""
+        source, target = block.source, block.target
+        scores = (h * self.att_src).sum(-1)[source] + (h * self.att_dst).sum(-1)[target]
+        scores = functional.leaky_relu(scores, SLOPE)
+        index = target[:, None].expand_as(scores)
+        peak = scores.new_full((block.rows_out, self.heads), -math.inf)
+        peak.scatter_reduce_(0, index, scores.detach(), "amax")
+        raised = (scores - peak[target]).exp()
+        total = torch.zeros_like(peak).index_add(0, target, raised)
+        coefficient = raised / total[target]
+        if mask is not None:
+            entries = number_entries(block.edge, self.heads)
+            coefficient = coefficient * mask.weights(entries, coefficient.dtype)
+        out = h.new_zeros(block.rows_out, self.heads, self.channels)
+        out = out.index_add(0, target, coefficient[..., None] * h[source])
+        return (out.mean(1) if self.average else out.flatten(1)) + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+
+
+class _Weight(nn.Module):
+    """Holds the projection under the name that PyG's state dict has for it."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+
+def _glorot(parameter: nn.Parameter) -> None:
+    bound = math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1]))
+    nn.init.uniform_(parameter, -bound, bound)
+
+
+def _project(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+    """x [rows, F] times the transposed weight [D, F]."""
+    if isinstance(x, Tensor):
+        return functional.linear(x, weight)
+    product: Tensor = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
+    return product
+
+
+class _SparseLinear(torch.autograd.Function):
+    """Stored features times a weight [F, D]; only the weight has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: SparseRows, weight: Tensor) -> Tensor:
+        ctx.rows = rows
+        weight = weight.contiguous()
+        if kernel.fits(weight):
+            return kernel.sparse_forward(rows, weight)
+        return rows.to_csr() @ weight
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
+        rows: SparseRows = ctx.rows
+        if kernel.fits(upstream):
+            return None, kernel.sparse_backward(rows, upstream)
+        return None, rows.to_csr().t() @ upstream
+
+
+class _Attend(torch.autograd.Function):
+    """The kernel's attention: features [rows_in, C, H], both attention vectors [2, C, H]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        attention: Tensor,
+        bias: Tensor,
+        block: Block,
+        average: bool,
+        mask: Mask | None,
+    ) -> Tensor:
+        h = h.contiguous()
+        done = kernel.attend_forward(
+            h, attention, bias, block, slope=SLOPE, average=average, mask=mask
+        )
+        saved = (done.score_source, done.score_target, done.coefficient)
+        ctx.save_for_backward(h, attention, *saved)
+        ctx.block, ctx.average = block, average
+        ctx.scale = mask.scale if mask else 1.0
+        return done.out
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        h, attention, *saved = ctx.saved_tensors
+        grad_h, grad_attention = kernel.attend_backward(
+            upstream,
+            h,
+            attention,
+            tuple(saved),
+            ctx.block,
+            slope=SLOPE,
+            average=ctx.average,
+            scale=ctx.scale,
+        )
+        return grad_h, grad_attention, upstream.sum(0), None, None, None

@@ -1,0 +1,127 @@
+"""ViG's Grapher and FFN without their intermediates: same parameters, function and gradients.
+
+A layer collapses to a small network a node (`gnnhpc.kernels.vig_fold` says why), which the kernels
+evaluate piece by piece with the hidden layer in cache or registers, and again in backward. Saved
+for backward: the layer's input and its three-channel update before the last BatchNorm.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gnnhpc.kernels import kernel_status, vig_torch
+from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels.vig_torch import Result, Statistics, Weights
+from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.context import Context
+from gnnhpc.models.vig.parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+
+
+class FusedGrapher(GrapherParameters):
+    """The Grapher, `[B, H*W, 3]` in and out."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        own, around = self.conv.lin_root, self.conv.lin_rel
+        return _apply(self, x, self.grid, (own.weight, around.weight, around.bias))
+
+
+class FusedFfn(FfnParameters):
+    """The FFN, `[B, H*W, 3]` in and out."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return _apply(self, x, (1, x.shape[1]), (None, None, None))
+
+
+def note(dtype: torch.dtype, device: torch.device) -> str:
+    """Which code runs for tensors like these: `fused/c++ <vectors>` or `fused/torch`."""
+    if kernels_for(dtype, device) is vig_kernel:
+        return f"fused/c++ {vig_kernel.instructions()}"
+    return "fused/torch"
+
+
+def reason(dtype: torch.dtype, device: torch.device) -> str:
+    """Why that code, in a line."""
+    if _fits_kernel(dtype, device):
+        return kernel_status("vig")
+    return f"{str(dtype).removeprefix('torch.')} on {device.type} is computed in torch"
+
+
+def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
+    """The module that computes on such tensors; the first call may compile a kernel."""
+    return vig_kernel if _fits_kernel(dtype, device) and vig_kernel.available() else vig_torch
+
+
+def _fits_kernel(dtype: torch.dtype, device: torch.device) -> bool:
+    return dtype == torch.float32 and device.type == "cpu"
+
+
+def _apply(
+    layer: GrapherParameters | FfnParameters,
+    x: Tensor,
+    grid: Grid,
+    conv: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> Tensor:
+    nodes = grid[0] * grid[1]
+    if x.dim() != 3 or x.shape[1:] != (nodes, CHANNELS):
+        raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
+    fc1, norm1, fc2, norm2 = layer.fc1, layer.norm1, layer.fc2, layer.norm2
+    weights = Weights(
+        *(fc1.weight, fc1.bias, norm1.weight, norm1.bias),
+        *conv,
+        *(fc2.weight, fc2.bias, norm2.weight, norm2.bias),
+    )
+    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), grid, norm1, norm2, *weights))
+
+
+class _Layer(torch.autograd.Function):
+    """A whole Grapher, or without convolution weights a whole FFN."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        grid: Grid,
+        norm1: BatchNorm,
+        norm2: BatchNorm,
+        *parameters: Tensor,
+    ) -> Tensor:
+        weights = Weights(*parameters)
+        rows = x.view(-1, CHANNELS)
+        running = None
+        if not norm1.training:
+            running = Statistics(
+                *(norm1.running_mean, norm1.running_var),
+                *(norm2.running_mean, norm2.running_var),
+            )
+        ctx.grid, ctx.by_batch, ctx.eps = grid, running is None, (norm1.eps, norm2.eps)
+        ctx.kernels = kernels_for(x.dtype, x.device)
+        result: Result = ctx.kernels.forward(rows, grid, weights, running, ctx.eps)
+        if running is None:
+            mean1, variance1, mean2, variance2 = result.statistics
+            norm1.observe(mean1, variance1, len(rows))
+            norm2.observe(mean2, variance2, len(rows))
+        ctx.save_for_backward(x, *weights, *result.saved)
+        return result.out.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *rest = ctx.saved_tensors
+        count = len(Weights._fields)
+        d_rows, d_weights = ctx.kernels.backward(
+            x.view(-1, CHANNELS),
+            ctx.grid,
+            Weights(*rest[:count]),
+            tuple(rest[count:]),
+            grad.contiguous().view(-1, CHANNELS),
+            ctx.eps,
+            by_batch=ctx.by_batch,
+            wants_x=ctx.needs_input_grad[0],
+        )
+        d_x = None if d_rows is None else d_rows.view_as(x)
+        return (d_x, None, None, None, *d_weights)

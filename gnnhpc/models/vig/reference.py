@@ -1,0 +1,130 @@
+"""Vision GNN over a pixel grid, as J. Raffi's study builds it: the plain form, and the choice.
+
+Blocks of Grapher and FFN, each with a residual, then a readout (reference/README, "ViG"). The
+layers here are the reference: PyG's GraphConv over an edge list. `gnnhpc.models.vig.fused` has
+the same layers, parameter for parameter, without their intermediates.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gnnhpc.models.batchnorm import BatchNormMode
+from gnnhpc.models.context import Context
+from gnnhpc.models.outline import LayerOutline
+from gnnhpc.models.vig.parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.spec.experiment import VigConfig
+
+
+@functools.lru_cache(maxsize=8)
+def grid_edges(grid: Grid, images: int, device: torch.device) -> Tensor:
+    """Edges `[2, E]` from each pixel to its up to eight neighbours, no self-loops, all images.
+
+    Node `image * H * W + row * W + column`; sorted by (target, source). An image of 32 x 32 has
+    7,812. Built once for a batch size, as every mini-batch has the same.
+    """
+    height, width = grid
+    node = torch.arange(height * width, device=device)
+    row, column = node // width, node % width
+    targets, sources = [], []
+    for down in (-1, 0, 1):
+        for right in (-1, 0, 1):
+            if down == right == 0:
+                continue
+            to_row, to_column = row + down, column + right
+            inside = (to_row >= 0) & (to_row < height) & (to_column >= 0) & (to_column < width)
+            targets.append(node[inside])
+            sources.append((to_row * width + to_column)[inside])
+    one = torch.stack([torch.cat(sources), torch.cat(targets)])
+    one = one[:, torch.argsort(one[1] * len(node) + one[0])]
+    offsets = torch.arange(images, device=device) * len(node)
+    return (one[:, None, :] + offsets[None, :, None]).reshape(2, -1)
+
+
+class Grapher(GrapherParameters):
+    """x + BatchNorm(Linear(GELU(GraphConv(BatchNorm(Linear(x)))))), `[B, H*W, 3]` in and out."""
+
+    def __init__(
+        self, grid: Grid, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype
+    ) -> None:
+        super().__init__(grid, width, batchnorm=batchnorm, dtype=dtype)
+        from torch_geometric.nn import GraphConv
+
+        # Same initial values as the other implementation: its draws, in PyG's layer.
+        drawn = self.conv.state_dict()
+        with torch.random.fork_rng(devices=[]):
+            self.conv = GraphConv(width, width, aggr="add").to(dtype)
+        self.conv.load_state_dict(drawn)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        rows = x.reshape(-1, CHANNELS)
+        edges = grid_edges(self.grid, len(x), x.device)
+        hidden = self.conv(self.norm1(self.fc1(rows)), edges)
+        update: Tensor = self.norm2(self.fc2(F.gelu(hidden)))
+        return x + update.view_as(x)
+
+
+class Ffn(FfnParameters):
+    """x + BatchNorm(Linear(GELU(BatchNorm(Linear(x))))), `[B, H*W, 3]` in and out."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        hidden = F.gelu(self.norm1(self.fc1(x.reshape(-1, CHANNELS))))
+        update: Tensor = self.norm2(self.fc2(hidden))
+        return x + update.view_as(x)
+
+
+class Readout(nn.Module):
+    """Sum over the nodes, then 3 -> width -> classes: `[B, H*W, 3]` to logits `[B, classes]`."""
+
+    def __init__(self, width: int, classes: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
+        self.fc2 = nn.Linear(width, classes, dtype=dtype)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        logits: Tensor = self.fc2(F.gelu(self.fc1(x.sum(1))))
+        return logits
+
+
+def build(
+    layer: LayerOutline,
+    config: VigConfig,
+    *,
+    dtype: torch.dtype,
+    batchnorm: BatchNormMode = "micro",
+) -> nn.Module:
+    """One layer of the model, its parameters drawn from torch's generator.
+
+    Both implementations draw the same values. Raises ValueError for a layer that is no ViG
+    layer, or whose images are not square with three channels.
+    """
+    nodes, channels = layer.inputs
+    side = math.isqrt(nodes)
+    if side * side != nodes or channels != CHANNELS:
+        raise ValueError(f"{layer.name}: square images of {CHANNELS} channels, not {layer.inputs}")
+    if layer.kind == "readout":
+        return Readout(config.readout_width, layer.shape[0], dtype=dtype)
+    from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+
+    fused = config.implementation == "fused"
+    if layer.kind == "grapher":
+        grapher = FusedGrapher if fused else Grapher
+        return grapher((side, side), config.grapher_width, batchnorm=batchnorm, dtype=dtype)
+    if layer.kind == "ffn":
+        ffn = FusedFfn if fused else Ffn
+        return ffn(config.ffn_width, batchnorm=batchnorm, dtype=dtype)
+    raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
+
+
+def implementation_note(config: VigConfig, dtype: torch.dtype, device: torch.device) -> str:
+    """Which code computes the model here, for the record of a run."""
+    if config.implementation == "reference":
+        return "reference"
+    from gnnhpc.models.vig.fused import note
+
+    return note(dtype, device)

@@ -1,0 +1,242 @@
+"""Where this process stands: its rank, its peers, its CPUs; read once, from one place."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+
+Launcher = Literal["alone", "torchrun", "slurm", "local"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One rank's surroundings; `launcher` says whose variables gave them."""
+
+    launcher: Launcher
+    rank: int
+    world_size: int
+    local_rank: int
+    first_host: str
+    """Name or address at which rank 0 is reached."""
+    port: int | None
+    """Where the rendezvous is, if the launcher chose it."""
+    job_key: str
+    """The same on all ranks of this start, and no other's."""
+    host: str
+    cpus: int
+    job_id: str | None = None
+    array_job_id: str | None = None
+    array_task_id: str | None = None
+    restart_count: int = 0
+    slurm: tuple[tuple[str, str], ...] = ()
+    """SLURM_* values worth keeping in the records."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(
+                "environment",
+                f"rank under {self.launcher}",
+                self.rank,
+                f"0 to {self.world_size - 1}, as there are {self.world_size} ranks",
+            )
+
+
+_KEPT = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_CLUSTER_NAME",
+    "SLURMD_NODENAME",
+)
+
+
+class _Common(TypedDict):
+    host: str
+    cpus: int
+    job_id: str | None
+    array_job_id: str | None
+    array_task_id: str | None
+    restart_count: int
+    slurm: tuple[tuple[str, str], ...]
+
+
+def read_environment(env: Mapping[str, str] | None = None) -> Environment:
+    """Read torchrun's, submitit's or srun's variables, whichever there are.
+
+    Raises InputError naming the variable for half-set or impossible values.
+    """
+    env = os.environ if env is None else env
+    common: _Common = {
+        "host": env.get("SLURMD_NODENAME") or socket.gethostname(),
+        "cpus": _cpus(env),
+        "job_id": env.get("SLURM_JOB_ID"),
+        "array_job_id": env.get("SLURM_ARRAY_JOB_ID"),
+        "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
+        "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
+        "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
+    }
+    if "RANK" in env and "WORLD_SIZE" in env:
+        return Environment(
+            launcher="torchrun",
+            rank=_number(env, "RANK"),
+            world_size=_number(env, "WORLD_SIZE"),
+            local_rank=_number(env, "LOCAL_RANK", 0),
+            first_host=_required(env, "MASTER_ADDR"),
+            port=_number(env, "MASTER_PORT"),
+            job_key=env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
+            **common,
+        )
+    if env.get("SUBMITIT_EXECUTOR") == "local":
+        return Environment(
+            launcher="local",
+            rank=_number(env, "SUBMITIT_LOCAL_GLOBALID"),
+            world_size=_number(env, "SUBMITIT_LOCAL_NTASKS"),
+            local_rank=_number(env, "SUBMITIT_LOCAL_LOCALID"),
+            first_host="127.0.0.1",
+            port=None,
+            job_key=f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
+            **common,
+        )
+    if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
+        restart = env.get("SLURM_RESTART_COUNT", "0")
+        return Environment(
+            launcher="slurm",
+            rank=_number(env, "SLURM_PROCID"),
+            world_size=_number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1)),
+            local_rank=_number(env, "SLURM_LOCALID", 0),
+            first_host=_first_host(env),
+            port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+            job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
+            **common,
+        )
+    if "RANK" in env or "WORLD_SIZE" in env:
+        _required(env, "RANK")
+        _required(env, "WORLD_SIZE")
+    return Environment(
+        launcher="alone",
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        first_host="127.0.0.1",
+        port=None,
+        job_key=f"alone-{os.getpid()}",
+        **common,
+    )
+
+
+def check_world_size(environment: Environment, layout: Layout) -> None:
+    """Raises InputError if the launcher started another number of ranks than the layout has."""
+    if environment.world_size != layout.world_size:
+        raise InputError(
+            "environment",
+            f"world size under {environment.launcher}",
+            environment.world_size,
+            f"{layout.world_size}, one rank for each of {layout}; start it with srun -n "
+            f"{layout.world_size} or torchrun --nproc-per-node {layout.world_size}",
+        )
+
+
+def check_interface(env: Mapping[str, str] | None = None) -> None:
+    """Raises InputError if a network interface is asked for that this node does not have."""
+    env = os.environ if env is None else env
+    there = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, env.get("GLOO_SOCKET_IFNAME", "").split(",")):
+        if name not in there:
+            raise InputError("environment", "GLOO_SOCKET_IFNAME", repr(name), ", ".join(there))
+
+
+def resolve(name: str) -> str:
+    """The address of a host name; raises InputError with the name, at once, if it has none."""
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        raise InputError(
+            "environment",
+            "MASTER_ADDR",
+            f"{name!r}, which does not resolve on {socket.gethostname()}",
+            "a name every node resolves (set MASTER_ADDR), or the interface of the site file",
+        ) from None
+
+
+def expand_nodelist(nodelist: str) -> list[str]:
+    """Slurm's `n[1-3,7],gpu01` as names; scontrol may be missing on compute nodes."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
+        expanded = [""]
+        for text, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            choices = [text] if text else _range(inside)
+            expanded = [done + choice for done in expanded for choice in choices]
+        names += [name for name in expanded if name]
+    return names
+
+
+def _range(inside: str) -> list[str]:
+    values: list[str] = []
+    for item in inside.split(","):
+        first, _, last = item.partition("-")
+        if not last:
+            values.append(first)
+        else:
+            values += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return values
+
+
+def _first_host(env: Mapping[str, str]) -> str:
+    """MASTER_ADDR if it is set; else the first node, by name or by where srun was launched."""
+    if env.get("MASTER_ADDR"):
+        return env["MASTER_ADDR"]
+    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    names = expand_nodelist(nodelist)
+    name = names[0] if names else "127.0.0.1"
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        return env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+    return name
+
+
+def _cpus(env: Mapping[str, str]) -> int:
+    allowed = len(os.sched_getaffinity(0))
+    for name in ("GNNHPC_THREADS", "SLURM_CPUS_PER_TASK"):
+        if env.get(name):
+            return _positive(env, name)
+    for name in ("SUBMITIT_LOCAL_NTASKS", "LOCAL_WORLD_SIZE"):
+        if env.get(name):
+            return max(1, allowed // _positive(env, name))
+    return allowed
+
+
+def _required(env: Mapping[str, str], name: str) -> str:
+    if not env.get(name):
+        raise InputError("environment", name, "nothing", "a value, its launcher sets it")
+    return env[name]
+
+
+def _positive(env: Mapping[str, str], name: str) -> int:
+    value = _number(env, name)
+    if value < 1:
+        raise InputError("environment", name, value, "at least 1")
+    return value
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None or not text:
+        if default is None:
+            raise InputError("environment", name, "nothing", "a whole number")
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError("environment", name, repr(text), "a whole number") from None

@@ -1,0 +1,151 @@
+"""The ranks of one cell joined: process groups along the pipeline and across the replicas."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gnnhpc.core.layout import Layout
+from gnnhpc.ranks.environment import Environment, check_interface, resolve
+from gnnhpc.ranks.rendezvous import Doorkeeper, knock
+
+RENDEZVOUS_S = 120.0
+COLLECTIVE_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """One rank's place in its layout, and the groups it talks in; none where it is alone."""
+
+    layout: Layout
+    rank: int
+    device: torch.device
+    forward: dist.ProcessGroup | None = None
+    """This replica's stages; activations travel here."""
+    backward: dist.ProcessGroup | None = None
+    """The same ranks; gradients travel here, so the two directions never wait for each other."""
+    replicas: dist.ProcessGroup | None = None
+    """The ranks that hold this stage, one a replica."""
+    control: dist.ProcessGroup | None = None
+    """All ranks, on CPU: barriers and what travels with them."""
+    store: Any = None
+    """A connection of its own to the store all ranks met at (torch gives it no public type)."""
+    door: Doorkeeper | None = None
+    """Rank 0's answer to those who look for the store."""
+
+    @property
+    def replica(self) -> int:
+        return self.layout.replica_of(self.rank)
+
+    @property
+    def stage(self) -> int:
+        return self.layout.stage_of(self.rank)
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.layout.stages - 1
+
+    def neighbour(self, step: int) -> int:
+        """The global rank `step` stages further along this replica's pipeline."""
+        return self.layout.rank_of(self.replica, self.stage + step)
+
+    def barrier(self) -> None:
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """Every rank's `values` [k] (float64), as [world_size, k]; also a barrier."""
+        if self.control is None:
+            return values.unsqueeze(0)
+        out = values.new_empty(self.layout.world_size, values.numel())
+        dist.all_gather_single(out.view(-1), values, group=self.control)
+        return out
+
+    def share(self, value: Any) -> list[Any]:
+        """Every rank's small object, by rank."""
+        if self.control is None:
+            return [value]
+        out: list[Any] = [None] * self.layout.world_size
+        dist.all_gather_object(out, value, group=self.control)
+        return out
+
+
+def join(environment: Environment, layout: Layout, device: torch.device) -> Mesh:
+    """Meet the other ranks and build the groups.
+
+    Raises InputError for a name that does not resolve or a world size that does not fit, and
+    GnnhpcError if the others do not come.
+    """
+    if layout.world_size == 1:
+        return Mesh(layout, 0, device)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    timeout = datetime.timedelta(seconds=COLLECTIVE_S)
+    check_interface()
+    store, door = _store(environment)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+    )
+    forward = backward = replicas = None
+    if layout.stages > 1:
+        for replica in range(layout.replicas):
+            ranks = layout.pipeline_ranks(replica)
+            groups = [dist.new_group(ranks, timeout=timeout) for _ in range(2)]
+            if replica == layout.replica_of(environment.rank):
+                forward, backward = groups
+    if layout.replicas > 1:
+        for stage in range(layout.stages):
+            group = dist.new_group(layout.replica_ranks(stage), timeout=timeout)
+            if stage == layout.stage_of(environment.rank):
+                replicas = group
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    return Mesh(
+        layout=layout,
+        rank=environment.rank,
+        device=device,
+        forward=forward,
+        backward=backward,
+        replicas=replicas,
+        control=control,
+        store=store.clone(),
+        door=door,
+    )
+
+
+def _store(environment: Environment) -> tuple[Any, Doorkeeper | None]:
+    """The store all ranks meet at (torch gives it no public type), and rank 0's door to it."""
+    timeout = datetime.timedelta(seconds=RENDEZVOUS_S)
+    size = environment.world_size
+    address = resolve(environment.first_host)
+    if environment.port is not None:
+        # torchrun's agent already serves a store at MASTER_PORT.
+        serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
+        store = dist.TCPStore(address, environment.port, size, serves, timeout)
+        return dist.PrefixStore(f"gnnhpc/{environment.job_key}", store), None
+    if environment.rank == 0:
+        store = dist.TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
+        return store, Doorkeeper(environment.job_key, store.port)
+    port = knock(address, environment.job_key, RENDEZVOUS_S)
+    return dist.TCPStore(address, port, size, False, timeout, wait_for_workers=False), None
+
+
+def leave(mesh: Mesh) -> None:
+    """Close the groups; safe to call on a rank that is alone."""
+    if mesh.door is not None:
+        mesh.door.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()

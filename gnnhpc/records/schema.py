@@ -1,0 +1,225 @@
+"""The record of a run: what each rank writes a step, and the result that closes an attempt.
+
+A rank's file is JSON lines: a header first, then steps, spans and events. Stored files carry
+`SCHEMA`; readers refuse others. Missing is null, never a number that means missing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.paths import write_atomically
+
+SCHEMA = 1
+Phase = Literal["train", "test"]
+Status = Literal["done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Header:
+    """First line of `rank-NNNN.jsonl`: which rank this is and what it ran on."""
+
+    cell: str
+    attempt: int
+    rank: int
+    replica: int
+    stage: int
+    world_size: int
+    host: str
+    pid: int
+    cpu_model: str
+    cpus: int
+    """CPUs this process may use."""
+    threads: int
+    """Threads torch was told to use."""
+    device: str
+    layers: list[str]
+    """Names of the layers this rank holds, in order."""
+    parameters: int
+    started_at: str
+    """UTC, ISO 8601."""
+    slurm: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of each part of starting: imports, rendezvous, data, build."""
+    schema: int = SCHEMA
+    kind: Literal["header"] = "header"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One mini-batch on one rank, between the barriers around it.
+
+    Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `allreduce_s`,
+    `optimizer_s` this rank's own work; `wait_s` what is left of the wall, when this rank computed
+    nothing; `data_s` waited for the batch, before the first barrier, outside `wall_s`.
+    """
+
+    phase: Phase
+    step: int
+    """Counts from 0 within its phase over the whole run."""
+    epoch: int
+    warmup: bool
+    start_s: float
+    """Seconds since the rank's first step began."""
+    wall_s: float
+    cpu_s: float
+    forward_s: float
+    backward_s: float
+    allreduce_s: float
+    optimizer_s: float
+    wait_s: float
+    data_s: float
+    samples: int
+    """Samples this replica was given: images, or own nodes of its chunks."""
+    loss: float | None = None
+    """Mean over the labelled samples of all replicas; null where the rank has none."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Such as accuracy, val_accuracy, test_accuracy."""
+    groups: dict[str, list[float]] = field(default_factory=dict)
+    """Forward and backward seconds of each group of layers (a ViG block, the readout)."""
+    peak_rss_mib: float | None = None
+    peak_device_mib: float | None = None
+    involuntary_switches: int | None = None
+    steal_s: float | None = None
+    """Taken by the host from a CPU this rank may use, on average over those."""
+    grad_norm: float | None = None
+    kind: Literal["step"] = "step"
+
+
+@dataclass(frozen=True)
+class SpanRecord:
+    """One stretch of one rank's time inside a step, seconds since the step's first barrier."""
+
+    phase: Phase
+    step: int
+    name: Literal["forward", "backward", "allreduce", "optimizer", "wait"]
+    microbatch: int | None
+    start_s: float
+    end_s: float
+    kind: Literal["span"] = "span"
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Something that happened once: a checkpoint written, a signal received, a resume."""
+
+    name: str
+    at_s: float
+    detail: dict[str, Any] = field(default_factory=dict)
+    kind: Literal["event"] = "event"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One audit's verdict; `flag` is the short name that stands in summary.csv."""
+
+    name: str
+    verdict: Literal["ok", "invalid", "suspect", "unknown"]
+    detail: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Which rank failed first, where, when and why."""
+
+    rank: int
+    host: str
+    step: int | None
+    phase: str | None
+    error: str
+    """One line."""
+    at: str
+    """UTC, ISO 8601."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """`result.json`: written last, by rank 0, atomically."""
+
+    cell: str
+    attempt: int
+    status: Status
+    experiment: dict[str, Any]
+    layout: dict[str, Any]
+    """name, replicas, stages, world_size, balance (layers a stage), schedule."""
+    provenance: dict[str, Any]
+    """git commit, versions, host of each rank, threads, Slurm ids, command line."""
+    started_at: str
+    ended_at: str
+    train_steps: int
+    test_steps: int
+    samples_per_step: int
+    """Over all replicas."""
+    final: dict[str, float] = field(default_factory=dict)
+    """Last loss and metrics, such as train_loss, test_loss, test_accuracy."""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """Of graph data: edges kept, redundancy, chunk sizes."""
+    audit: list[Check] = field(default_factory=list)
+    failure: Failure | None = None
+    resumed_from: dict[str, Any] | None = None
+    """Attempt and training step whose checkpoint this attempt went on from."""
+    schema: int = SCHEMA
+
+    @property
+    def valid(self) -> bool:
+        """Done, and no audit found it invalid."""
+        return self.status == "done" and all(check.verdict != "invalid" for check in self.audit)
+
+    @property
+    def flags(self) -> list[str]:
+        return [check.name for check in self.audit if check.verdict in ("invalid", "suspect")]
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        """Raises InputError for a damaged file or another schema."""
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if raw.get("schema") != SCHEMA:
+                raise InputError(path, "schema", raw.get("schema"), str(SCHEMA))
+            raw["audit"] = [Check(**check) for check in raw.get("audit", [])]
+            raw["failure"] = Failure(**raw["failure"]) if raw.get("failure") else None
+            return cls(**raw)
+        except (json.JSONDecodeError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise InputError(path, None, f"damaged result ({error})", "as written") from None
+
+
+def check_header(raw: object, where: object) -> dict[str, Any]:
+    """The header of a records file, or InputError if it is another schema or none."""
+    if not isinstance(raw, dict) or raw.get("kind") != "header":
+        raise InputError(where, None, "no header line", f"a header of schema {SCHEMA}")
+    if raw.get("schema") != SCHEMA:
+        raise InputError(where, "schema", raw.get("schema"), str(SCHEMA))
+    return raw
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Header and records of one rank; a last line cut short by a dead rank is left out.
+
+    Raises InputError for another schema or a damaged line before the last.
+    """
+    records: list[dict[str, Any]] = []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number == len(lines):
+                break
+            raise InputError(
+                f"{path}:{number}", None, "damaged JSON", "one record a line"
+            ) from None
+    if records:
+        check_header(records[0], path)
+    return records

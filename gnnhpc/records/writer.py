@@ -1,0 +1,57 @@
+"""One rank's record file: a header, then lines written out before the next step begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
+
+
+class Recorder:
+    """Appends whole lines; raises GnnhpcError naming the file where the disk refuses one.
+
+    A line is one write, so a rank that dies leaves at most one unfinished line, the last.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self.write(header)
+
+    def write(self, *records: Header | StepRecord | SpanRecord | EventRecord) -> None:
+        text = "".join(json.dumps(_compact(vars(record))) + "\n" for record in records)
+        data = memoryview(text.encode())
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            raise GnnhpcError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _compact(record: dict[str, Any]) -> dict[str, Any]:
+    """Seconds to the nanosecond: more digits are noise."""
+    return {
+        key: round(value, 9) if isinstance(value, float) else value for key, value in record.items()
+    }

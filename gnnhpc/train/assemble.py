@@ -1,0 +1,116 @@
+"""From an experiment and a place in its layout to the parts that run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gnnhpc.batches.workload import Workload, build_workload
+from gnnhpc.core.errors import InputError
+from gnnhpc.engines import Engine, Plan, build_engine
+from gnnhpc.engines.stage import Stage, build_stage
+from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.models.build import implementation_note
+from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.optimizer import build_optimizer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One rank's machinery, ready to step."""
+
+    outlines: tuple[LayerOutline, ...]
+    planned: list[range]
+    workload: Workload
+    stage: Stage
+    engine: Engine
+    optimizer: torch.optim.Optimizer | None
+    timer: StepTimer
+    implementation: str
+    """Which code computes the layers here: a compiled kernel is not to be had everywhere."""
+
+
+def choose_device(experiment: Experiment, environment: Environment) -> torch.device:
+    """Raises InputError if a GPU is asked for and this rank has none."""
+    if experiment.device == "cpu":
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if environment.local_rank >= max(count, 1) or not torch.cuda.is_available():
+        raise InputError(
+            "environment",
+            "device",
+            f"{count} GPUs on {environment.host}, local rank {environment.local_rank}",
+            "a GPU for each rank of a node, or device: cpu",
+        )
+    return torch.device("cuda", environment.local_rank)
+
+
+def assemble(
+    experiment: Experiment,
+    mesh: Mesh,
+    root: Path | None,
+    *,
+    planned: list[range] | None = None,
+) -> Parts:
+    """Load the data, build this rank's stage and the engine that runs it.
+
+    `planned` replaces the cut that costs would give. Raises InputError for data or cuts that do
+    not fit.
+    """
+    outlines = outline(experiment.model, experiment.data.facts())
+    timer = StepTimer(Clock(mesh.device))
+    workload = build_workload(experiment, outlines, mesh, root)
+    planned = planned or _plan(experiment, outlines, mesh, workload)
+    mine = planned[mesh.stage]
+    stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
+    stage.contexts = workload.contexts
+    plan = Plan(
+        stage=stage,
+        mesh=mesh,
+        timer=timer,
+        loss=workload.loss,
+        microbatches=experiment.microbatches,
+        schedule=experiment.schedule,
+        input_shape=workload.shape_after(mine.start - 1),
+        output_shape=workload.shape_after(mine.stop - 1),
+        dtype=getattr(torch, experiment.dtype),
+        target_rows=workload.shape_after(len(outlines) - 1)[0],
+        upstream_learns=any(layer.parameters for layer in outlines[: mine.start]),
+        example=workload.example() if mesh.is_first else None,
+    )
+    return Parts(
+        outlines=outlines,
+        planned=planned,
+        workload=workload,
+        stage=stage,
+        engine=build_engine(experiment.engine, plan),
+        optimizer=build_optimizer(experiment, stage),
+        timer=timer,
+        implementation=implementation_note(experiment, mesh.device),
+    )
+
+
+def _plan(
+    experiment: Experiment,
+    outlines: tuple[LayerOutline, ...],
+    mesh: Mesh,
+    workload: Workload,
+) -> list[range]:
+    """The cut: by the outline's costs, or by what rank 0 measures and tells the others."""
+    if experiment.balance != "profile" or mesh.layout.stages == 1:
+        return cut(experiment, outlines)
+    costs: list[tuple[float, float]] = []
+    if mesh.rank == 0:
+        from gnnhpc.train.profile import profile
+
+        measured = profile(
+            experiment, outlines, workload.contexts[0], workload.example(), workload.loss
+        )
+        costs = [(cost.total_s, cost.transfer_s) for cost in measured]
+    costs = mesh.share(costs)[0]
+    return cut(experiment, outlines, [c for c, _ in costs], [t for _, t in costs])

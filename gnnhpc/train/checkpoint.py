@@ -1,0 +1,156 @@
+"""Checkpoints that outlive their layout: tensors are stored by the model's own names.
+
+torch.distributed.checkpoint writes the tensors, so a pipeline's stages write side by side and any
+other cut can read what it needs. What decides the rest of a run is small: the next step (data
+order and dropout follow from it and the seed), the number of evaluations, and each rank's
+generator. A checkpoint is made under a temporary name and renamed once every rank is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.engines.stage import Stage
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.checkpoint_files import CHECKPOINT_VERSION, FACTS, digests
+from gnnhpc.records.paths import AttemptPaths, write_atomically
+
+KEPT = 2
+"""Checkpoints an attempt keeps: the newest, and the one before in case the newest is lost."""
+
+
+def _folder(attempt: AttemptPaths, step: int) -> Path:
+    return attempt.checkpoints / f"step-{step:08d}"
+
+
+def save(
+    attempt: AttemptPaths,
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    cell: str,
+    step: int,
+    tested: int,
+) -> Path:
+    """Write a checkpoint before training step `step`; a collective of all ranks.
+
+    Raises GnnhpcError if it cannot be written; the checkpoints before stay.
+    """
+    final = _folder(attempt, step)
+    temporary = final.with_name(f".{final.name}.partial")
+    if final.exists():
+        return final
+    try:
+        with _alone_on_purpose():
+            dcp.save(
+                _state(mesh, stage, optimizer),
+                checkpoint_id=temporary,
+                process_group=mesh.control,
+                no_dist=mesh.control is None,
+            )
+        if mesh.rank == 0:
+            facts = {
+                "version": CHECKPOINT_VERSION,
+                "cell": cell,
+                "layout": str(mesh.layout),
+                "step": step,
+                "tested": tested,
+                "files": digests(temporary),
+            }
+            write_atomically(temporary / FACTS, json.dumps(facts) + "\n")
+            temporary.rename(final)
+            _forget_old(attempt)
+    except OSError as error:
+        raise GnnhpcError(f"{temporary}: cannot be written ({error.strerror})") from None
+    mesh.barrier()
+    return final
+
+
+def _forget_old(attempt: AttemptPaths) -> None:
+    """Our own superseded checkpoints: large, and no measurement."""
+    for old in sorted(attempt.checkpoints.glob("step-*"))[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(
+    path: Path,
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+) -> None:
+    """Fill this rank's stage and optimizer, whatever layout wrote them; a collective.
+
+    Raises GnnhpcError naming a tensor that is not there.
+    """
+    # An optimizer has no state before its first step; give it the shapes to load into.
+    if optimizer is not None:
+        _prepare(optimizer)
+    state = _state(mesh, stage, optimizer, everyone=True)
+    known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    generator = f"generator/{mesh.rank}"
+    if generator not in known:
+        state.pop(generator)
+    missing = sorted(state.keys() - known.keys())
+    if missing:
+        raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
+    with _alone_on_purpose():
+        dcp.load(
+            state,
+            checkpoint_id=path,
+            process_group=mesh.control,
+            no_dist=mesh.control is None,
+        )
+    if generator in state:
+        torch.set_rng_state(state[generator])
+
+
+@contextlib.contextmanager
+def _alone_on_purpose() -> Iterator[None]:
+    """A process alone says so by `no_dist`; torch warns of it all the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _state(
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    everyone: bool = False,
+) -> dict[str, Tensor]:
+    """This rank's tensors by global name; replicas hold the same, so one of them writes."""
+    state: dict[str, Tensor] = {f"generator/{mesh.rank}": torch.get_rng_state()}
+    if mesh.replica == 0 or everyone:
+        state |= {f"model/{name}": tensor for name, tensor in stage.state_dict().items()}
+        if optimizer is not None:
+            for name, parameter in stage.named_parameters():
+                for key, value in optimizer.state[parameter].items():
+                    state[f"optimizer/{name}/{key}"] = value
+    return state
+
+
+def _prepare(optimizer: torch.optim.Optimizer) -> None:
+    """Step once with gradients of nothing and a rate of nothing, so that the state exists."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    held = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for parameter, gradient in held:
+        parameter.grad = gradient

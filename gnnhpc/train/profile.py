@@ -1,0 +1,105 @@
+"""What each layer really costs here: a short profile, so that layers are dealt by measured seconds.
+
+The solver (gnnhpc.core.balance) knows nothing of this, and this nothing of stages.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnnhpc.engines.base import Loss, backward
+from gnnhpc.engines.stage import Stage, build_stage
+from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.models.context import Context
+from gnnhpc.models.outline import LayerOutline
+from gnnhpc.spec.experiment import Experiment
+
+REPEATS = 3
+"""Measured passes, after one to warm up; the median counts."""
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Seconds of one micro-batch: forward, backward, and of handing the output on."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    transfer_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+def profile(
+    experiment: Experiment,
+    outlines: Sequence[LayerOutline],
+    context: Context,
+    example: Tensor,
+    loss: Loss,
+) -> list[LayerCost]:
+    """Time every layer alone on one micro-batch, as the chain would feed it.
+
+    `example` is one micro-batch of input. The modules are built for this and thrown away, and
+    nothing of the run's own random state or statistics is touched.
+    """
+    passes: list[list[LayerCost]] = [[] for _ in outlines]
+    with torch.random.fork_rng(devices=[]):
+        layers = [_alone(experiment, outlines, index, context) for index in range(len(outlines))]
+        for number in range(REPEATS + 1):
+            x = example
+            for index, layer in enumerate(layers):
+                last = index == len(layers) - 1
+                x, cost = _time(layer, x, outlines[index].name, loss if last else None)
+                if number:
+                    passes[index].append(cost)
+    return [_median(costs) for costs in passes]
+
+
+def _alone(
+    experiment: Experiment, outlines: Sequence[LayerOutline], index: int, context: Context
+) -> Stage:
+    timer = StepTimer(Clock(torch.device("cpu")))
+    stage = build_stage(experiment, outlines, range(index, index + 1), timer)
+    stage.timer = None
+    stage.contexts = [context]
+    return stage
+
+
+def _time(layer: Stage, x: Tensor, name: str, loss: Loss | None) -> tuple[Tensor, LayerCost]:
+    x = x.detach()
+    if x.is_floating_point():
+        x.requires_grad_()
+    start = time.perf_counter()
+    output = layer(x)
+    if loss is not None:
+        target = torch.zeros(len(output), dtype=torch.int64, device=output.device)
+        result = loss(output, target)
+    else:
+        result = output
+    forward_s = time.perf_counter() - start
+    gradient = torch.ones_like(result)
+    start = time.perf_counter()
+    if result.requires_grad:
+        backward(result, gradient)
+    backward_s = time.perf_counter() - start
+    start = time.perf_counter()
+    output.detach().clone()
+    transfer_s = time.perf_counter() - start
+    return output, LayerCost(name, forward_s, backward_s, transfer_s)
+
+
+def _median(costs: Sequence[LayerCost]) -> LayerCost:
+    return LayerCost(
+        costs[0].name,
+        statistics.median(cost.forward_s for cost in costs),
+        statistics.median(cost.backward_s for cost in costs),
+        statistics.median(cost.transfer_s for cost in costs),
+    )

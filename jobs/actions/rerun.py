@@ -1,0 +1,105 @@
+"""Running parts of a sweep again: which cells, and that none runs twice at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.manifest import read_manifest
+from jobs.actions.local_executor import Report
+from jobs.actions.submit import Submission, check_cluster, start
+from jobs.cluster.site import Site
+from jobs.folder.locked_files import locked, open_run
+from jobs.spec.names import format_indices, parse_indices
+from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
+from jobs.state.run_status import RunStatus, status
+
+HOW = "--index with --array, --array alone, --failed, --missing or --flagged"
+
+
+def rerun(
+    run: str | Path,
+    *,
+    array: str | None = None,
+    index: str | None = None,
+    failed: bool = False,
+    missing: bool = False,
+    flagged: bool = False,
+    cluster: str = "slurm",
+    site: tuple[str, Site] | None = None,
+    wait: bool = False,
+    report: Report | None = None,
+    watch: Callable[[RunStatus], None] | None = None,
+) -> Submission:
+    """Submit cells of a run again, each as a new attempt.
+
+    `failed`: those that ended without a result; `missing`: those too, and those never tried;
+    `flagged`: done with a flag; together with `array`, of that array alone. Raises InputError if
+    nothing is selected, or a cell named by its index is running or pending.
+    """
+    paths = open_run(run)
+    check_cluster(cluster, paths.root)
+    with locked(paths):
+        known = status(paths.root)
+        chosen = select(
+            known.cells,
+            array=array,
+            indices=None if index is None else parse_indices(index),
+            failed=failed,
+            missing=missing,
+            flagged=flagged,
+        )
+        if not chosen:
+            found = f"no cell to run again ({_counts(known)})"
+            raise InputError(str(run), None, found, "a run with such cells")
+        wanted = {cell.cell for cell in chosen}
+        cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
+        started = start(paths, cells, cluster, (site or ("", Site()))[1], wait)
+    return started.finish(report, watch)
+
+
+def select(
+    cells: Sequence[CellStatus],
+    *,
+    array: str | None = None,
+    indices: Sequence[int] | None = None,
+    failed: bool = False,
+    missing: bool = False,
+    flagged: bool = False,
+) -> list[CellStatus]:
+    """Which cells `rerun` means; raises InputError for what cannot be meant."""
+    arrays = {cell.array for cell in cells}
+    by_state = failed or missing or flagged
+    if array is None and indices is None and not by_state:
+        raise InputError("rerun", None, "no cell selected", HOW)
+    if array is not None and array not in arrays:
+        raise InputError("--array", None, repr(array), ", ".join(sorted(arrays)))
+    if indices is not None and by_state:
+        raise InputError("--index", None, "a state beside it", "one of the two")
+    if indices is not None and array is None and len(arrays) > 1:
+        raise InputError("--index", None, "no --array", f"--array with {', '.join(sorted(arrays))}")
+    pool = [cell for cell in cells if array is None or cell.array == array]
+    if by_state:
+        states = (FAILED if failed else ()) + (UNFINISHED if missing else ())
+        return [
+            cell
+            for cell in pool
+            if cell.state in states
+            or (flagged and cell.flags and cell.state in ("done", "flagged"))
+        ]
+    if indices is not None:
+        have = {cell.index for cell in pool}
+        absent = [number for number in indices if number not in have]
+        if absent:
+            raise InputError("--index", None, absent[0], format_indices(have))
+        pool = [cell for cell in pool if cell.index in set(indices)]
+    busy = [cell for cell in pool if cell.state in LIVE]
+    if busy:
+        found = f"{busy[0].array} {busy[0].index}, which is {busy[0].state}"
+        raise InputError("rerun", None, found, "cells at rest: wait, or cancel first")
+    return pool
+
+
+def _counts(known: RunStatus) -> str:
+    return ", ".join(f"{count} {state}" for state, count in known.counts().items())

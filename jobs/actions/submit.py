@@ -1,0 +1,189 @@
+"""From a plan to a run folder and jobs that are on their way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.manifest import Cell
+from jobs.actions.local_executor import (
+    Ended,
+    Report,
+    Terms,
+    Work,
+    release,
+    run_cells,
+    supervise_apart,
+)
+from jobs.cluster.arrays import group, resources
+from jobs.cluster.site import Site
+from jobs.cluster.slurm import check_slurm, submit_array
+from jobs.folder import submissions
+from jobs.folder.locked_files import locked
+from jobs.folder.run_folder import create, extend
+from jobs.folder.submissions import CLUSTERS
+from jobs.spec.names import format_indices
+from jobs.spec.planning import Plan
+from jobs.state.run_status import RunStatus, status
+
+WAIT_S = 15.0
+"""Between two looks at a Slurm run that is waited for."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What was asked for: the jobs' ids, and how the cells ended if that was waited for."""
+
+    run: Path
+    cluster: str
+    jobs: tuple[tuple[str, str, str], ...]
+    """Job id, array, indices; on a local cluster the id of the supervising process."""
+    cells: tuple[Cell, ...]
+    failed: int | None = None
+    """Cells that did not end as done; None if nobody waited."""
+
+
+def submit(
+    plan: Plan,
+    *,
+    cluster: str = "slurm",
+    runs: str | Path = "runs",
+    site: tuple[str, Site] | None = None,
+    extend_run: bool = False,
+    wait: bool = False,
+    report: Report | None = None,
+    watch: Callable[[RunStatus], None] | None = None,
+) -> Submission:
+    """Write the run folder and submit its cells; returns at once unless `wait`.
+
+    `extend_run` adds the cells that a run of this name does not have and submits these alone.
+    `report` hears of a local run's cells, `watch` of a Slurm run's states, both with `wait` only.
+    Raises InputError, with nothing written, where the folder or Slurm cannot take the plan.
+    """
+    name, settings = site or ("built-in", Site())
+    run = run_folder(plan, runs)
+    check_cluster(cluster, run)
+    for array in group(plan.cells):
+        resources(array.layout, settings, gpu=array.gpu)
+    fresh = not (extend_run and RunPaths(run).manifest.is_file())
+    paths = create(plan, run, name, settings) if fresh else RunPaths(run)
+    with locked(paths):
+        new = plan if fresh else extend(plan, paths, settings)
+        try:
+            started = start(paths, new.cells, cluster, settings, wait)
+        except GnnhpcError:
+            if fresh and not submissions.read(paths):
+                # Made a moment ago, and no job knows of it: leave nothing behind.
+                shutil.rmtree(run)
+            raise
+    return started.finish(report, watch)
+
+
+def run_folder(plan: Plan, runs: str | Path) -> Path:
+    """Where a plan's run folder stands."""
+    return Path(runs).expanduser().absolute() / plan.name
+
+
+def check_cluster(cluster: str, run: Path) -> None:
+    """Raises InputError for an unknown cluster, or for Slurm where there is none."""
+    if cluster not in CLUSTERS:
+        raise InputError("--cluster", None, repr(cluster), ", ".join(CLUSTERS))
+    if cluster == "slurm":
+        check_slurm(run)
+
+
+@dataclass(frozen=True)
+class Started:
+    """Jobs that are on their way, and what is left to do for whoever waits."""
+
+    paths: RunPaths
+    cluster: str
+    jobs: tuple[tuple[str, str, str], ...]
+    cells: tuple[Cell, ...]
+    terms: Terms
+    wait: bool
+
+    def finish(
+        self, report: Report | None = None, watch: Callable[[RunStatus], None] | None = None
+    ) -> Submission:
+        """Wait for the cells if that was asked for."""
+        failed = None
+        if self.wait and self.cluster == "local":
+            work = [Work.of(cell) for cell in self.cells]
+            ended = run_cells(self.paths, work, self.terms, report or _Silent())
+            failed = sum(not one.done for one in ended)
+        elif self.wait:
+            failed = _wait_for_slurm(self.paths, self.cells, watch)
+        return Submission(self.paths.root, self.cluster, self.jobs, self.cells, failed)
+
+
+def start(paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool) -> Started:
+    """Ask for cells of a run that exists; the caller holds its lock."""
+    terms = Terms.of(site)
+    if cluster == "local":
+        return _start_local(paths, cells, terms, wait)
+    jobs: list[tuple[str, str, str]] = []
+    for array in group(cells):
+        needs = resources(array.layout, site, gpu=array.gpu)
+        try:
+            job = submit_array(paths, array, needs, site)
+        except GnnhpcError as error:
+            if not jobs:
+                raise
+            done = ", ".join(f"{name} as {number}" for number, name, _ in jobs)
+            raise GnnhpcError(
+                f"{error}; submitted before that: {done}; "
+                f"the others: python -m jobs rerun {paths.root} --missing"
+            ) from None
+        submissions.note(paths, "slurm", array.name, array.indices, job)
+        jobs.append((job, array.name, format_indices(array.indices)))
+    return Started(paths, cluster, tuple(jobs), tuple(cells), terms, wait)
+
+
+def _start_local(paths: RunPaths, cells: Sequence[Cell], terms: Terms, wait: bool) -> Started:
+    work = [Work.of(cell) for cell in cells]
+    process = None if wait else supervise_apart(paths)
+    pid = str(os.getpid() if process is None else process.pid)
+    arrays = group(cells)
+    for array in arrays:
+        submissions.note(paths, "local", array.name, array.indices, pid)
+    if process is not None:
+        release(process, work, terms)
+    jobs = tuple((pid, array.name, format_indices(array.indices)) for array in arrays)
+    return Started(paths, "local", jobs, tuple(cells), terms, wait)
+
+
+def _wait_for_slurm(
+    paths: RunPaths, cells: Sequence[Cell], watch: Callable[[RunStatus], None] | None
+) -> int:
+    wanted = {cell.id for cell in cells}
+    while True:
+        known = status(paths.root)
+        if watch is not None:
+            watch(known)
+        mine = [cell for cell in known.cells if cell.cell in wanted]
+        if not any(cell.state in ("running", "pending") for cell in mine):
+            return sum(cell.state not in ("done", "flagged") for cell in mine)
+        time.sleep(WAIT_S)
+
+
+class _Silent:
+    """For callers of the library that want no words."""
+
+    def expect(self, total: int) -> None:
+        """Nothing is said."""
+
+    def started(self, work: Work) -> None:
+        """Nothing is said."""
+
+    def ended(self, ended: Ended) -> None:
+        """Nothing is said."""
+
+    def finish(self) -> None:
+        """Nothing is said."""

@@ -1,0 +1,84 @@
+"""The batch script of an array that a user can submit by hand, and the lines set-up needs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from jobs.cluster.arrays import Array, Resources, array_range, job_name
+from jobs.cluster.site import Site
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def interpreter(site: Site) -> str:
+    """The Python command as the shell reads it, with the container's command before it."""
+    if site.python:
+        python = site.python
+    elif site.activate or site.container:
+        python = "python"
+    else:
+        python = shlex.quote(sys.executable)
+    return f"{site.container} {python}" if site.container else python
+
+
+def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
+    """Shell lines before the ranks start, the same however a cell is submitted."""
+    lines = [f"module load {module}" for module in site.modules]
+    lines += site.setup
+    if site.activate:
+        lines.append(site.activate)
+    # An installed package is found by its interpreter; a checkout has to be named.
+    if "site-packages" not in home.parts:
+        lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
+    lines.append(f'export OMP_NUM_THREADS="{threads}"')
+    if site.interface:
+        name = shlex.quote(site.interface)
+        lines.append(f"export GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}")
+    if site.scratch:
+        # A variable such as $SLURM_JOB_ID in the path is the job's, so the shell may expand it.
+        scratch = '"' + site.scratch.replace('"', '\\"') + '"'
+        lines.append(f"export TMPDIR={scratch}")
+        lines.append('mkdir -p "$TMPDIR"')
+    return lines
+
+
+def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path = HOME) -> str:
+    """The text of RUN/arrays/<model>-<layout>.sbatch."""
+    return _template().render(
+        array=array.name,
+        count=len(array.cells),
+        model=array.cells[0].experiment.model.name,
+        layout=str(array.layout),
+        ranks=array.layout.world_size,
+        run=str(run),
+        job_name=job_name(array.name, run.name),
+        range=array_range(array.indices, needs.max_parallel),
+        options=needs.options(),
+        signal=needs.signal_s,
+        prologue=prologue(site, needs, home),
+        python=interpreter(site),
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parents[1] / "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    environment.filters["header"] = header_value
+    return environment.get_template("array.sbatch.j2")
+
+
+def header_value(value: object) -> str:
+    """A value as sbatch reads it in an #SBATCH line: quoted as in a shell, \\ doubled."""
+    return shlex.quote(str(value).replace("\\", "\\\\"))

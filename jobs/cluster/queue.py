@@ -1,0 +1,170 @@
+"""One look at Slurm for all arrays of a user, and no second within ten seconds.
+
+The answer is kept in the user's cache folder, so that several `status` at once, or one a second
+in a loop, cost the scheduler one query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from jobs.spec.names import parse_indices
+
+INTERVAL_S = 10.0
+_TIMEOUT_S = 15
+_SEPARATOR = "\x1f"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One array task in the queue, or a range of pending ones."""
+
+    job_id: str
+    indices: str
+    """As Slurm writes them; empty if the job is no array."""
+    state: str
+    reason: str
+    name: str
+    script: str
+    """Path of the batch script as submitted."""
+    comment: str
+
+    def index_list(self) -> list[int]:
+        try:
+            return parse_indices(self.indices.partition("%")[0]) if self.indices else []
+        except InputError:
+            return []
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Slurm said; `error` where it could not be asked."""
+
+    at: float
+    jobs: tuple[Job, ...] = ()
+    ended: dict[str, str] = field(default_factory=dict)
+    """Array task -> Slurm's last word on it, such as TIMEOUT."""
+    error: str | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self.error is None
+
+
+def ask(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
+    """The queue of these users, and what became of the jobs `ended`, where sacct exists.
+
+    One answer a run is kept for ten seconds, whatever else is asked of that run meanwhile.
+    """
+    from gnnhpc.data.roots import cache_root
+
+    names, job_ids = sorted(set(users)), sorted(set(ended))
+    if shutil.which("squeue") is None:
+        return Answer(time.time(), error="no Slurm here")
+    key = json.dumps([str(run), names, os.environ.get("SLURM_CONF", "")])
+    path = cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+", encoding="utf-8")
+    except OSError:
+        return _query(names, job_ids)
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        kept = _kept(stream.read())
+        if kept is not None:
+            return kept
+        answer = _query(names, job_ids)
+        stream.seek(0)
+        stream.truncate()
+        json.dump(asdict(answer), stream)
+        return answer
+
+
+def _kept(text: str) -> Answer | None:
+    """The last answer, while it is fresh."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        raw = json.loads(text)
+        if 0 <= time.time() - raw["at"] < INTERVAL_S:
+            return Answer(**raw | {"jobs": tuple(Job(**job) for job in raw["jobs"])})
+    return None
+
+
+def _query(users: list[str], job_ids: list[str]) -> Answer:
+    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
+    now = time.time()
+    try:
+        text = _run("squeue", "--noheader", f"--user={','.join(users)}", f"--format={form}")
+    except (OSError, subprocess.SubprocessError) as error:
+        return Answer(now, error=_words(error))
+    jobs = tuple(job for line in text.splitlines() if (job := _job(line)))
+    ended: dict[str, str] = {}
+    if job_ids and shutil.which("sacct") is not None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            form = "--format=JobID,State"
+            ended = parse_sacct(
+                _run("sacct", "--noheader", "--parsable2", form, f"--jobs={','.join(job_ids)}")
+            )
+    return Answer(now, jobs, ended)
+
+
+def _job(line: str) -> Job | None:
+    parts = line.split(_SEPARATOR)
+    if len(parts) != 6:
+        return None
+    job_id, _, indices = parts[0].partition("_")
+    return Job(job_id, indices.strip("[]"), *parts[1:])
+
+
+def parse_sacct(text: str) -> dict[str, str]:
+    """Array task -> state; a step that ran out of memory speaks for its job."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, state = line.partition("|")
+        job, _, step = name.partition(".")
+        word = state.split(" ")[0]
+        for task in _tasks(job):
+            if word == "OUT_OF_MEMORY" or (not step and found.get(task) != "OUT_OF_MEMORY"):
+                found[task] = word
+    return found
+
+
+def _tasks(job: str) -> list[str]:
+    """`12_3` is itself; tasks that never began stand together, as `12_[4-6%2]`."""
+    number, _, indices = job.partition("_")
+    if not indices.startswith("["):
+        return [job]
+    with contextlib.suppress(InputError):
+        return [f"{number}_{i}" for i in parse_indices(indices.strip("[]").partition("%")[0])]
+    return []
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        command,
+        env=os.environ | {"SLURM_BITSTR_LEN": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    return done.stdout
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "stderr", None) or str(error)
+    lines = [line for line in str(text).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,74 @@
+"""Files of a run folder that are added to: one writer at a time, whole lines or none."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.records.paths import RunPaths
+
+
+def open_run(run: str | Path) -> RunPaths:
+    """The run folder a user named; raises InputError if it is none."""
+    paths = RunPaths(Path(run).absolute())
+    if not paths.manifest.is_file():
+        found = "no manifest.jsonl in it" if paths.root.is_dir() else "no such folder"
+        raise InputError(str(run), None, found, "a run folder, such as runs/quickstart")
+    return paths
+
+
+@contextlib.contextmanager
+def locked(paths: RunPaths) -> Iterator[None]:
+    """Only one submit or rerun of a run at a time; the others wait.
+
+    What is written meanwhile is readable for everyone, whatever the umask is.
+
+    Raises InputError if this user may not write to the run.
+    """
+    before = os.umask(0o022)
+    try:
+        stream = (paths.root / ".lock").open("a")
+    except OSError as error:
+        os.umask(before)
+        raise InputError(
+            paths.root, None, f"{error.strerror}", "a run folder that this user may write to"
+        ) from None
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Add whole lines to the end of a file, all of them or none; the caller holds the lock.
+
+    Raises GnnhpcError if the disk has no room, InputError if the file ends within a line.
+    """
+    data = "".join(line + "\n" for line in lines).encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            raise InputError(path, None, "a last line cut short", "whole lines")
+        try:
+            written = os.write(descriptor, data)
+            os.fsync(descriptor)
+        except OSError as error:
+            os.ftruncate(descriptor, size)
+            raise GnnhpcError(f"{path}: {error.strerror}, nothing added") from None
+        if written < len(data):
+            os.ftruncate(descriptor, size)
+            raise GnnhpcError(f"{path}: the disk is full, nothing added")
+    finally:
+        os.close(descriptor)
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,69 @@
+"""Finding the file in which a cell says what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.failures import is_echo, read_failures
+from gnnhpc.records.paths import AttemptPaths, RunPaths
+from jobs.folder.attempt_files import Place, read_places
+from jobs.folder.locked_files import open_run
+
+
+def find_log(
+    run: str | Path, cell: str, rank: int | None = None, attempt: int | None = None
+) -> Path:
+    """The log of a rank; of the first failing one if there is one and `rank` is not given.
+
+    `cell` is a cell's id, the start of one, or array:index. Where no attempt was made, the log
+    is what the job printed before. Raises InputError naming what there is.
+    """
+    paths = open_run(run)
+    place = find_place(read_places(paths.manifest), cell)
+    tries = {one.number: one for one in paths.cell(place.id).attempts()}
+    if attempt is not None and attempt not in tries:
+        raise InputError("--attempt", None, attempt, _choices(tries) or "none, it was never tried")
+    if rank is not None and not 0 <= rank < place.world_size:
+        raise InputError("--rank", None, rank, f"0 to {place.world_size - 1}")
+    if not tries:
+        return _job_log(paths, place)
+    chosen = tries[attempt or max(tries)]
+    log = chosen.log(_first_failing(chosen, place.world_size) if rank is None else rank)
+    if log.is_file():
+        return log
+    return _job_log(paths, place)
+
+
+def find_place(places: list[Place], cell: str) -> Place:
+    """The one cell that `cell` means."""
+    array, colon, index = cell.rpartition(":")
+    if colon:
+        found = [p for p in places if p.array == array and str(p.index) == index]
+    else:
+        found = [p for p in places if p.id == cell] or [p for p in places if p.id.startswith(cell)]
+    if len(found) == 1:
+        return found[0]
+    example = f"{places[0].array}:{places[0].index} or {places[0].id}" if places else "none"
+    what = f"{cell!r}, which {len(found)} cells begin with" if found else repr(cell)
+    raise InputError("CELL", None, what, f"a cell's id or array:index, such as {example}")
+
+
+def _first_failing(attempt: AttemptPaths, world_size: int) -> int:
+    failures = read_failures(attempt, world_size)
+    first = next((f for f in failures if not is_echo(f)), failures[0] if failures else None)
+    return first.rank if first else 0
+
+
+def _job_log(paths: RunPaths, place: Place) -> Path:
+    """What the newest job of this cell printed before its worker had a log of its own."""
+    logs = list(paths.logs.glob(f"{place.array}-{place.index}-*.log"))
+    if not logs:
+        raise InputError(
+            paths.logs, None, f"no log of {place.array} {place.index}", "a cell that was started"
+        )
+    return max(logs, key=lambda path: path.stat().st_mtime)
+
+
+def _choices(numbers: dict[int, AttemptPaths]) -> str:
+    return ", ".join(str(number) for number in sorted(numbers))

@@ -1,0 +1,123 @@
+"""Making and extending run folders: all of it appears at once, or nothing does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.paths import RunPaths, write_atomically
+from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
+from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
+from jobs.cluster.array_script import render
+from jobs.cluster.arrays import group, resources
+from jobs.cluster.site import Site
+from jobs.folder.locked_files import append_lines, utc_now
+from jobs.spec.planning import Plan, continued, nothing_new
+
+PROVENANCE_VERSION = 1
+
+
+def create(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
+    """A new run folder, made beside its place and renamed into it.
+
+    Raises InputError if there is one already, also when another submit wins the race.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise already_there(run)
+    try:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{run.name}.", suffix=".tmp", dir=run.parent))
+    except OSError as error:
+        raise InputError(
+            "--runs", None, f"{run.parent}: {error.strerror}", "a folder that may be written"
+        ) from None
+    try:
+        paths = RunPaths(work)
+        for folder in (paths.arrays, paths.cells, paths.logs):
+            folder.mkdir()
+        paths.sweep.write_text(annotated(plan), encoding="utf-8")
+        write_manifest(paths.manifest, plan.cells)
+        _write_provenance(paths, plan, site_name, site)
+        _write_scripts(paths, run, plan.cells, site)
+        _share(work)
+        try:
+            work.rename(run)
+        except OSError:
+            raise already_there(run) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return RunPaths(run)
+
+
+def extend(plan: Plan, paths: RunPaths, site: Site) -> Plan:
+    """Append the cells a run does not have; returns the plan of these alone.
+
+    Indices go on from the run's own and old lines stay as they are. Raises InputError if the
+    folder is no run, or has every cell already.
+    """
+    existing = read_manifest(paths.manifest)
+    new = continued(plan, existing)
+    if not new.cells:
+        raise nothing_new(plan, paths.root)
+    append_lines(paths.manifest, [cell.to_line() for cell in new.cells])
+    number = 2
+    while (copy := paths.root / f"sweep-{number}.yaml").exists():
+        number += 1
+    write_atomically(copy, annotated(plan))
+    touched = {cell.array for cell in new.cells}
+    cells = [cell for cell in (*existing, *new.cells) if cell.array in touched]
+    _write_scripts(paths, paths.root, cells, site)
+    return new
+
+
+def already_there(run: Path) -> InputError:
+    return InputError(
+        run, None, "a run of this name", "another --name, or --extend to add cells to it"
+    )
+
+
+def annotated(plan: Plan) -> str:
+    """The spec as submitted, its overrides noted in comments at the top."""
+    notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
+    return "".join(notes) + plan.text
+
+
+def _write_provenance(paths: RunPaths, plan: Plan, site_name: str, site: Site) -> None:
+    facts = {
+        "version": PROVENANCE_VERSION,
+        "created_at": utc_now(),
+        "name": plan.name,
+        "commit": git_commit(),
+        "versions": versions(),
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "user": user(),
+        "command": command_line(),
+        "spec": plan.source,
+        "overrides": list(plan.overrides),
+        "data_root": plan.data_root,
+        "cells": len(plan.cells),
+        "site": {"name": site_name} | site.model_dump(mode="json", exclude_defaults=True),
+    }
+    write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], site: Site) -> None:
+    """The script of each array; `run` is where the folder will stand."""
+    for array in group(cells):
+        needs = resources(array.layout, site, gpu=array.gpu)
+        script = paths.script(array.name)
+        write_atomically(script, render(array, run.absolute(), needs, site))
+        script.chmod(0o755)
+
+
+def _share(folder: Path) -> None:
+    """Readable for everyone, writable for its owner, whatever the umask was."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.suffix == ".sbatch" else 0o644)

@@ -1,0 +1,139 @@
+"""What `status` prints: a line an array, a line a cell, or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from jobs.state.cell_state import CellStatus
+from jobs.state.run_status import RunStatus
+
+_HEADINGS = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
+_ANSI = {"done": "", "running": "36", "pending": "34", "missing": "2"}
+_ANSI_ELSE = "31"
+_COLOURS = {"done": "green", "running": "cyan", "pending": "blue", "missing": "dim"}
+
+
+def console() -> Console:
+    """A terminal's own width; wide where the output goes to a file, so that no line is cut."""
+    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+
+
+def print_status(known: RunStatus, *, cells: bool) -> None:
+    """A line an array, or a line a cell; then the counts."""
+    out = console()
+    if cells:
+        for line in _cell_lines(known, colour=sys.stdout.isatty()):
+            print(line)
+    else:
+        out.print(_arrays(known))
+    out.print(summary(known), markup=False)
+    if not cells:
+        for cell in _worth_a_line(known.cells):
+            out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
+
+
+def summary(known: RunStatus) -> str:
+    """All counts in one line."""
+    counts = ", ".join(f"{count} {state}" for state, count in known.counts().items())
+    return f"{known.run.name}: {counts or 'no cells'} ({known.slurm})"
+
+
+def as_json(known: RunStatus) -> str:
+    """For scripts: run, counts, and every cell."""
+    return json.dumps(
+        {
+            "run": str(known.run),
+            "slurm": known.slurm,
+            "counts": known.counts(),
+            "cells": [asdict(cell) for cell in known.cells],
+        },
+        indent=1,
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people read them: 42 s, 3:05, 2:10:00."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _arrays(known: RunStatus) -> Table:
+    states = list(known.counts())
+    table = new_table("array", "cells", *states, "s a step", "left")
+    for name, cells in known.arrays().items():
+        counts = {state: sum(cell.state == state for cell in cells) for state in states}
+        step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
+        etas = [c.eta_s for c in cells if c.eta_s is not None]
+        table.add_row(
+            name,
+            str(len(cells)),
+            *(_colour(state, str(count or "")) for state, count in counts.items()),
+            f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
+            duration(max(etas)) if etas else "",
+        )
+    return table
+
+
+def _cell_lines(known: RunStatus, *, colour: bool) -> Iterator[str]:
+    """A line a cell in columns; by hand, as a table of ten thousand rows takes rich a minute."""
+    rows = [_HEADINGS, *(_row(cell) for cell in known.cells)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<><>><<", widths, strict=True))
+    for row, cell in zip(rows, (None, *known.cells), strict=True):
+        line = f"{form.format(*row)}  {row[-1]}".rstrip()
+        code = _ANSI.get(cell.state, _ANSI_ELSE) if cell and colour else ""
+        yield f"\x1b[{code}m{line}\x1b[0m" if code else line
+
+
+def _row(cell: CellStatus) -> tuple[str, ...]:
+    return (
+        cell.array,
+        str(cell.index),
+        cell.state,
+        str(cell.attempts or ""),
+        f"{cell.step} of {cell.steps}" if cell.step else "",
+        _left(cell),
+        cell.cell,
+        cell.detail or "",
+    )
+
+
+def _left(cell: CellStatus) -> str:
+    """Seconds a step, and how long it will still take."""
+    if cell.step_s is None:
+        return ""
+    left = f", {duration(cell.eta_s)} left" if cell.eta_s else ""
+    return f"{cell.step_s:.3g} s a step{left}"
+
+
+def _worth_a_line(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[CellStatus]:
+    """The first few cells that somebody should look at."""
+    found = 0
+    for cell in cells:
+        if cell.detail and cell.state not in ("done", "running", "pending") and found < most:
+            found += 1
+            yield cell
+
+
+def new_table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        text = heading in ("array", "state", "why", "cell", "--array")
+        table.add_column(heading, justify="left" if text else "right", no_wrap=heading != "why")
+    return table
+
+
+def _colour(state: str, text: str) -> str:
+    return f"[{_COLOURS.get(state, 'red')}]{text}[/]" if text else ""

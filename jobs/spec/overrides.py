@@ -1,0 +1,130 @@
+"""`--set key=value`: one value put into the defaults and every grid of a spec."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gnnhpc.core.errors import InputError
+from jobs.spec.spec_errors import describe, unknown
+from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep, config_classes
+from jobs.spec.yaml_file import parse_yaml
+
+_FLAG = "--set"
+_HEAD = Sweep.model_fields.keys() - {"defaults", "grids"}
+_NESTED = ("model", "data", "optimizer")
+
+
+def apply(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `raw` with every override in it; raises InputError for an unknown key.
+
+    `train_steps=5` replaces the value everywhere; `data.train=100` changes every data set that
+    has this field; `grids.0.repeats=2` and `defaults.seed=1` mean one place alone.
+    """
+    result = copy.deepcopy(raw)
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        key = key.strip()
+        if not sign or not key:
+            raise InputError(_FLAG, None, repr(override), "key=value, such as train_steps=5")
+        _set(result, key, parse_yaml(text, f"{_FLAG} {key}"))
+    return result
+
+
+def _set(raw: dict[str, Any], key: str, value: Any) -> None:
+    first, *rest = key.split(".")
+    if first in _HEAD and not rest:
+        raw[first] = value
+    elif first == "defaults" and rest:
+        _put(raw.setdefault("defaults", {}), rest, value, key)
+    elif first == "grids" and len(rest) > 1:
+        _put(_grid(raw, rest[0], key), rest[1:], value, key)
+    elif first not in GRID_KEYS:
+        allowed = GRID_KEYS | _HEAD
+        raise InputError(_FLAG, key, unknown(first, allowed), ", ".join(sorted(allowed)))
+    elif not rest:
+        _everywhere(raw, first, value)
+    elif AXES.get(first, first) in _NESTED and len(rest) == 1:
+        _inside(raw, AXES.get(first, first), rest[0], value, key)
+    else:
+        allowed_text = "model.<field>, data.<field>, optimizer.<field> or a key without dots"
+        raise InputError(_FLAG, key, "an unknown key", allowed_text)
+
+
+def _everywhere(raw: dict[str, Any], name: str, value: Any) -> None:
+    for number, mapping in enumerate(_places(raw)):
+        held = [alias for alias in _aliases(name) if alias in mapping]
+        for alias in held:
+            del mapping[alias]
+        if held or number == 0:
+            mapping[name] = value
+
+
+def _inside(raw: dict[str, Any], field: str, name: str, value: Any, key: str) -> None:
+    if field == "optimizer":
+        for number, mapping in enumerate(_places(raw)):
+            if number == 0 or "optimizer" in mapping:
+                entry = mapping.setdefault("optimizer", {})
+                if isinstance(entry, dict):
+                    entry[name] = value
+        return
+    known: set[str] = set()
+    changed = False
+    for entry in list(_entries(raw, field)):
+        cls = config_classes(field).get(str(entry.get("name")))
+        known |= cls.model_fields.keys() if cls else set()
+        if cls and name in cls.model_fields:
+            entry[name] = value
+            changed = True
+    if not changed:
+        raise InputError(_FLAG, key, unknown(name, known), ", ".join(sorted(known)))
+
+
+def _entries(raw: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:
+    """Every model (or data set) of the spec, as a mapping that can be changed in place."""
+    for mapping in _places(raw):
+        for alias in _aliases(field):
+            if alias not in mapping:
+                continue
+            value = mapping[alias]
+            entries = list(value) if isinstance(value, list) else [value]
+            entries = [{"name": e} if isinstance(e, str) else e for e in entries]
+            mapping[alias] = entries
+            yield from (entry for entry in entries if isinstance(entry, dict))
+
+
+def _places(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """The defaults, then every grid."""
+    grids = raw.get("grids")
+    candidates = [raw.setdefault("defaults", {}), *(grids if isinstance(grids, list) else [])]
+    return [place for place in candidates if isinstance(place, dict)]
+
+
+def _aliases(name: str) -> tuple[str, ...]:
+    field = AXES.get(name, name)
+    return tuple({field, SINGULAR.get(field, field)})
+
+
+def _grid(raw: dict[str, Any], number: str, key: str) -> dict[str, Any]:
+    grids = raw.get("grids")
+    count = len(grids) if isinstance(grids, list) else 0
+    if not number.isdigit() or int(number) >= count or not isinstance(grids, list):
+        raise InputError(_FLAG, key, f"grid {number}", f"0 to {count - 1}")
+    grid: dict[str, Any] = grids[int(number)]
+    return grid
+
+
+def _put(mapping: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
+    if not isinstance(mapping, dict):
+        raise InputError(_FLAG, key, describe(mapping), "a mapping in the spec")
+    if path[0] not in GRID_KEYS:
+        raise InputError(_FLAG, key, unknown(path[0], GRID_KEYS), ", ".join(sorted(GRID_KEYS)))
+    if len(path) == 1:
+        for alias in _aliases(path[0]):
+            mapping.pop(alias, None)
+        mapping[path[0]] = value
+    elif len(path) == 2 and AXES.get(path[0], path[0]) in _NESTED:
+        _inside({"defaults": mapping}, AXES.get(path[0], path[0]), path[1], value, key)
+    else:
+        raise InputError(_FLAG, key, "an unknown key", "a key of a grid, or one inside it")

@@ -1,0 +1,110 @@
+"""A plan: what a spec means, checked to the last cell, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.models.outline import cut
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell, deal_indices
+from jobs.spec.names import check_run_name
+from jobs.spec.overrides import apply
+from jobs.spec.sweep import Sweep, expand
+from jobs.spec.yaml_file import read_mapping, read_text
+
+_KEYS = "name, description, data_root, defaults, grids"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep's cells in the order they should run, with the text they came from."""
+
+    name: str
+    source: str
+    """The spec's path, or where else it came from: what error lines begin with."""
+    text: str
+    """The spec as written."""
+    overrides: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    data_root: str | None
+
+
+def plan(
+    spec: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    root: str | Path | None = None,
+    check: bool = True,
+) -> Plan:
+    """Read a spec (a path, or its content as a mapping) and expand it to cells.
+
+    `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
+    `check=False` leaves out only the look at the data's files. Raises InputError for every
+    mistake, naming the place.
+    """
+    if isinstance(spec, Mapping):
+        source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
+    else:
+        path = Path(spec)
+        source, base = str(path), path.resolve().parent
+        text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
+    raw = apply(read_mapping(text, source, _KEYS), overrides)
+    sweep = Sweep.check(raw, source)
+    experiments = expand(sweep, source)
+    _check_stages(experiments, source)
+    where = _data_root(root, sweep, base, source)
+    if check:
+        _check_files(experiments, where)
+    run = check_run_name(name, "--name") if name else check_run_name(sweep.name, f"{source}: name")
+    absolute = str(where.resolve()) if where else None
+    cells = tuple(deal_indices(experiments, absolute))
+    return Plan(run, source, text, tuple(overrides), cells, absolute)
+
+
+def continued(first: Plan, existing: Sequence[Cell]) -> Plan:
+    """The part of a plan that a run does not have yet, with indices that go on from it."""
+    new = deal_indices((cell.experiment for cell in first.cells), first.data_root, existing)
+    return replace(first, cells=tuple(new))
+
+
+def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -> Path | None:
+    """The flag's, the spec's, or what the environment names; a named one must exist."""
+    if flag is not None:
+        place, named = "--data-root", Path(flag).expanduser()
+    elif sweep.data_root is not None:
+        place, named = f"{source}: data_root", base / Path(sweep.data_root).expanduser()
+    else:
+        return data_root(None)
+    if not named.is_dir():
+        raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
+    return named.absolute()
+
+
+def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
+    """More stages than layers, or a balance that does not add up; once a distinct cut."""
+    seen: set[tuple[object, ...]] = set()
+    for experiment in experiments:
+        key = (experiment.model, experiment.data, experiment.layout.stages, experiment.balance)
+        if key not in seen:
+            seen.add(key)
+            cut(experiment, where=source)
+
+
+def _check_files(experiments: Sequence[Experiment], root: Path | None) -> None:
+    for config in dict.fromkeys(experiment.data for experiment in experiments):
+        check_data(config, root)
+
+
+def nothing_new(plan: Plan, run: Path) -> InputError:
+    """The complaint of an extension that adds no cell."""
+    return InputError(
+        plan.source, "grids", f"no cell that {run} does not have", "a larger spec, or rerun"
+    )

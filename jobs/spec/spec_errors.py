@@ -1,0 +1,49 @@
+"""Words for mistakes: one line each, naming file, key, what was found and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.experiment import explain
+
+
+def check_keys(
+    mapping: Mapping[str, Any], allowed: Collection[str], where: object, key: str | None
+) -> None:
+    """Raises InputError for the first key that is not allowed, with the nearest that is."""
+    for name in mapping:
+        if name not in allowed:
+            full = f"{key}.{name}" if key else str(name)
+            raise InputError(where, full, unknown(str(name), allowed), ", ".join(sorted(allowed)))
+
+
+def unknown(name: str, allowed: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
+
+
+def as_mapping(value: object, where: object, key: str) -> dict[str, Any]:
+    """`value` if it is a mapping with text keys, else InputError."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise InputError(where, key, describe(value), "a mapping of keys to values")
+    return value
+
+
+def describe(value: object) -> str:
+    """A value as it is shown in an error: short, on one line."""
+    if value is None:
+        return "nothing"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def located(error: ValidationError, where: object, key: str) -> InputError:
+    """pydantic's first complaint, its key put under `key`."""
+    plain = explain(error, where)
+    inner = f"{key}.{plain.key}" if plain.key else key
+    return InputError(where, inner, plain.found, plain.allowed)

@@ -1,0 +1,257 @@
+"""A sweep spec: YAML with defaults and grids, expanded to the experiments it means.
+
+name: raffi-vig
+description: ViG on CIFAR-10
+defaults:                 any field of an experiment
+  batch_size: 1000
+grids:                    each overrides the defaults; lists are multiplied
+  - models: [vig]
+    data: [cifar10]
+    layouts: [seq, pp2, dp2-pp2]
+    microbatches: [5, 10]
+    repeats: 3
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.spec.experiment import DataConfig, Experiment, ModelConfig, Strict
+from jobs.spec.spec_errors import as_mapping, check_keys, describe, located
+
+AXES = {
+    "models": "model",
+    "data": "data",
+    "layouts": "layout",
+    "microbatches": "microbatches",
+    "schedules": "schedule",
+    "seeds": "seed",
+    "chunks": "chunks",
+}
+"""Key of a grid -> field of an experiment; each takes a value or a list of them."""
+SINGULAR = {field: axis for axis, field in AXES.items() if axis != field}
+GRID_KEYS = (
+    frozenset(AXES)
+    | (Experiment.model_fields.keys() - {"repeat"})
+    | {
+        "repeats",
+        "seq_microbatches",
+    }
+)
+# What means nothing for a kind of data: as a default it is left out there, in a grid it is wrong.
+_FOREIGN = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
+
+
+class Sweep(Strict):
+    """The head of a spec; grids are checked as they are expanded."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Name of the run folder, unless --name gives another."""
+    description: str | None = None
+    data_root: str | None = None
+    """Folder of the data sets, as seen from the spec's own folder."""
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    grids: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+
+    @classmethod
+    def check(cls, raw: Mapping[str, Any], where: object) -> Sweep:
+        """Raises InputError for unknown keys and wrong types of the head."""
+        check_keys(raw, cls.model_fields, where, None)
+        grids = raw.get("grids")
+        if not isinstance(grids, list) or not grids:
+            raise InputError(where, "grids", describe(grids), "a list of at least one grid")
+        for number, grid in enumerate(grids):
+            as_mapping(grid, where, f"grids.{number}")
+        as_mapping(raw.get("defaults", {}), where, "defaults")
+        try:
+            return cls.model_validate(dict(raw) | {"grids": tuple(grids)}, strict=True)
+        except ValidationError as error:
+            inner = located(error, where, "")
+            raise InputError(
+                where, inner.key and inner.key[1:], inner.found, inner.allowed
+            ) from None
+
+
+def expand(sweep: Sweep, where: object) -> list[Experiment]:
+    """All experiments, repeats outermost and layouts innermost.
+
+    So within an array the index counts repeat by repeat, and arrays that run side by side, or a
+    local run in this order, measure the layouts interleaved. Raises InputError for any mistake.
+    """
+    check_keys(sweep.defaults, GRID_KEYS, where, "defaults")
+    grids = [_Grid(sweep.defaults, grid, where, f"grids.{n}") for n, grid in enumerate(sweep.grids)]
+    return [
+        experiment
+        for repeat in range(max(grid.repeats for grid in grids))
+        for grid in grids
+        if repeat < grid.repeats
+        for experiment in grid.experiments(repeat)
+    ]
+
+
+class _Grid:
+    """One grid over the defaults: each axis as a list of checked values."""
+
+    def __init__(
+        self, defaults: Mapping[str, Any], grid: Mapping[str, Any], where: object, key: str
+    ) -> None:
+        check_keys(grid, GRID_KEYS, where, key)
+        self.where = where
+        self.key = key
+        self.values: dict[str, Any] = {}
+        self.origin: dict[str, str] = {}
+        for place, mapping in (("defaults", defaults), (key, grid)):
+            self._take(place, mapping)
+        self.models = [self._config("model", entry) for entry in self._axis("model")]
+        self.data = [self._config("data", entry) for entry in self._axis("data")]
+        self.layouts = [self._layout(entry) for entry in self._axis("layout", ["seq"])]
+        self.microbatches = self._axis("microbatches", [1])
+        self.seq_microbatches = self._seq_microbatches()
+        self.schedules = self._axis("schedule", ["gpipe"])
+        self.seeds = self._axis("seed", [0])
+        self.chunks = self._axis("chunks", [None])
+        self.repeats = self._repeats()
+        axes = {*AXES.values(), "repeats", "seq_microbatches"}
+        self.fixed = {name: value for name, value in self.values.items() if name not in axes}
+        if isinstance(self.fixed.get("balance"), list):
+            self.fixed["balance"] = tuple(self.fixed["balance"])
+
+    def _take(self, place: str, mapping: Mapping[str, Any]) -> None:
+        for name, value in mapping.items():
+            if name in SINGULAR and SINGULAR[name] in mapping:
+                found = f"both {name} and {SINGULAR[name]}"
+                raise InputError(self.where, f"{place}.{name}", found, "one of them")
+            field = AXES.get(name, name)
+            before = self.values.get(field)
+            merge = field == "optimizer" and isinstance(before, dict) and isinstance(value, dict)
+            self.values[field] = before | value if merge else value
+            self.origin[field] = f"{place}.{name}"
+
+    def _axis(self, field: str, default: list[Any] | None = None) -> list[Any]:
+        if field not in self.values:
+            if default is None:
+                key = f"{self.key}.{SINGULAR.get(field, field)}"
+                raise InputError(self.where, key, "nothing", "a value or a list of them")
+            return default
+        value = self.values[field]
+        if value == []:
+            raise InputError(self.where, self.origin[field], "an empty list", "at least one value")
+        return value if isinstance(value, list) else [value]
+
+    def _config(self, field: str, entry: object) -> Any:
+        key = self.origin[field]
+        raw = {"name": entry} if isinstance(entry, str) else as_mapping(entry, self.where, key)
+        known = config_classes(field)
+        cls = known.get(raw.get("name", ""))
+        if cls is None:
+            raise InputError(
+                self.where, f"{key}.name", describe(raw.get("name")), ", ".join(sorted(known))
+            )
+        check_keys(raw, cls.model_fields, self.where, key)
+        try:
+            return _adapter(field).validate_python(raw, strict=True)
+        except ValidationError as error:
+            raise located(error, self.where, key) from None
+
+    def _layout(self, entry: object) -> Layout:
+        try:
+            return Layout.parse(entry if isinstance(entry, str) else repr(entry))
+        except InputError as error:
+            key = self.origin["layout"]
+            raise InputError(self.where, key, repr(entry), error.allowed) from None
+
+    def _seq_microbatches(self) -> list[Any]:
+        if "seq_microbatches" in self.values:
+            return self._axis("seq_microbatches")
+        self.origin["seq_microbatches"] = self.origin.get("microbatches", "microbatches")
+        return [1, *(count for count in self.microbatches if count != 1)]
+
+    def _repeats(self) -> int:
+        repeats = self.values.get("repeats", 1)
+        if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+            raise InputError(
+                self.where, self.origin["repeats"], describe(repeats), "a whole number from 1"
+            )
+        return repeats
+
+    def experiments(self, repeat: int) -> Iterator[Experiment]:
+        """The product of the axes for one repeat, layouts innermost."""
+        for seed in self.seeds:
+            for data in self.data:
+                for model in self.models:
+                    for chunks in self.chunks:
+                        for schedule in self.schedules:
+                            base = {"seed": seed, "data": data, "model": model, "repeat": repeat}
+                            base |= self._suited(data.facts().kind)
+                            if chunks is not None and data.facts().kind == "graph":
+                                base["chunks"] = chunks
+                            yield from self._over_layouts(base, schedule)
+
+    def _over_layouts(self, base: dict[str, Any], schedule: object) -> Iterator[Experiment]:
+        counts = {
+            layout: self.seq_microbatches if layout == Layout() else self.microbatches
+            for layout in self.layouts
+        }
+        for position in range(max(len(values) for values in counts.values())):
+            for layout in self.layouts:
+                if position >= len(counts[layout]):
+                    continue
+                raw = base | {"layout": layout, "microbatches": counts[layout][position]}
+                if layout.stages > 1:
+                    raw["schedule"] = schedule
+                elif isinstance(raw.get("balance"), tuple):
+                    del raw["balance"]
+                yield self._experiment(raw)
+
+    def _suited(self, kind: str) -> dict[str, Any]:
+        """The fixed fields, without defaults that mean nothing for this kind of data."""
+        fixed = dict(self.fixed)
+        for name in _FOREIGN[kind]:
+            if name not in self.values:
+                continue
+            if not self.origin[name].startswith("defaults."):
+                other = "graph" if kind == "images" else "image"
+                raise InputError(
+                    self.where,
+                    self.origin[name],
+                    describe(self.values[name]),
+                    f"nothing here, {name} is for {other} data",
+                )
+            fixed.pop(name, None)
+        return fixed
+
+    def _experiment(self, raw: dict[str, Any]) -> Experiment:
+        try:
+            return Experiment.model_validate(raw, strict=True)
+        except ValidationError as error:
+            plain = located(error, self.where, "")
+            field, _, rest = (plain.key or "").lstrip(".").partition(".")
+            source = field
+            if field == "microbatches" and raw["layout"] == Layout():
+                source = "seq_microbatches"
+            key = self.origin.get(source, f"{self.key}.{field}" if field else self.key)
+            key = f"{key}.{rest}" if rest else key
+            raise InputError(self.where, key, plain.found, plain.allowed) from None
+
+
+@cache
+def _adapter(field: str) -> TypeAdapter[Any]:
+    return TypeAdapter(ModelConfig if field == "model" else DataConfig)
+
+
+@cache
+def config_classes(field: str) -> dict[str, type[BaseModel]]:
+    """Name -> class of every model, or of every data set."""
+    union = typing.get_args(ModelConfig if field == "model" else DataConfig)[0]
+    return {
+        name: cls
+        for cls in typing.get_args(union)
+        for name in typing.get_args(cls.model_fields["name"].annotation)
+    }

@@ -1,0 +1,220 @@
+"""The commands: what they write, print and refuse, and what they never import."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.cli import main
+from analysis.papers.published_tables import LOGS
+from analysis.render.output_folder import staged
+from analysis.render.terminal import plain
+from analysis.summary.summary import CONTRACT
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from tests.tools.make_run import Story, make_run
+
+
+def cells() -> list[Experiment]:
+    steps = {"train_steps": 8, "test_steps": 2}
+    vig = {
+        "model": VigConfig(),
+        "data": SyntheticCifar10(image_size=8),
+        "batch_size": 10,
+        **steps,
+    }
+    gat = {"model": GatConfig(), "data": CitationGraph(), **steps}
+    return [
+        Experiment.model_validate(vig),
+        Experiment.model_validate(vig | {"layout": "pp2", "microbatches": 5, "spans": True}),
+        Experiment.model_validate(gat | {"layout": "pp2", "microbatches": 2}),
+        Experiment.model_validate(vig | {"repeat": 1}),
+    ]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with one failed cell, reported once."""
+    experiments = cells()
+    stories = {experiments[3].id: [Story(status="failed", stop_at=3)]}
+    root = make_run(tmp_path_factory.mktemp("runs") / "a run", experiments, stories=stories)
+    assert main(["report", str(root)]) == 0
+    return root
+
+
+def test_a_report_has_what_the_run_folder_promises(reported: Path) -> None:
+    report = reported / "report"
+    names = {path.name for path in report.iterdir()}
+    assert {
+        "summary.csv",
+        "steps.parquet",
+        "tables",
+        "figures",
+        "report.md",
+        "report.html",
+    } <= names
+    summary = pd.read_csv(report / "summary.csv")
+    assert tuple(summary.columns[: len(CONTRACT)]) == CONTRACT
+    assert len(summary) == 6
+    steps = pd.read_parquet(report / "steps.parquet")
+    assert len(steps) == 3 * 10 + 3
+    assert {"layout", "wall_s", "kept", "valid"} <= set(steps.columns)
+    assert (report / "tables" / "raffi_table5.tex").exists()
+    assert not list(reported.glob(".report*"))
+
+
+def test_a_trace_is_written_by_the_beginning_of_an_id(
+    reported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "trace.json"
+    assert main(["trace", str(reported), "vig-synthetic-cifar10-pp2", "--out", str(out)]) == 0
+    assert out.read_text().startswith('{"traceEvents"')
+    assert capsys.readouterr().out == f"trace: {out}\n"
+
+
+def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import-csv", str(LOGS), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
+    assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"step_times.csv", "printed.md", "report.html", "report.md", "figures"} <= names
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "39.85" in page
+    assert "did not cross stage boundaries" in page
+
+
+def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
+    log = shutil.copy(LOGS / "seq.csv", tmp_path / "seq.csv")
+    assert main(["import-csv", str(log), "--layout", "seq.csv=seq", "--drop-warmup"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["seq.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["report", "{tmp}/none"], "no such folder"),
+        (["report", "{tmp}"], "manifest.jsonl"),
+        (["report", "{run}", "--baseline", "pp2x"], "--baseline"),
+        (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
+        (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
+        (["trace", "{run}", "nothing-like-it"], "nothing-like-it"),
+        (["trace", "{run}", "vig-synthetic-cifar10-seq-m1-s0-r0"], "span"),
+        (["trace", "{run}", "vig-synthetic-cifar10-pp2", "--out", "/proc/no/t.json"], "--out"),
+        (["import-csv", "{tmp}/none.csv"], "No such file"),
+        (["import-csv", "{tmp}"], "no CSV file"),
+        (["reprot", "{run}"], "report"),
+        (["report"], "RUN"),
+        (["report", "{run}", "--colour"], "--colour"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    reported: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    places = {"{tmp}": str(tmp_path), "{run}": str(reported)}
+    for key, value in places.items():
+        arguments = [argument.replace(key, value) for argument in arguments]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert says in captured.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_records_leave_an_older_report_as_it_was(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", cells()[:1])
+    report = root / "report"
+    report.mkdir()
+    (report / "summary.csv").write_text("as it was")
+    records = next(root.glob("cells/*/attempt-1/rank-0000.jsonl"))
+    records.write_text(records.read_text().replace('"wall_s"', '"wall', 1))
+    assert main(["report", str(root)]) == 2
+    assert [path.name for path in report.iterdir()] == ["summary.csv"]
+    assert (report / "summary.csv").read_text() == "as it was"
+
+
+def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def fill() -> None:
+        with staged(out) as folder:
+            (folder / "half").write_text("x")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(GnnhpcError, match="No space left on device") as raised:
+        fill()
+    assert not isinstance(raised.value, InputError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Path) -> None:
+    """In a process of its own: prints the summary, replaces its own files and no others."""
+    copy = tmp_path / "on a laptop"
+    shutil.copytree(reported, copy, ignore=lambda *_: ["report"])
+    out = tmp_path / "report"
+    (out / "tables").mkdir(parents=True)
+    for name in ("my notes.md", "summary.csv", "tables/stale.csv"):
+        (out / name).write_text("old")
+    code = (
+        "import sys\n"
+        "from analysis.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'pandas', 'pyarrow', 'matplotlib', 'torch', 'numpy', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "print('-----')\n"
+        "assert main(['report', sys.argv[1], '--out', sys.argv[2]]) == 0\n"
+        "assert not {'torch', 'torch_geometric'} & set(sys.modules)\n"
+        "import analysis\n"
+        "assert len(analysis.load(sys.argv[1]).cells) == 4\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(copy), str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.partition("-----\n")[2].splitlines()
+    assert lines[0].split()[:4] == ["model", "data", "layout", "m"]
+    assert lines[-2:] == [
+        "1 of 4 cells left out: see the report's first page",
+        f"report: {out / 'report.html'}",
+    ]
+    assert not (copy / "report").exists()
+    assert (out / "my notes.md").read_text() == "old"
+    assert (out / "summary.csv").read_text() != "old"
+    assert not (out / "tables" / "stale.csv").exists()
+
+
+def test_the_module_is_a_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "analysis", "report", "/nowhere"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: /nowhere: found no such folder; allowed: a run folder\n"
+
+
+def test_plain_columns_are_aligned() -> None:
+    lines = plain(["name", "n"], [["a", "1"], ["long one", "100"]], [False, True])
+    assert lines == ["name        n", "a           1", "long one  100"]
+
+
+def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert "import-csv" in said.out
+    assert said.err == "error: command line: found no command; allowed: what --help says\n"

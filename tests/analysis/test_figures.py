@@ -1,0 +1,281 @@
+"""Figures: which there are, their labels and units, one look a layout, files that last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+import analysis
+from analysis.figures import catalog as figures
+from analysis.figures.catalog import KINDS, Published, chunking, learning, make_figures, scaling
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure, save, styled
+from analysis.figures.subjects import Study, label, studies
+from analysis.records.run import Run
+from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import bound
+from gnnhpc.records.schema import Check
+from tests.tools.make_run import Story, make_run, small_sweep
+
+LAYOUTS = ("seq", "pp2", "pp4", "dp2-pp2")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("figures") / "run"
+    contiguous = [e for e in small_sweep(1, chunks="contiguous") if e.model.name == "gat"]
+    return analysis.load(make_run(root, [*small_sweep(2), *contiguous]))
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> pd.DataFrame:
+    return analysis.summarise(run)
+
+
+@pytest.fixture(scope="module")
+def vig(run: Run, summary: pd.DataFrame) -> Study:
+    return next(study for study in studies(run, summary) if study.model == "vig")
+
+
+@pytest.fixture(scope="module")
+def gat(run: Run, summary: pd.DataFrame) -> Study:
+    return next(study for study in studies(run, summary) if study.model == "gat")
+
+
+def drawn(figure: Figure | str) -> Figure:
+    assert isinstance(figure, Figure), figure
+    return figure
+
+
+def colours_by_label(figure: Figure) -> dict[str, str]:
+    found = {}
+    for axes in figure.axes:
+        for line in axes.get_lines():
+            name = str(line.get_label()).partition(",")[0]
+            if name in LAYOUTS:
+                found[name] = to_hex(line.get_color())
+    return found
+
+
+def test_a_layout_has_one_colour_in_every_figure(vig: Study, gat: Study) -> None:
+    expected = {name: look(name).colour for name in LAYOUTS}
+    for figure in (
+        scaling.speedup(vig),
+        scaling.efficiency(vig),
+        scaling.bubble(vig),
+        learning.loss(vig),
+        scaling.speedup(gat),
+        chunking.time(gat),
+        chunking.accuracy(gat),
+    ):
+        assert colours_by_label(drawn(figure)) == expected
+    boxes = [
+        to_hex(patch.get_facecolor()) for patch in drawn(scaling.step_times(vig)).axes[0].patches
+    ]
+    assert set(boxes) == set(expected.values())
+
+
+def test_the_four_layouts_differ_in_grey_and_in_more_than_colour() -> None:
+    looks = [look(name) for name in LAYOUTS]
+    grey = sorted(float(np.dot(to_rgb(one.colour), (0.2126, 0.7152, 0.0722))) for one in looks)
+    assert min(np.diff(grey)) > 0.08
+    assert len({one.marker for one in looks}) == 4
+    assert len({one.hatch for one in looks}) == 4
+    assert len({one.dash for one in looks}) == 4
+
+
+@given(
+    st.lists(
+        st.builds(Layout, st.integers(1, 16), st.integers(1, 16)).map(str), min_size=2, unique=True
+    )
+)
+def test_looks_are_distinct_and_always_the_same(names: list[str]) -> None:
+    colours = [look(name).colour for name in names]
+    assert len(set(colours)) == len(names)
+    assert colours == [look(name).colour for name in names]
+
+
+def test_layouts_are_ordered_by_size() -> None:
+    names = ["pp4", "dp2-pp2", "seq", "dp2", "pp2", "dp4-pp4"]
+    assert sorted(names, key=layout_order) == ["seq", "pp2", "dp2", "pp4", "dp2-pp2", "dp4-pp4"]
+
+
+def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
+    for figure, across, up in (
+        (scaling.speedup(vig), "micro-batches a mini-batch", "speedup over seq (ratio)"),
+        (scaling.speedup(gat), "chunks a replica", "speedup over seq (ratio)"),
+        (scaling.efficiency(vig), "micro-batches a mini-batch", "efficiency (ideal / step time)"),
+        (scaling.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
+        (
+            scaling.step_times(vig),
+            "difference from the median step time (%)",
+            "layout, micro-batches",
+        ),
+        (learning.loss(vig), "training step", "training loss"),
+        (learning.copies(vig), "training step", "training loss"),
+        (chunking.time(gat), "chunks of the graph (all replicas)", "epoch time (s)"),
+        (chunking.accuracy(gat), "chunks of the graph (all replicas)", "test accuracy"),
+        (chunking.loss_of_chunking(gat), "chunks", "edges kept (%)"),
+    ):
+        axes = drawn(figure).axes[0]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == (across, up)
+        assert drawn(figure).get_figwidth() in (COLUMN_IN, FULL_IN)
+
+
+def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
+    figure = drawn(scaling.speedup(vig))
+    (axes,) = figure.axes
+    row = vig.summary[
+        (vig.summary["layout"] == "pp4")
+        & (vig.summary["microbatches"] == 10)
+        & (vig.summary["phase"] == "train")
+    ].iloc[0]
+    line = next(one for one in axes.get_lines() if one.get_label() == "pp4")
+    assert float(np.asarray(line.get_ydata())[-1]) == row["speedup"]
+    ticks = [one for one in axes.get_lines() if one.get_marker() == "_"]
+    heights = {round(float(y), 9) for tick in ticks for y in np.asarray(tick.get_ydata())}
+    assert round(bound(1, 4, 10), 9) in heights
+    assert round(bound(2, 2, 5), 9) in heights
+    bars = [
+        segment[:, 1]
+        for bar in axes.containers
+        for segments in bar.lines[2]
+        for segment in segments.get_segments()
+    ]
+    assert any(
+        low == pytest.approx(row["speedup_low"]) and high == pytest.approx(row["speedup_high"])
+        for low, high in bars
+    )
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*LAYOUTS, "bound"]
+
+
+def test_a_row_that_is_not_to_be_believed_is_hollow(vig: Study) -> None:
+    summary = vig.summary.assign(valid=vig.summary["layout"] != "pp2")
+    figure = drawn(scaling.speedup(replace(vig, summary=summary)))
+    hollow = [one for one in figure.axes[0].get_lines() if one.get_markerfacecolor() == "white"]
+    (points,) = hollow
+    assert to_hex(points.get_color()) or points.get_markeredgecolor() == look("pp2").colour
+    assert len(np.asarray(points.get_xdata())) == 2
+
+
+def test_every_outlier_is_drawn(vig: Study) -> None:
+    steps = vig.steps.copy()
+    here = (steps["layout"] == "pp2") & (steps["phase"] == "train") & steps["kept"]
+    chosen = steps.index[here][:3]
+    steps.loc[chosen, "wall_s"] *= np.array([3.0, 5.0, 9.0])
+    figure = drawn(scaling.step_times(replace(vig, steps=steps)))
+    shown = np.concatenate(
+        [
+            np.asarray(line.get_xdata(), float)
+            for line in figure.axes[0].get_lines()
+            if line.get_linestyle() == "None"
+        ]
+    )
+    # In percent of a median that three steps hardly move.
+    assert sorted(round(v / 100) for v in shown if v > 100) == [2, 4, 8]
+
+
+def test_data_parallel_copies_have_a_curve_each_where_their_losses_are_known(vig: Study) -> None:
+    def labels(study: Study, published: pd.DataFrame | None = None) -> list[str]:
+        (legend,) = drawn(learning.copies(study, published)).legends
+        return [text.get_text() for text in legend.get_texts()]
+
+    assert labels(vig) == ["seq", "dp2-pp2, all copies"]
+    ranks = vig.ranks.assign(replica_loss=vig.ranks["loss"] + vig.ranks["replica"])
+    known = replace(vig, ranks=ranks)
+    assert labels(known) == ["seq", "dp2-pp2, copy 0", "dp2-pp2, copy 1"]
+    points = pd.DataFrame({"step": [0, 5], "seq": [2.0, 1.0], "dp_copy0": 2.0, "dp_copy1": 3.0})
+    assert labels(known, points)[-1] == "published"
+
+
+def test_published_points_stand_beside_ours(gat: Study) -> None:
+    points = pd.DataFrame({"chunks": [1, 2], "avg_epoch_s": [0.05, 0.04], "val_acc": [0.778, 0.6]})
+    for figure, values in (
+        (chunking.time(gat, points), [0.05, 0.04]),
+        (chunking.accuracy(gat, points), [0.778, 0.6]),
+    ):
+        lines = drawn(figure).axes[0].get_lines()
+        line = next(one for one in lines if "published" in str(one.get_label()))
+        assert list(np.asarray(line.get_ydata())) == values
+
+
+def test_chunk_modes_are_told_apart_by_marker(gat: Study) -> None:
+    assert gat.variants == ("chunks",)
+    figure = drawn(chunking.time(gat))
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [*LAYOUTS, "contiguous", "halo"]
+    markers = {
+        line.get_marker()
+        for line in figure.axes[0].get_lines()
+        if line.get_label() == "pp2" and line.get_linestyle() != "None"
+    }
+    assert markers == {"o", "^"}
+    panels = drawn(scaling.speedup(gat)).axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["contiguous", "halo"]
+
+
+def test_settings_read_as_words() -> None:
+    assert label({"chunks": "halo", "batchnorm": "deferred", "batch_size": 100.0}) == (
+        "halo, batchnorm deferred, batch size 100"
+    )
+
+
+def test_invalid_cells_are_in_no_study(tmp_path: Path) -> None:
+    sweep = [e for e in small_sweep(1) if e.model.name == "vig"]
+    broken = next(e for e in sweep if str(e.layout) == "pp2")
+    story = Story(audit=(Check("labels", "invalid", "labels do not match"),))
+    run = analysis.load(make_run(tmp_path / "run", sweep, stories={broken.id: [story]}))
+    (study,) = studies(run, analysis.summarise(run))
+    assert broken.id not in set(study.cells["cell"])
+    assert broken.id not in set(study.steps["cell"])
+    assert len(study.cells) == len(sweep) - 1
+
+
+def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        with styled():
+            figure = new_figure(COLUMN_IN, 1.5)
+            figure.subplots().plot([-1, 1], [0, 1])
+        files.append(save(figure, tmp_path, name))
+    (png, pdf), (other_png, other_pdf) = files
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert png.read_bytes() == other_png.read_bytes()
+    assert pdf.read_bytes() == other_pdf.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "one.pdf", "one.png", "two.pdf", "two.png",
+    ]  # fmt: skip
+    width = int.from_bytes(png.read_bytes()[16:20])
+    assert width >= 200 * COLUMN_IN
+
+
+def test_what_cannot_be_drawn_is_named_with_its_reason(
+    run: Run, summary: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "save", lambda _, folder, name: (folder / name, folder / name))
+    made = make_figures(run, summary, tmp_path, Published())
+    assert [name for name, _ in made.left_out] == ["timeline"]
+    kinds = {kind.name for kind in KINDS}
+    assert {one.kind for one in made.drawn} == kinds
+    assert len(made.drawn) == 2 * len(kinds) - 3
+    assert not any("Crosses" in one.picture.caption for one in made.drawn)
+
+    lonely = run.cells["layout"] == "pp4"
+    part = replace(run, cells=run.cells[lonely])
+    only = summary[summary["layout"] == "pp4"].assign(speedup=None)
+    made = make_figures(part, only, tmp_path)
+    reasons = dict(made.left_out)
+    assert reasons["ViG, synthetic-cifar10: speedup"] == ("no valid sequential run to compare with")
+    assert reasons["GAT, cora: loss of data-parallel copies"] == (
+        "no sequential run beside a data-parallel one"
+    )

@@ -1,0 +1,239 @@
+"""summary.csv: what a row counts, what it compares with, and what it says of its bound."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.records.run import load
+from analysis.stats.step_times import Interval
+from analysis.summary.above_bound import explain
+from analysis.summary.summary import CONTRACT, summarise
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedule import bound
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from tests.tools.make_run import Machine, Story, make_run, small_sweep
+
+
+def vig(layout: str = "seq", microbatches: int = 1, **changes: object) -> Experiment:
+    fields = {
+        "model": VigConfig(),
+        "data": SyntheticCifar10(image_size=8),
+        "batch_size": 20,
+        "train_steps": 10,
+        "test_steps": 3,
+    }
+    chosen = {"layout": layout, "microbatches": microbatches}
+    return Experiment.model_validate(fields | chosen | changes)
+
+
+def summary_of(
+    root: Path,
+    experiments: Sequence[Experiment],
+    stories: Mapping[str, Sequence[Story]] | None = None,
+    machine: Machine | None = None,
+    baseline: str = "seq",
+) -> pd.DataFrame:
+    run = load(make_run(root, experiments, stories=stories, machine=machine))
+    return summarise(run, baseline)
+
+
+def row(
+    summary: pd.DataFrame, layout: str, microbatches: int, phase: str = "train", **also: object
+) -> pd.Series:
+    wanted = {"layout": layout, "microbatches": microbatches, "phase": phase} | also
+    found = summary
+    for key, value in wanted.items():
+        found = found[found[key] == value]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    return summary_of(tmp_path_factory.mktemp("run") / "r", small_sweep(repeats=2))
+
+
+def test_the_contracts_columns_come_first(summary: pd.DataFrame) -> None:
+    assert tuple(summary.columns[: len(CONTRACT)]) == CONTRACT
+    keys = ["model", "data", "layout", "microbatches", "phase"]
+    assert not summary.duplicated(keys).any()
+
+
+def test_rows_go_from_few_ranks_to_many(summary: pd.DataFrame) -> None:
+    vigs = summary[summary["model"] == "vig"]
+    assert list(dict.fromkeys(vigs["layout"])) == ["seq", "pp2", "pp4", "dp2-pp2"]
+    assert list(summary["phase"][:2]) == ["train", "test"]
+
+
+def test_times_are_of_steps_after_warmup(summary: pd.DataFrame) -> None:
+    one = row(summary, "pp2", 5, model="vig")
+    assert one["n"] == 2 * 11
+    assert one["warmup_dropped"] == 2
+    assert one["cells_used"] == one["cells"] == 2
+    assert one["mean_low"] <= one["mean_s"] <= one["mean_high"]
+    assert one["min_s"] <= one["median_s"] <= one["max_s"]
+
+
+def test_speedups_are_of_samples_a_second(summary: pd.DataFrame) -> None:
+    seq = row(summary, "seq", 1, model="vig")
+    both = row(summary, "dp2-pp2", 5, model="vig")
+    assert seq["speedup"] == 1.0
+    assert both["samples_per_s"] == pytest.approx(200 / both["mean_s"])
+    assert both["speedup"] == pytest.approx(both["samples_per_s"] / seq["samples_per_s"])
+    assert both["speedup_low"] < both["speedup"] < both["speedup_high"]
+    assert both["bound"] == pytest.approx(bound(2, 2, 5))
+    assert both["effect"].startswith("faster")
+
+
+def test_the_sequential_run_of_the_same_microbatches_stands_beside(summary: pd.DataFrame) -> None:
+    pipelined, seq = row(summary, "pp2", 5, model="vig"), row(summary, "seq", 5, model="vig")
+    assert pipelined["speedup_same_m"] == pytest.approx(seq["mean_s"] / pipelined["mean_s"])
+    assert math.isnan(row(summary, "pp2", 2, model="gat")["speedup_same_m"])
+
+
+def test_efficiency_is_what_the_machine_added(summary: pd.DataFrame) -> None:
+    """The made-up machine adds 2 % to the ideal step of every layout and phase."""
+    assert summary["efficiency"].between(0.97, 0.99).all()
+    assert (summary["ideal_step_s"] < summary["mean_s"]).all()
+
+
+def test_bubbles_are_close_to_those_of_the_schedule(summary: pd.DataFrame) -> None:
+    assert row(summary, "pp2", 5, model="vig")["bubble"] == pytest.approx(1 / 6, abs=0.02)
+    assert row(summary, "pp4", 10, model="vig")["bubble"] == pytest.approx(3 / 13, abs=0.02)
+
+
+def test_what_was_learned_and_kept_is_averaged(summary: pd.DataFrame) -> None:
+    gat = row(summary, "pp2", 2, model="gat")
+    assert gat["test_accuracy"] == pytest.approx(0.6)
+    assert gat["edges_kept"] == 1.0
+
+
+def test_invalid_and_failed_cells_are_kept_out(tmp_path: Path) -> None:
+    cells = [vig(repeat=r) for r in range(3)]
+    stories = {
+        cells[0].id: [Story(audit=(Check("labels", "invalid", "planted"),))],
+        cells[1].id: [Story(status="failed", stop_at=5)],
+    }
+    summary = summary_of(tmp_path / "run", cells, stories)
+    one = row(summary, "seq", 1)
+    assert (one["cells"], one["cells_used"], one["n"]) == (3, 1, 9)
+    assert one["flags"] == "labels"
+    assert one["valid"]
+    assert "2 of 3 cells left out: 1 invalid, 1 failed" in one["note"]
+
+
+def test_a_row_without_a_valid_cell_has_no_times(tmp_path: Path) -> None:
+    cell = vig("pp2", 2)
+    invalid = {cell.id: [Story(audit=(Check("gradients", "invalid", "planted"),))]}
+    summary = summary_of(tmp_path / "run", [vig(), cell], invalid)
+    one = row(summary, "pp2", 2)
+    assert (one["n"], one["valid"], one["flags"]) == (0, False, "gradients")
+    assert math.isnan(one["mean_s"])
+    assert math.isnan(one["speedup"])
+
+
+def test_suspect_cells_count_and_carry_their_flag(tmp_path: Path) -> None:
+    cell = vig()
+    noisy = {cell.id: [Story(audit=(Check("noise", "suspect", "planted"),))]}
+    one = row(summary_of(tmp_path / "run", [cell], noisy), "seq", 1)
+    assert (one["valid"], one["flags"], one["n"]) == (True, "noise", 9)
+
+
+def test_without_a_baseline_there_is_no_speedup(tmp_path: Path) -> None:
+    one = row(summary_of(tmp_path / "run", [vig("pp2", 2)]), "pp2", 2)
+    assert math.isnan(one["speedup"])
+    assert "no valid seq m1" in one["note"]
+    assert one["valid"]
+
+
+def test_another_baseline_can_be_asked_for(tmp_path: Path) -> None:
+    cells = [vig(), vig("pp2", 2), vig("pp4", 2)]
+    summary = summary_of(tmp_path / "run", cells, baseline="pp2:2")
+    assert row(summary, "pp2", 2)["speedup"] == 1.0
+    four = row(summary, "pp4", 2)
+    assert four["bound"] == pytest.approx(bound(1, 4, 2) / bound(1, 2, 2))
+    assert four["baseline"] == "pp2 m2"
+
+
+@pytest.mark.parametrize("text", ["pp3x", "seq:0", "pp2:many", ""])
+def test_a_baseline_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="--baseline"):
+        summary_of(tmp_path / "run", [vig()], baseline=text)
+
+
+def test_the_baseline_has_the_same_implementation_and_the_nearest_settings(tmp_path: Path) -> None:
+    slow = VigConfig(implementation="reference")
+    cells = [
+        vig(model=slow),
+        vig(batch_size=10),
+        vig(),
+        vig("pp2", 2, schedule="1f1b"),
+    ]
+    summary = summary_of(tmp_path / "run", cells)
+    one, near = (
+        row(summary, "pp2", 2),
+        row(summary, "seq", 1, batch_size=20, implementation="fused"),
+    )
+    assert one["speedup"] == pytest.approx(one["samples_per_s"] / near["samples_per_s"])
+    only_reference = summary_of(tmp_path / "other", [vig(model=slow), vig("pp2", 2)])
+    assert math.isnan(row(only_reference, "pp2", 2)["speedup"])
+
+
+def test_settings_that_vary_make_rows_and_columns(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path / "run", [vig(), vig(optimizer={"lr": 0.01})])
+    train = summary[summary["phase"] == "train"]
+    assert sorted(train["optimizer_lr"]) == [0.001, 0.01]
+    assert "optimizer_name" not in summary
+
+
+def test_graphs_count_nodes_as_samples(tmp_path: Path) -> None:
+    gat = Experiment.model_validate({"model": GatConfig(), "data": CitationGraph()})
+    one = row(summary_of(tmp_path / "run", [gat]), "seq", 1)
+    assert one["samples_per_s"] == pytest.approx(2708 / one["mean_s"])
+
+
+def test_a_dearer_sequential_run_explains_a_speedup_above_the_bound(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path / "run", [vig(), vig("pp2", 5)], machine=Machine(sequential=1.2))
+    one = row(summary, "pp2", 5)
+    assert one["speedup"] > one["bound"]
+    assert one["flags"] == "above-bound"
+    assert one["valid"]
+    assert "one process pays 1.2" in one["note"]
+
+
+def test_a_speedup_that_nothing_explains_is_not_valid(tmp_path: Path) -> None:
+    """Steps shorter than their own layers: a clock that does not cover the step."""
+    root = make_run(tmp_path / "cheat", [vig(), vig("pp2", 5)])
+    for path in root.glob("cells/*pp2*/attempt-1/rank-*.jsonl"):
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(_hurry(line) for line in lines) + "\n")
+    one = row(summarise(load(root)), "pp2", 5)
+    assert one["flags"] == "above-bound-unexplained"
+    assert not one["valid"]
+    assert "do not explain" in one["note"]
+
+
+def _hurry(line: str) -> str:
+    record = json.loads(line)
+    if record["kind"] == "step":
+        record["wall_s"] *= 0.7
+    return json.dumps(record)
+
+
+def test_a_stage_without_backward_is_named() -> None:
+    verdict = explain(Interval(1.97, 1.96, 1.98), 5 / 3, {"block0": 1.0}, {"block0": 0.9}, [0])
+    assert not verdict.explained
+    assert "stages [0] ran no backward" in verdict.note
+
+
+def test_without_seconds_a_layer_nothing_is_explained() -> None:
+    verdict = explain(Interval(1.97, 1.96, 1.98), 5 / 3, {}, {}, [])
+    assert not verdict.explained
+    assert "no seconds a layer were recorded" in verdict.note

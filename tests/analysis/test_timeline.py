@@ -1,0 +1,223 @@
+"""Timelines of spans: the typical step, the ideal beside it, the chart and the Chrome trace."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.figures.gantt import draw
+from analysis.figures.style import ACTION_COLOURS
+from analysis.records.run import Run, load
+from analysis.timeline.timeline import (
+    Bar,
+    Row,
+    cells_with_spans,
+    find_cell,
+    measure,
+    play,
+    waited_share,
+)
+from analysis.timeline.trace import trace_events, write_trace
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedule import ideal_bubble, ideal_step_s
+from tests.tools.make_run import make_run, small_sweep
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("timeline") / "run"
+    sweep = small_sweep(1, 4, 2, spans=True)
+    quiet = small_sweep(1, 4, 2, seed=1)
+    chosen = [e for e in sweep if e.model.name == "vig"] + [e for e in quiet if e.microbatches == 1]
+    return load(make_run(root, chosen))
+
+
+def cell_of(run: Run, layout: str, microbatches: int = 5) -> str:
+    cells = run.cells
+    mine = cells[(cells["layout"] == layout) & (cells["microbatches"] == microbatches)]
+    return str(mine[mine["cell"].isin(cells_with_spans(run))]["cell"].iloc[0])
+
+
+def test_cells_without_spans_are_left_aside(run: Run) -> None:
+    found = cells_with_spans(run)
+    assert len(found) == 9
+    assert all("-s0-" in cell for cell in found)
+
+
+def test_a_typical_step_is_no_warmup_step(run: Run) -> None:
+    cell = cell_of(run, "pp2")
+    timeline = measure(run, cell)
+    steps = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == "train")]
+    row = steps[steps["step"] == timeline.step].iloc[0]
+    assert not row["warmup"]
+    assert timeline.wall_s == row["wall_s"]
+
+
+@pytest.mark.parametrize(("layout", "ranks"), [("seq", 1), ("pp2", 2), ("pp4", 4), ("dp2-pp2", 4)])
+def test_measured_and_ideal_agree_where_only_overhead_differs(
+    run: Run, layout: str, ranks: int
+) -> None:
+    timeline = measure(run, cell_of(run, layout))
+    assert [row.rank for row in timeline.rows] == list(range(ranks))
+    # The made-up machine adds two percent to the ideal, nothing else.
+    assert timeline.efficiency == pytest.approx(1 / 1.02)
+    assert timeline.bubble is not None and timeline.ideal_bubble is not None
+    assert timeline.bubble >= timeline.ideal_bubble - 1e-9
+    assert len([b for b in timeline.ideal if b.name == "forward"]) == 5 * ranks
+    assert {(b.rank, b.name, b.microbatch) for b in timeline.ideal} == {
+        (b.rank, b.name, b.microbatch) for b in timeline.measured if b.microbatch is not None
+    }
+
+
+def test_evaluation_has_no_backward(run: Run) -> None:
+    timeline = measure(run, cell_of(run, "pp4"), "test")
+    assert {bar.name for bar in timeline.ideal} == {"forward"}
+    assert timeline.phase == "test"
+
+
+def test_the_ideal_is_the_schedule_played_with_each_microbatchs_seconds() -> None:
+    rows = (Row(0, 0, 0), Row(1, 0, 1))
+    forward = [[1.0, 2.0], [3.0, 1.0]]
+    backward = [[2.0, 2.0], [5.0, 1.0]]
+    measured = tuple(
+        Bar(rank, name, m, 100.0 * m, 100.0 * m + table[rank][m])
+        for name, table in (("forward", forward), ("backward", backward))
+        for rank in (0, 1)
+        for m in (0, 1)
+    )
+    for schedule in ("gpipe", "1f1b"):
+        played = play(measured, rows, schedule, 2, training=True)
+        expected = ideal_step_s(schedule, forward, backward, 2)
+        assert max(bar.end_s for bar in played) == expected
+        busy = sum(map(sum, forward)) + sum(map(sum, backward))
+        assert waited_share(played, 2) == pytest.approx(1 - busy / (2 * expected))
+
+
+def test_no_ideal_is_made_up_for_a_missing_span() -> None:
+    measured = (Bar(0, "forward", 0, 0.0, 1.0), Bar(0, "backward", 0, 1.0, 2.0))
+    assert len(play(measured, (Row(0, 0, 0),), "gpipe", 1, training=True)) == 2
+    assert play(measured, (Row(0, 0, 0),), "gpipe", 2, training=True) == ()
+    assert waited_share((), 1) is None
+
+
+def test_replicas_are_played_apart() -> None:
+    rows = (Row(0, 0, 0), Row(1, 1, 0))
+    measured = (Bar(0, "forward", 0, 0.0, 1.0), Bar(1, "forward", 0, 0.0, 3.0))
+    played = play(measured, rows, "gpipe", 1, training=False)
+    assert {(bar.rank, bar.end_s) for bar in played} == {(0, 1.0), (1, 3.0)}
+    assert waited_share(played, 2) == pytest.approx(2 / 6)
+
+
+def test_the_chart_has_a_row_a_rank_and_numbers_that_fit(run: Run) -> None:
+    timeline = measure(run, cell_of(run, "dp2-pp2"))
+    figure = draw(timeline)
+    measured, ideal = figure.axes
+    for axes in (measured, ideal):
+        labels = [label.get_text() for label in axes.get_yticklabels()]
+        assert labels == [f"rank {r} (r{r // 2} s{r % 2})" for r in range(4)]
+        assert {text.get_text() for text in axes.texts} <= set("01234")
+        assert len(axes.texts) == 40
+    assert ideal.get_xlabel() == "time since the step's first barrier (s)"
+    assert f"{timeline.bubble:.1%}" in measured.get_title(loc="left")
+    assert f"{ideal_bubble(2, 5):.1%}" in ideal.get_title(loc="left")
+    (legend,) = figure.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == ["forward", "backward", "optimizer", "wait"]
+
+
+def test_actions_have_colours_of_their_own() -> None:
+    assert len(set(ACTION_COLOURS.values())) == len(ACTION_COLOURS)
+
+
+def check_event(event: dict[str, Any]) -> None:
+    """What "Trace Event Format" asks of the two kinds used."""
+    assert isinstance(event["name"], str)
+    assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+    if event["ph"] == "M":
+        assert event["name"] in {
+            "process_name", "process_sort_index", "thread_name", "thread_sort_index",
+        }  # fmt: skip
+        ((key, value),) = event["args"].items()
+        assert (key, type(value)) in {("name", str), ("sort_index", int)}
+    else:
+        assert event["ph"] == "X"
+        assert event["ts"] >= 0 and event["dur"] >= 0
+        assert isinstance(event["cat"], str)
+
+
+def test_the_trace_is_valid_and_ordered(run: Run, tmp_path: Path) -> None:
+    cell = cell_of(run, "dp2-pp2")
+    out = write_trace(run, cell, tmp_path / "trace.json")
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert document["displayTimeUnit"] == "ms"
+    assert document["otherData"] == {"cell": cell, "layout": "dp2-pp2"}
+    events = document["traceEvents"]
+    for event in events:
+        check_event(event)
+    kinds = [event["ph"] for event in events]
+    assert kinds == sorted(kinds), "metadata stands first"
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
+    assert sorted(tracks) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for track in tracks.values():
+        starts = [event["ts"] for event in track]
+        assert starts == sorted(starts)
+        assert_nested(track)
+
+
+def assert_nested(track: list[dict[str, Any]]) -> None:
+    """Slices of one track lie inside or beside each other, as viewers require."""
+    open_until: list[float] = []
+    for event in track:
+        begin, end = event["ts"], event["ts"] + event["dur"]
+        while open_until and open_until[-1] <= begin + 1e-6:
+            open_until.pop()
+        assert not open_until or end <= open_until[-1] + 2e-3, event
+        open_until.append(end)
+
+
+def test_the_trace_keeps_every_span_with_its_time(run: Run) -> None:
+    cell = cell_of(run, "pp2")
+    events = trace_events(run, cell)
+    spans = run.spans[run.spans["cell"] == cell]
+    ranks = run.ranks[run.ranks["cell"] == cell]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert names == {"stage 0 (rank 0)", "stage 1 (rank 1)"}
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) == len(spans) + len(ranks)
+    one = next(e for e in complete if e["name"] == "forward 3" and e["tid"] == 1)
+    row = spans[(spans["name"] == "forward") & (spans["microbatch"] == 3) & (spans["rank"] == 1)]
+    row = row[(row["step"] == one["args"]["step"]) & (row["phase"] == one["args"]["phase"])].iloc[0]
+    start = ranks[
+        (ranks["rank"] == 1)
+        & (ranks["step"] == one["args"]["step"])
+        & (ranks["phase"] == one["args"]["phase"])
+    ]["start_s"].iloc[0]
+    assert one["ts"] == pytest.approx((start + row["start_s"]) * 1e6, abs=1e-3)
+    assert one["dur"] == pytest.approx((row["end_s"] - row["start_s"]) * 1e6, abs=2e-3)
+
+
+def test_a_cell_is_found_by_a_beginning_that_only_it_has(run: Run) -> None:
+    cell = cell_of(run, "pp2", 10)
+    assert find_cell(run, cell) == cell
+    assert find_cell(run, "vig-synthetic-cifar10-pp2-m10-s0") == cell
+    with pytest.raises(InputError, match="cells begin so"):
+        find_cell(run, "vig")
+
+
+def test_bad_requests_name_the_choices_and_write_nothing(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+    with pytest.raises(InputError, match="found nowhere; allowed: vig-"):
+        write_trace(run, "nowhere", out)
+    without = next(str(c) for c in run.cells["cell"] if str(c) not in cells_with_spans(run))
+    with pytest.raises(InputError, match="spans: true"):
+        write_trace(run, without, out)
+    with pytest.raises(InputError, match="train step 99"):
+        measure(run, cell_of(run, "pp2"), step=99)
+    assert not out.exists()

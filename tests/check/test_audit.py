@@ -1,0 +1,311 @@
+"""The audit: a good run passes every check, and each check is made to say what it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnhpc.batches.workload import Batch
+from gnnhpc.check.audit import judge
+from gnnhpc.check.observe import Findings, Observations
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.timing import Span, StepTimes
+from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.records.schema import Check, StepRecord
+from gnnhpc.spec.experiment import Experiment
+
+EXPERIMENT = Experiment.model_validate(
+    {
+        "model": {"name": "vig", "blocks": 2},
+        "data": {"name": "synthetic-cifar10"},
+        "batch_size": 10,
+        "layout": "dp2-pp2",
+    }
+)
+LAYOUT = EXPERIMENT.layout
+OUTLINES = outline(EXPERIMENT.model, EXPERIMENT.data.facts())
+PLANNED = cut(EXPERIMENT)
+STEPS = 12
+
+
+def held(stage: int) -> list[LayerOutline]:
+    return [OUTLINES[i] for i in PLANNED[stage]]
+
+
+def good(rank: int) -> Findings:
+    layers = held(LAYOUT.stage_of(rank))
+    return Findings(
+        rank=rank,
+        host=f"n{rank}",
+        layers=[layer.name for layer in layers],
+        parameters=sum(layer.parameters for layer in layers),
+        threads=1,
+        threads_wanted=1,
+        cpus=[0, 1],
+        mismatched_batches=0,
+        unequal_gradients=0,
+        other_losses=0,
+        repeated_samples=0,
+        samples=10,
+        backward_s=1.0,
+        median_grad_norm=0.5,
+        reductions=STEPS,
+        train_steps=STEPS,
+        walls=[1.0] * STEPS,
+        cpu_share=1.0,
+        steal_share=0.0,
+        switches=3,
+        looked_s=0.01,
+        lasted_s=2.0,
+    )
+
+
+GRAPH = {"mode": "halo", "edges_kept": 1.0}
+
+
+def checks(
+    changes: dict[int, dict[str, Any]] | None = None,
+    graph: dict[str, Any] | None = None,
+    planned: list[range] | None = None,
+) -> dict[str, Check]:
+    """The verdicts by name, where some ranks found something else than a good run does."""
+    findings = [replace(good(rank), **(changes or {}).get(rank, {})) for rank in range(4)]
+    found = judge(findings, OUTLINES, LAYOUT, planned or PLANNED, graph or {})
+    return {check.name: check for check in found}
+
+
+def everywhere(**changes: Any) -> dict[int, dict[str, Any]]:
+    return dict.fromkeys(range(4), changes)
+
+
+def test_a_good_run_passes_every_check() -> None:
+    found = checks(graph=GRAPH)
+    assert {check.verdict for check in found.values()} == {"ok"}
+    assert set(found) == {
+        *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
+        *("all-reduce", "threads", "noise", "drift", "cost", "edges"),
+    }
+
+
+BAD: dict[str, tuple[str, dict[int, dict[str, Any]], str]] = {
+    "parameters": ("invalid", {3: {"parameters": 7}}, "in the model"),
+    "cut": (
+        "invalid",
+        {1: {"layers": [layer.name for layer in held(1)][1:]}},
+        "ranks [1] do not hold the layers planned",
+    ),
+    "labels": (
+        "invalid",
+        everywhere(mismatched_batches=3),
+        "3 mini-batches whose labels at the last stage are not those of the first stage's inputs",
+    ),
+    "samples": (
+        "invalid",
+        everywhere(repeated_samples=40),
+        "40 samples were seen more than once in an epoch: replicas are not sharded",
+    ),
+    "replicas": (
+        "invalid",
+        everywhere(unequal_gradients=2),
+        "gradient norms differed between replicas in 2 steps and stages",
+    ),
+    "loss": ("invalid", everywhere(other_losses=5), "in 5 steps the loss that was differentiated"),
+    "all-reduce": (
+        "suspect",
+        {2: {"reductions": 4 * STEPS}},
+        "rank 2 reduced 48 times in 12 steps, 1 a step expected",
+    ),
+    "threads": ("invalid", {2: {"threads": 28}}, "rank 2 ran 28 threads, 1 were asked for"),
+    "oversubscribed": (
+        "suspect",
+        everywhere(host="n1"),
+        "n1: 4 threads on 2 CPUs",
+    ),
+    "noisy": ("suspect", {3: {"steal_share": 0.07}}, "rank 3: 7.0% stolen by the host"),
+    "drift": (
+        "suspect",
+        {0: {"walls": [1.0] * 8 + [1.25] * 4}},
+        "median step time changed +25% over the run",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_check_says_what_it_must(name: str) -> None:
+    verdict, changes, detail = BAD[name]
+    found = checks(changes)
+    assert found[name].verdict == verdict
+    assert detail in found[name].detail
+    others = [check.verdict for check in found.values() if check.name != name]
+    assert set(others) == {"ok"}, "and says nothing about anything else"
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {"median_grad_norm": None},
+        {"median_grad_norm": 0.0},
+        {"median_grad_norm": float("nan")},
+        {"backward_s": 0.0},
+    ],
+)
+def test_a_stage_that_does_not_learn(silent: dict[str, Any]) -> None:
+    found = checks({0: silent, 2: silent})["gradients"]
+    assert found.verdict == "invalid"
+    assert "ranks [0, 2] have parameters but no gradient" in found.detail
+
+
+def test_a_stage_with_nothing_to_learn_needs_no_gradient() -> None:
+    nothing = {"parameters": 0, "median_grad_norm": None, "backward_s": 0.0, "reductions": 0}
+    found = checks({1: nothing, 3: nothing})
+    assert found["gradients"].verdict == "ok"
+    assert found["all-reduce"].verdict == "ok"
+
+
+def test_layers_left_out_or_dealt_twice_are_no_cut() -> None:
+    for planned in ([range(2), range(3, 5)], [range(3), range(2, 5)]):
+        names = [[OUTLINES[i].name for i in part] for part in planned]
+        held_now = {rank: {"layers": names[LAYOUT.stage_of(rank)]} for rank in range(4)}
+        assert checks(held_now, planned=planned)["cut"].verdict == "invalid"
+
+
+def test_processor_time_short_of_busy_time_is_noise_on_one_thread_only() -> None:
+    assert (
+        checks({1: {"cpu_share": 0.9}})["noisy"].detail == "rank 1: 90% processor time of busy time"
+    )
+    several = everywhere(threads=2, threads_wanted=2, cpu_share=0.9)
+    assert checks(several)["noise"].verdict == "ok"
+
+
+def test_few_steps_cannot_tell_a_drift() -> None:
+    assert checks({0: {"walls": [1.0] * 8}})["drift"].verdict == "unknown"
+
+
+@pytest.mark.parametrize(("walls", "verdict"), [([1.0, 1.09], "ok"), ([1.0, 0.85], "suspect")])
+def test_drift_is_first_third_against_last(walls: list[float], verdict: str) -> None:
+    steps = [walls[0]] * 3 + [5.0] * 3 + [walls[1]] * 3
+    assert checks({0: {"walls": steps}})["drift"].verdict == verdict
+
+
+def test_edges_that_chunks_lost_are_told() -> None:
+    found = checks(graph={"mode": "contiguous", "edges_kept": 0.302})["edges-lost"]
+    assert (found.verdict, found.detail) == (
+        "suspect",
+        "contiguous chunks kept 30.2% of the edges",
+    )
+
+
+# What a rank observes while the steps go by.
+
+
+def batch(*samples: int, epoch: int = 0) -> Batch:
+    return Batch(epoch, None, None, len(samples), np.array(samples), 0, 0.0)
+
+
+def observations(layout: str = "dp2-pp2", rank: int = 0) -> Observations:
+    return Observations(Layout.parse(layout), rank, total_samples=10)
+
+
+def finding(watched: Observations, name: str) -> Any:
+    known = {
+        k: getattr(good(0), k)
+        for k in (
+            "host",
+            "layers",
+            "parameters",
+            "threads",
+            "threads_wanted",
+            "cpus",
+            "samples",
+            "repeated_samples",
+            "reductions",
+        )
+    }
+    return getattr(watched.findings(**known), name)
+
+
+def test_batches_of_first_and_last_stage_are_compared_in_each_replica() -> None:
+    watched = observations()
+    norms = [1.0] * 4
+    watched.compare([5.0, 5.0, 7.0, 7.0], norms)
+    assert finding(watched, "mismatched_batches") == 0
+    watched.compare([5.0, 6.0, 7.0, 7.0], norms)
+    watched.compare([5.0, 5.0, 7.0, 5.0], norms)
+    assert finding(watched, "mismatched_batches") == 2
+
+
+def test_gradient_norms_are_compared_to_the_bit_between_replicas_of_a_stage() -> None:
+    watched = observations()
+    same = [0.0] * 4
+    watched.compare(same, [1.0, 2.0, 1.0, 2.0])
+    assert finding(watched, "unequal_gradients") == 0
+    watched.compare(same, [1.0, 2.0, 1.0 + 1e-15, 2.0])
+    watched.compare(same, [1.0, 2.0, 2.0, 1.0])
+    assert finding(watched, "unequal_gradients") == 3
+    watched.compare(same, None)
+    assert finding(watched, "unequal_gradients") == 3
+
+
+def test_the_loss_reported_is_held_against_the_one_differentiated() -> None:
+    watched = observations()
+    watched.trained(2.0, 2.0 + 1e-5)
+    watched.trained(1.0, float("nan"))
+    assert finding(watched, "other_losses") == 0
+    watched.trained(8.0, 2.0)
+    watched.trained(float("nan"), 2.0)
+    assert finding(watched, "other_losses") == 2
+
+
+def test_samples_are_counted_by_epoch() -> None:
+    watched = observations()
+    watched.saw(batch(1, 2), 0.5)
+    watched.saw(batch(3, 2), 0.7)
+    watched.saw(batch(2, epoch=1), None)
+    counts = watched.seen_counts()
+    assert counts[0].tolist() == [0, 1, 2, 1, 0, 0, 0, 0, 0, 0]
+    assert counts[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert finding(watched, "median_grad_norm") == 0.6
+    assert finding(watched, "train_steps") == 3
+
+
+def record(phase: str = "train", *, warmup: bool = False) -> StepRecord:
+    zeros = dict.fromkeys(
+        ("start_s", "wall_s", "cpu_s", "forward_s", "backward_s", "allreduce_s"), 0.0
+    ) | dict.fromkeys(("optimizer_s", "wait_s", "data_s"), 0.0)
+    return StepRecord(phase=phase, step=0, epoch=0, warmup=warmup, samples=1, **zeros)  # type: ignore[arg-type]
+
+
+def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
+    spans = [Span("forward", 0, 0.0, 1.0), Span("wait", 0, 1.0, 2.0), Span("backward", 0, 2.0, 4.0)]
+    return StepTimes(wall, cpu, spans, {}, 5, steal)
+
+
+def test_shares_are_over_steps_that_are_no_warm_up() -> None:
+    watched = observations()
+    watched.timed(record(warmup=True), times(100.0, 100.0))
+    watched.timed(record(), times(5.0, 2.7, steal=0.5))
+    watched.timed(record("test"), times(5.0, 2.7, steal=0.0))
+    assert finding(watched, "walls") == [5.0]
+    assert finding(watched, "backward_s") == 2.0
+    assert finding(watched, "cpu_share") == pytest.approx(0.9)
+    assert finding(watched, "steal_share") == pytest.approx(0.05)
+    assert finding(watched, "switches") == 10
+
+
+def test_what_the_system_does_not_say_is_missing_and_no_number() -> None:
+    watched = observations()
+    assert finding(watched, "cpu_share") is None
+    assert finding(watched, "steal_share") is None
+    assert finding(watched, "median_grad_norm") is None
+    watched.timed(record(), times(5.0, 3.0, steal=0.5))
+    watched.timed(record(), times(5.0, 3.0, steal=None))
+    assert finding(watched, "steal_share") is None
+
+
+def test_what_the_audit_costs_is_said() -> None:
+    found = checks({2: {"looked_s": 0.02}})["cost"]
+    assert found.verdict == "ok"
+    assert found.detail.startswith("the audit took 1.00% of the time")

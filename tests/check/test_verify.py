@@ -1,0 +1,78 @@
+"""Every layout, schedule and engine computes what one process computes, to rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.layout import Layout
+from tests.tools.forked import started
+
+pytestmark = pytest.mark.distributed
+
+# Three blocks and a readout are seven layers, nine modules of GAT do not fill two stages evenly,
+# and 121 nodes do not make equal chunks.
+VIG = [
+    *("--model", "vig", "--set", "batch_size=12", "--set", "data.image_size=4"),
+    *("--set", "data.train=72", "--set", "data.test=36", "--set", "model.blocks=3"),
+    *("--set", "model.grapher_width=8", "--set", "model.ffn_width=12"),
+    *("--set", "model.readout_width=8"),
+]
+GAT = [
+    *("--model", "gat", "--set", "data.nodes=121", "--set", "data.edges=500"),
+    *("--set", "data.features=24", "--set", "model.layers=3", "--set", "chunks=halo"),
+]
+MODELS = {"vig": VIG, "gat": GAT}
+LAYOUTS = ["seq", "pp2", "pp4", "dp2-pp2", "dp3-pp2"]
+CASES = [
+    (model, layout, schedule, engine)
+    for model in MODELS
+    for layout in LAYOUTS
+    for schedule in ("gpipe", "1f1b")
+    for engine in ("native", "pipelining")
+    if layout != "seq" or (schedule, engine) == ("gpipe", "native")
+]
+
+
+def verify(arguments: list[str], layout: str, folder: Path) -> tuple[list[int | None], str]:
+    """Exit statuses, and what rank 0 printed."""
+    command = ["verify", *arguments, "--layout", layout]
+    with started(command, Layout.parse(layout).world_size, folder) as ranks:
+        statuses = ranks.wait()
+        return statuses, ranks.out(0) + ranks.err(0)
+
+
+@pytest.mark.parametrize(("model", "layout", "schedule", "engine"), CASES)
+def test_layout_is_its_sequential_twin(
+    model: str, layout: str, schedule: str, engine: str, tmp_path: Path
+) -> None:
+    microbatches = "4" if layout == "pp4" else "3"
+    flags = [*MODELS[model], "--microbatches", microbatches]
+    flags += ["--set", f"schedule={schedule}", "--set", f"engine={engine}"]
+    statuses, said = verify(flags, layout, tmp_path)
+    assert set(statuses) == {0}, said
+    assert "PASSED" in said
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_twin_in_double_precision(model: str, tmp_path: Path) -> None:
+    flags = [*MODELS[model], "--microbatches", "3", "--float64"]
+    statuses, said = verify(flags, "dp2-pp2", tmp_path)
+    assert set(statuses) == {0}, said
+    assert "tolerance 1e-10" in said
+
+
+def test_a_layer_on_a_stage_of_its_own_without_parameters(tmp_path: Path) -> None:
+    """The published cut leaves dropout alone on the first and third stage."""
+    flags = ["--model", "gat", "--set", "data.nodes=80", "--set", "data.edges=300"]
+    flags += ["--microbatches", "4", "--set", "balance=[1,2,1,2]"]
+    for engine in ("native", "pipelining"):
+        statuses, said = verify([*flags, "--set", f"engine={engine}"], "pp4", tmp_path / engine)
+        assert set(statuses) == {0}, said
+
+
+def test_deferred_statistics_and_a_measured_cut(tmp_path: Path) -> None:
+    flags = [*VIG, "--microbatches", "3", "--set", "batchnorm=deferred", "--set", "balance=profile"]
+    statuses, said = verify(flags, "pp2", tmp_path)
+    assert set(statuses) == {0}, said

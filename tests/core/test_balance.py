@@ -1,0 +1,104 @@
+"""Dealing layers: exact against every possible cut, ties spread out, transfers paid for."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnhpc.core.balance import deal, stage_loads, stage_slices
+
+whole_costs = st.lists(st.integers(0, 50), min_size=1, max_size=8)
+
+
+def all_deals(layers: int, stages: int) -> list[list[int]]:
+    """Every way of cutting `layers` into `stages` parts, none empty."""
+    deals = []
+    for cuts in combinations(range(1, layers), stages - 1):
+        edges = [0, *cuts, layers]
+        deals.append([b - a for a, b in pairwise(edges)])
+    return deals
+
+
+def loads(costs: list[int], counts: list[int], transfer: list[int]) -> list[int]:
+    """What each stage bears: its layers, and the transfer at each of its two ends."""
+    borne = []
+    for part in stage_slices(counts):
+        before = transfer[part.start - 1] if part.start else 0
+        after = transfer[part.stop - 1] if part.stop < len(costs) else 0
+        borne.append(sum(costs[i] for i in part) + before + after)
+    return borne
+
+
+def badness(borne: list[int]) -> tuple[int, int]:
+    return max(borne), sum(load**2 for load in borne)
+
+
+@given(whole_costs, st.data())
+def test_no_cut_is_better(costs: list[int], data: st.DataObject) -> None:
+    """The slowest stage first; among equals, the smallest sum of squares."""
+    stages = data.draw(st.integers(1, len(costs)))
+    row = st.lists(st.integers(0, 30), min_size=len(costs), max_size=len(costs))
+    transfer = data.draw(st.none() | row)
+    counts = deal(costs, stages, transfer)
+    assert len(counts) == stages
+    assert sum(counts) == len(costs)
+    paid = transfer or [0] * len(costs)
+    best = min(badness(loads(costs, other, paid)) for other in all_deals(len(costs), stages))
+    assert badness(loads(costs, counts, paid)) == best
+
+
+@given(st.integers(1, 12), st.data())
+def test_equal_layers_are_dealt_as_evenly_as_they_go(layers: int, data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, layers))
+    counts = deal([1.0] * layers, stages)
+    assert max(counts) == -(-layers // stages)
+    assert sum(n * n for n in counts) == min(
+        sum(n * n for n in other)
+        for other in all_deals(layers, stages)
+        if max(other) == max(counts)
+    )
+
+
+def test_the_published_gat_cut_comes_from_its_costs() -> None:
+    """Six modules on four devices: dropout | attention, ELU | dropout | attention, softmax."""
+    assert deal([5, 4, 1, 5, 4, 1], 4) == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("costs", "stages", "counts"),
+    [
+        ([3, 1, 1, 1], 2, [1, 3]),
+        ([1, 1, 1, 3], 2, [3, 1]),
+        ([1, 9, 1], 3, [1, 1, 1]),
+        ([1] * 8, 4, [2, 2, 2, 2]),
+        ([4], 1, [1]),
+        # The peak is the 9 whatever is done; the rest is not piled onto one stage for it.
+        ([9, 1, 1, 1, 1], 3, [1, 2, 2]),
+    ],
+)
+def test_examples(costs: list[float], stages: int, counts: list[int]) -> None:
+    assert deal(costs, stages) == counts
+
+
+def test_a_dear_cut_is_avoided() -> None:
+    """Cutting in the middle is even but carries 5 on both sides of it; after three it is 6 | 2."""
+    costs = [2, 2, 2, 2]
+    assert deal(costs, 2) == [2, 2]
+    assert deal(costs, 2, transfer=[5, 5, 0, 0]) == [3, 1]
+
+
+def test_more_stages_than_layers_cannot_be() -> None:
+    for stages in (0, 3):
+        with pytest.raises(ValueError, match=f"2 layers cannot fill {stages} stages"):
+            deal([1, 1], stages)
+
+
+@given(whole_costs, st.data())
+def test_slices_and_loads_cover_all_layers_in_order(costs: list[int], data: st.DataObject) -> None:
+    counts = deal(costs, data.draw(st.integers(1, len(costs))))
+    assert [i for part in stage_slices(counts) for i in part] == list(range(len(costs)))
+    assert sum(stage_loads(costs, counts)) == sum(costs)
+    assert stage_loads([1.0] * len(costs), counts) == counts

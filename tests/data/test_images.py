@@ -1,0 +1,241 @@
+"""CIFAR-10 files: both layouts, any subset, damage named, fetched when absent."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import io
+import os
+import pickle
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data import images as cifar
+from gnnhpc.data.download import Archive
+from gnnhpc.data.images import Images, check_batch, load_images
+from gnnhpc.spec.experiment import Cifar10, SyntheticCifar10
+from tests.tools.data_files import cifar_records, real_file, write_binary, write_python
+
+
+def test_a_record_is_a_label_and_three_planes(tmp_path: Path) -> None:
+    records = cifar_records(4, 1)
+    write_binary(tmp_path, "data_batch_1", records)
+    images = load_images(Cifar10(), tmp_path, "train")
+    assert images.image_shape == (3, 32, 32)
+    assert images.labels.tolist() == records[:, 0].tolist()
+    row, column, channel = 5, 7, 2
+    value = records[2, 1 + channel * 1024 + row * 32 + column]
+    assert images.pixels[2, channel, row, column] == value
+    nodes = images.batch(np.array([2]))
+    assert nodes.shape == (1, 1024, 3)
+    assert nodes[0, row * 32 + column, channel] == torch.tensor(value / 255, dtype=torch.float32)
+
+
+def test_any_subset_of_the_files_in_order(tmp_path: Path) -> None:
+    parts = {"data_batch_3": cifar_records(5, 3), "data_batch_1": cifar_records(7, 1)}
+    for name, records in parts.items():
+        write_binary(tmp_path, name, records)
+    images = load_images(Cifar10(), tmp_path, "train")
+    together = np.concatenate([parts["data_batch_1"], parts["data_batch_3"]])
+    assert len(images) == 12
+    assert np.array_equal(images.labels, together[:, 0])
+    assert np.array_equal(images.pixels.reshape(12, -1), together[:, 1:])
+    chosen = np.array([11, 0, 6, 7, 0])
+    assert np.array_equal(images.take(chosen).reshape(5, -1), together[chosen, 1:])
+    assert np.array_equal(images.take(chosen, 8), images.take(chosen)[:, :, ::8, ::8])
+
+
+def test_binary_files_are_mapped_not_read(tmp_path: Path) -> None:
+    path = write_binary(tmp_path, "data_batch_1", cifar_records(3, 0))
+    pixels = load_images(Cifar10(), tmp_path, "train").parts[0]
+    assert not pixels.flags.writeable
+    inverted = 255 - int(pixels[0, 0, 0, 0])
+    with path.open("r+b") as stream:
+        stream.seek(1)
+        stream.write(bytes([inverted]))
+    assert pixels[0, 0, 0, 0] == inverted
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_the_python_layout_says_the_same(tmp_path: Path, protocol: int) -> None:
+    records = cifar_records(6, 2)
+    for write, name in ((write_binary, "binary"), (write_python, "python")):
+        root = tmp_path / name
+        root.mkdir()
+        if write is write_python:
+            write_python(root, "test_batch", records, protocol)
+            write_python(root, "data_batch_2", records, protocol)
+        else:
+            write_binary(root, "test_batch", records)
+            write_binary(root, "data_batch_2", records)
+    binary, python = (
+        load_images(Cifar10(), tmp_path / name, "test") for name in ("binary", "python")
+    )
+    assert np.array_equal(binary.pixels, python.pixels)
+    assert np.array_equal(binary.labels, python.labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_batch_is_exact(dtype: torch.dtype) -> None:
+    images = load_images(SyntheticCifar10(train=70, image_size=6), None, "train")
+    chosen = np.random.default_rng(0).permutation(70)[:65]
+    expected = torch.from_numpy(images.pixels[chosen]).to(dtype) / 255
+    found = images.batch(chosen, dtype)
+    assert found.dtype == dtype
+    assert torch.equal(found, expected.flatten(2).transpose(1, 2))
+
+
+def _truncate(records: npt.NDArray[np.uint8]) -> bytes:
+    return records.tobytes()[:-100]
+
+
+def _wrong_label(records: npt.NDArray[np.uint8]) -> bytes:
+    records[3, 0] = 10
+    return records.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_truncate, r"data_batch_1.bin: found 15265 bytes; allowed: a whole number of 3073-byte"),
+        (_wrong_label, r"data_batch_1.bin: label of image 3: found 10; allowed: 0 to 9; delete"),
+        (lambda _: b"", r"data_batch_1.bin: found 0 bytes"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage: object, message: str) -> None:
+    path = write_binary(tmp_path, "data_batch_1", cifar_records(5, 0))
+    path.write_bytes(damage(cifar_records(5, 0)))  # type: ignore[operator]
+    with pytest.raises(InputError, match=message):
+        load_images(Cifar10(), tmp_path, "train")
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("was-here",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps(_Evil()), r"data_batch_1: found a damaged file \(it names posix.mkdir"),
+        (pickle.dumps({b"labels": [1]}), "no data and labels"),
+        (pickle.dumps([1, 2]), "no data and labels"),
+        (pickle.dumps({b"data": np.zeros((2, 9), "u1"), b"labels": [1, 2]}), r"uint8 \[2, 9\]"),
+        (pickle.dumps({b"data": np.zeros((1, 3072), "u1"), b"labels": [-1]}), "found -1"),
+        (b"\x80\x02}q\x01(U", "a damaged file"),
+        (b"", "a damaged file"),
+    ],
+)
+def test_a_pickle_may_hold_arrays_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "data_batch_1").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load_images(Cifar10(), tmp_path, "train")
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_a_batch_larger_than_what_is_there() -> None:
+    images = load_images(SyntheticCifar10(test=30), None, "test")
+    check_batch(images, 15, 2, "test")
+    with pytest.raises(InputError, match="16 x 2 replicas; allowed: at most the 30 test images"):
+        check_batch(images, 16, 2, "test")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a folder `tmp_path/site` over http."""
+    (tmp_path / "site").mkdir()
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(tmp_path / "site"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{site.server_port}"
+        site.shutdown()
+        thread.join()
+
+
+def _archive(tmp_path: Path, address: str, md5: str | None = None) -> Archive:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in ("data_batch_1.bin", "test_batch.bin", "../../outside.bin"):
+            content = cifar_records(4, len(name)).tobytes()
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    (tmp_path / "site" / "cifar.tar.gz").write_bytes(packed.getvalue())
+    found = hashlib.md5(packed.getvalue(), usedforsecurity=False).hexdigest()
+    return Archive(f"{address}/cifar.tar.gz", md5 or found, 1)
+
+
+def test_absent_images_are_fetched_once(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(cifar, "ARCHIVE", _archive(tmp_path, server))
+    train = load_images(Cifar10(), root, "train")
+    assert np.array_equal(train.labels, cifar_records(4, len("data_batch_1.bin"))[:, 0])
+    (tmp_path / "site" / "cifar.tar.gz").unlink()
+    assert len(load_images(Cifar10(), root, "test")) == 4
+    names = sorted(path.name for path in (root / "cifar-10-batches-bin").iterdir())
+    assert names == ["data_batch_1.bin", "outside.bin", "test_batch.bin"]
+
+
+def test_another_checksum_leaves_nothing(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(cifar, "ARCHIVE", _archive(tmp_path, server, "0" * 32))
+    with pytest.raises(InputError, match=r"cifar-10-batches-bin: .* published is 0{32}; allowed"):
+        load_images(Cifar10(), root, "train")
+    assert [path.name for path in root.iterdir()] == [".cifar-10-batches-bin.lock"]
+
+
+@pytest.mark.parametrize("page", ["/no-such-page", None])
+def test_no_network_says_what_to_do(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, page: str | None
+) -> None:
+    # Port 9 of this machine discards: nothing listens there.
+    url = f"{server}{page}" if page else "http://127.0.0.1:9/cifar.tar.gz"
+    monkeypatch.setattr(cifar, "ARCHIVE", Archive(url, "0" * 32, 1))
+    with pytest.raises(InputError, match=r"cannot be reached .*; allowed: the files of http"):
+        load_images(Cifar10(), tmp_path, "train")
+
+
+def test_the_published_archive_is_the_official_one() -> None:
+    assert cifar.ARCHIVE.url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+    assert cifar.ARCHIVE.md5 == "c32a1d4ab5d03f1284b67883e8d87530"
+
+
+def test_real_images() -> None:
+    folder = real_file("cifar-10-batches-bin")
+    images: dict[str, Images] = {}
+    for split in ("train", "test"):
+        images[split] = load_images(Cifar10(), folder.parent, split)
+        counts = np.bincount(images[split].labels, minlength=10)
+        assert counts.tolist() == [len(images[split]) // 10] * 10
+    assert len(images["train"]) % 10_000 == 0
+    # Natural images: means near a half, neighbouring pixels alike.
+    nodes = images["train"].batch(np.arange(500))
+    assert 0.4 < nodes.mean() < 0.55
+    rows = nodes.view(500, 32, 32, 3)
+    assert (rows[:, 1:] - rows[:, :-1]).abs().mean() < 0.08

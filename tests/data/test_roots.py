@@ -1,0 +1,101 @@
+"""Where data sets lie, asked without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.roots import RAW, cache_root, check_data, data_root
+from gnnhpc.spec.experiment import Cifar10, CitationGraph, SyntheticCifar10, SyntheticCitation
+from tests.tools.data_files import cifar_records, write_binary
+
+
+def test_flag_beats_variable_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GNNHPC_DATA", raising=False)
+    assert data_root(None) is None
+    (tmp_path / "data").mkdir()
+    assert data_root(None) == tmp_path / "data"
+    monkeypatch.setenv("GNNHPC_DATA", "from-variable")
+    assert data_root(None) == tmp_path / "from-variable"
+    assert data_root("from-flag") == tmp_path / "from-flag"
+    assert data_root("~/x") == Path.home() / "x"
+
+
+def test_cache_is_the_users_unless_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GNNHPC_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_root() == Path("/somewhere/gnnhpc")
+    monkeypatch.setenv("GNNHPC_CACHE", "/elsewhere")
+    assert cache_root() == Path("/elsewhere")
+
+
+def test_generators_need_no_root() -> None:
+    check_data(SyntheticCifar10(), None)
+    check_data(SyntheticCitation(), Path("/no/such/folder"))
+
+
+@pytest.mark.parametrize("config", [Cifar10(), CitationGraph(name="cora")])
+def test_no_root_and_missing_root(config: Cifar10 | CitationGraph, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data root: found none; allowed: .*GNNHPC_DATA"):
+        check_data(config, None)
+    with pytest.raises(InputError, match=r"nowhere: data root: found no such folder"):
+        check_data(config, tmp_path / "nowhere")
+
+
+def test_missing_raw_file_is_named(tmp_path: Path) -> None:
+    raw = RAW["pubmed"]
+    raw.directory(tmp_path).mkdir(parents=True)
+    for name in raw.files:
+        (raw.directory(tmp_path) / name).touch()
+    check_data(CitationGraph(name="pubmed"), tmp_path)
+    (raw.directory(tmp_path) / "ind.pubmed.allx").unlink()
+    check_data(CitationGraph(name="pubmed", features="made"), tmp_path)
+    with pytest.raises(InputError, match=r"PubMed/raw/ind.pubmed.allx: .*features: made"):
+        check_data(CitationGraph(name="pubmed"), tmp_path)
+    (raw.directory(tmp_path) / "ind.pubmed.graph").unlink()
+    with pytest.raises(InputError, match=r"ind.pubmed.graph: found no such file") as caught:
+        check_data(CitationGraph(name="pubmed", features="made"), tmp_path)
+    assert "features: made" not in str(caught.value)
+
+
+def test_cifar_may_be_fetched_into_a_root_that_may_be_written(tmp_path: Path) -> None:
+    check_data(Cifar10(), tmp_path)
+    write_binary(tmp_path, "test_batch", cifar_records(3, 0))
+    with pytest.raises(InputError, match=r"data_batch_1.bin: found no such file"):
+        check_data(Cifar10(), tmp_path)
+    write_binary(tmp_path, "data_batch_4", cifar_records(3, 0))
+    check_data(Cifar10(), tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_cifar_cannot_come_into_a_read_only_root(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="read-only"):
+        check_data(Cifar10(), tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
+def test_what_may_not_be_read_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner").chmod(0)
+    with pytest.raises(InputError, match="inner: data root: found no folder that may be read"):
+        check_data(Cifar10(), tmp_path / "inner")
+    with pytest.raises(InputError, match="data root: found no such folder"):
+        check_data(Cifar10(), tmp_path / "inner" / "deeper")
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: data root: found no folder that"):
+        check_data(Cifar10(), tmp_path / "file")
+
+
+def test_asking_imports_no_torch() -> None:
+    code = "import sys, gnnhpc.data.roots; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

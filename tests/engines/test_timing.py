@@ -1,0 +1,201 @@
+"""Spans and sums of a step, on a clock that the test moves; and what is read from the system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnhpc.engines import timing
+from gnnhpc.engines.timing import Clock, Span, StepTimer, peak_rss_mib, steal_s
+
+
+class HandMoved(Clock):
+    """A clock that stands still until it is told what time it is."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        super().__init__(torch.device("cpu"))
+
+    def restart(self) -> None:
+        self._base_s = self.at
+
+    def mark(self) -> float:
+        return self.at
+
+    def now_s(self) -> float:
+        return self.at - self._base_s
+
+
+@pytest.fixture
+def clock() -> HandMoved:
+    return HandMoved()
+
+
+@pytest.fixture
+def timer(clock: HandMoved) -> StepTimer:
+    clock.at = 100.0
+    timer = StepTimer(clock)
+    timer.start()
+    return timer
+
+
+def test_spans_count_from_the_first_barrier(clock: HandMoved, timer: StepTimer) -> None:
+    with timer.span("forward", 0):
+        clock.at = 102.0
+    with timer.span("wait", 1):
+        clock.at = 103.0
+    with timer.span("optimizer"):
+        clock.at = 103.5
+    clock.at = 104.0
+    times = timer.stop()
+    assert times.wall_s == 4.0
+    assert times.spans == [
+        Span("forward", 0, 0.0, 2.0),
+        Span("wait", 1, 2.0, 3.0),
+        Span("optimizer", None, 3.0, 3.5),
+    ]
+
+
+def test_busy_is_all_but_waiting(clock: HandMoved, timer: StepTimer) -> None:
+    for microbatch in range(2):
+        with timer.span("forward", microbatch):
+            clock.at += 2.0
+        with timer.span("wait", microbatch):
+            clock.at += 5.0
+    with timer.span("backward", 0):
+        clock.at += 1.0
+    times = timer.stop()
+    assert times.total("forward") == 4.0
+    assert times.total("wait") == 10.0
+    assert times.busy_s == 5.0
+
+
+def test_a_step_starts_empty(clock: HandMoved, timer: StepTimer) -> None:
+    with timer.span("forward", 0):
+        timer.layer_forward("a", clock.mark(), clock.mark())
+        clock.at += 1.0
+    timer.stop()
+    timer.start()
+    clock.at += 3.0
+    times = timer.stop()
+    assert (times.wall_s, times.spans, times.layers) == (3.0, [], {})
+
+
+def test_a_span_that_an_error_cut_is_left_out(timer: StepTimer) -> None:
+    with pytest.raises(RuntimeError), timer.span("forward", 0):
+        raise RuntimeError
+    assert timer.stop().spans == []
+
+
+def test_all_reduce_inside_the_last_backward_is_taken_out(
+    clock: HandMoved, timer: StepTimer
+) -> None:
+    with timer.span("backward", 0):
+        clock.at = 103.0
+    timer.split_last_backward(102.0)
+    times = timer.stop()
+    assert times.spans == [Span("backward", 0, 0.0, 2.0), Span("allreduce", None, 2.0, 3.0)]
+    assert times.busy_s == 3.0
+
+
+@pytest.mark.parametrize("at", [None, 103.0, 104.0])
+def test_a_backward_without_all_reduce_stays_whole(
+    clock: HandMoved, timer: StepTimer, at: float | None
+) -> None:
+    with timer.span("backward", 0):
+        clock.at = 103.0
+    timer.split_last_backward(at)
+    assert timer.stop().spans == [Span("backward", 0, 0.0, 3.0)]
+
+
+def test_only_a_backward_is_split(clock: HandMoved, timer: StepTimer) -> None:
+    timer.split_last_backward(101.0)
+    with timer.span("forward", 0):
+        clock.at = 103.0
+    timer.split_last_backward(101.0)
+    assert timer.stop().spans == [Span("forward", 0, 0.0, 3.0)]
+
+
+def test_seconds_of_a_layer_are_summed_over_micro_batches(
+    clock: HandMoved, timer: StepTimer
+) -> None:
+    """Backward marks come last layer first: each layer's ends where the next one's begins."""
+    for start in (100.0, 110.0):
+        timer.layer_forward("a", start, start + 1.0)
+        timer.layer_forward("b", start + 1.0, start + 3.0)
+        for name, at in (("b", 4.0), ("a", 8.0), (None, 9.0)):
+            timer.layer_backward(name, start + at)
+    assert timer.stop().layers == {"a": [2.0, 2.0], "b": [4.0, 8.0]}
+
+
+def test_what_a_watchdog_sees(timer: StepTimer) -> None:
+    before = timer.work
+    with timer.span("backward", 3):
+        assert (timer.doing, timer.work) == ("backward of micro-batch 3", before + 1)
+    assert (timer.doing, timer.work) == ("waiting for the other ranks", before + 2)
+    with timer.span("optimizer"):
+        assert timer.doing == "optimizer"
+        with timer.storage("reading data"):
+            assert timer.doing == "reading data"
+        assert timer.doing == "optimizer"
+
+
+def test_on_a_real_clock_spans_lie_inside_the_step_one_after_another() -> None:
+    timer = StepTimer(Clock(torch.device("cpu")))
+    timer.start()
+    values = torch.rand(300, 300)
+    for microbatch in range(5):
+        with timer.span("forward", microbatch):
+            values = values @ values.T / 300
+    times = timer.stop()
+    ends = [edge for span in times.spans for edge in (span.start_s, span.end_s)]
+    assert ends == sorted(ends)
+    assert ends[0] >= 0
+    assert ends[-1] <= times.wall_s
+    assert times.cpu_s > 0
+    assert times.involuntary_switches >= 0
+
+
+def test_steal_is_that_of_the_cpus_this_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text(
+        "cpu  1 1 1 1 1 1 1 999 0 0\n"
+        "cpu0 1 1 1 1 1 1 1 100 0 0\n"
+        "cpu1 1 1 1 1 1 1 1 300 0 0\n"
+        "cpu2 1 1 1 1 1 1 1 599 0 0\n"
+        "intr 5 5 5\n"
+    )
+    monkeypatch.setattr(timing, "STAT", stat)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert steal_s() == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))
+    for silent in ("cpu0 1 1\n", "", "cpu0 a b c d e f g h\n"):
+        stat.write_text(silent)
+        assert steal_s() is None
+    stat.unlink()
+    assert steal_s() is None
+
+
+PEAK = "from gnnhpc.engines.timing import peak_rss_mib; print(peak_rss_mib())"
+
+
+def test_peak_memory_is_this_programs_alone() -> None:
+    """A rank started by a large process has not held what that one holds."""
+    held = torch.ones(2**29, dtype=torch.uint8)
+    assert peak_rss_mib() > 512
+    started = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, check=True)
+    del held
+    assert 20 < float(started.stdout) < 500
+
+
+def test_peak_memory_where_proc_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "STATUS", tmp_path / "none")
+    assert peak_rss_mib() > 20

@@ -1,0 +1,59 @@
+"""Login nodes: no command that only looks or submits brings torch in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.cluster.site import Site
+from jobs.folder.run_folder import create
+from jobs.spec.planning import plan
+
+HEAVY = ("torch", "torch_geometric", "numpy.linalg", "pandas", "matplotlib")
+
+
+def modules_after(arguments: list[str], cwd: Path) -> set[str]:
+    """Names of the modules a command has loaded when it ends well."""
+    code = (
+        "import sys; from jobs.cli import main; status = main(sys.argv[1:]); "
+        "print('\\n'.join(sys.modules), file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["--help", "submit", "status"])
+def test_no_command_on_a_login_node_imports_torch(command: str, tmp_path: Path) -> None:
+    spec = Path("jobs/sweeps/quickstart.yaml").resolve()
+    create(plan(spec), tmp_path / "run", "built-in", Site())
+    arguments = {
+        "--help": ["--help"],
+        "submit": ["submit", str(spec), "--dry-run"],
+        "status": ["status", "run"],
+    }[command]
+    loaded = modules_after(arguments, tmp_path)
+    assert "jobs.cli" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_help_loads_nothing_of_the_work(tmp_path: Path) -> None:
+    loaded = modules_after(["--help"], tmp_path)
+    assert loaded.isdisjoint(
+        ("submitit", "yaml", "jinja2", "gnnhpc.spec.experiment", "jobs.spec.sweep")
+    )
+
+
+def test_the_api_is_what_the_commands_use() -> None:
+    import jobs
+
+    for name in jobs.__all__:
+        assert callable(getattr(jobs, name))
+    with pytest.raises(AttributeError):
+        _ = jobs.nothing

@@ -1,0 +1,101 @@
+"""A sweep on this machine: real ranks through submitit, results, reruns, interruption."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from gnnhpc.records.paths import RunPaths
+from jobs.cli import main
+from jobs.folder import submissions
+from jobs.folder.run_folder import create
+
+GRAPH = {"name": "synthetic-citation", "nodes": 60, "edges": 200, "features": 16}
+GRID: dict[str, Any] = {"models": "gat", "data": [GRAPH], "chunks": "halo", "microbatches": 2}
+
+pytestmark = pytest.mark.distributed
+
+
+def spec(**keys: Any) -> dict[str, Any]:
+    return {"name": "run", "defaults": {"train_steps": 3}, "grids": [GRID | keys]}
+
+
+def test_a_sweep_runs_and_parts_of_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GNNHPC_THREADS", raising=False)
+    before = dict(os.environ)
+    plan = jobs.plan(spec(layouts=["seq", "pp2"], seq_microbatches=2))
+    site = ("here", jobs.Site(cpus_per_task=2))
+    finished = jobs.submit(plan, cluster="local", runs=tmp_path, wait=True, site=site)
+    run = finished.run
+    assert finished.failed == 0
+    assert dict(os.environ) == before
+    for records in run.glob("cells/*/attempt-1/rank-*.jsonl"):
+        assert '"threads": 2' in records.read_text().splitlines()[0]
+    assert jobs.status(run).counts() == {"done": 2}
+    assert (run / ".submitit").stat().st_mode & 0o077 == 0
+    assert {entry.cluster for entry in submissions.read(RunPaths(run))} == {"local"}
+    assert main(["logs", str(run), "gat-pp2:0", "--rank", "1"]) == 0
+    capsys.readouterr()
+
+    again = ["rerun", str(run), "--array", "gat-pp2", "--index", "0", "--cluster", "local"]
+    assert main([*again, "--wait"]) == 0
+    out = capsys.readouterr().out
+    assert "[1/1] gat-pp2 0: done" in out
+    assert "1 done, 0 failed" in out
+    tries = {cell.array: cell.attempts for cell in jobs.status(run).cells}
+    assert tries == {"gat-seq": 1, "gat-pp2": 2}
+
+    assert main(["rerun", str(run), "--missing", "--cluster", "local"]) == 2
+    assert "no cell to run again (2 done)" in capsys.readouterr().err
+
+
+def test_a_larger_spec_adds_its_new_cells_alone(tmp_path: Path) -> None:
+    first = jobs.submit(jobs.plan(spec(microbatches=1)), cluster="local", runs=tmp_path, wait=True)
+    larger = jobs.plan(spec(microbatches=1, seeds=[1, 0]))
+    more = jobs.submit(larger, cluster="local", runs=tmp_path, wait=True, extend_run=True)
+    assert [(cell.index, cell.experiment.seed) for cell in more.cells] == [(1, 1)]
+    known = jobs.status(first.run)
+    assert known.counts() == {"done": 2}
+    assert all(cell.attempts == 1 for cell in known.cells)
+
+
+def test_a_failed_cell_is_named_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first of two cells cannot write: where its folder should be is a file."""
+    plan = jobs.plan(spec(seeds=[0, 1], microbatches=1))
+    paths = create(plan, tmp_path / "run", "built-in", jobs.Site())
+    paths.cell(plan.cells[0].id).root.write_text("in the way")
+    rerun = ["rerun", str(paths.root), "--missing", "--cluster", "local", "--wait"]
+    assert main(rerun) == 1
+    out = capsys.readouterr().out
+    assert "1 done, 1 failed" in out
+    assert "gat-seq 0: failed before it had an attempt: see logs/gat-seq-0-*.log" in out
+    assert jobs.status(paths.root).counts() == {"done": 1, "missing": 1}
+
+
+def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
+    plan = jobs.plan(spec(train_steps=100_000, seeds=[0, 1], microbatches=1))
+    run = jobs.submit(plan, cluster="local", runs=tmp_path).run
+    try:
+        patience = time.monotonic() + 120
+        while not any(cell.step for cell in jobs.status(run).cells):
+            assert time.monotonic() < patience, jobs.status(run)
+            time.sleep(0.2)
+        first, second = jobs.status(run).cells
+        assert (first.state, second.state) == ("running", "pending")
+        assert first.step_s is not None
+        assert first.eta_s is not None
+    finally:
+        ended = jobs.cancel(run)
+    assert [what.startswith("local supervisor") for what in ended] == [True]
+    assert not jobs.status(run).live
+    assert jobs.status(run).counts()["missing"] == 1
+    assert jobs.cancel(run) == []

@@ -1,0 +1,173 @@
+"""From a spec to its experiments: what is multiplied, in which order, and what --set changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.manifest import Cell
+from jobs.spec.planning import continued, plan
+
+VIG = {"name": "vig", "blocks": 2}
+IMAGES = {"name": "synthetic-cifar10", "train": 200, "test": 200}
+GRAPH = {"name": "synthetic-citation", "nodes": 100, "edges": 400}
+
+
+def spec(*grids: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    return {"name": "sweep", "defaults": defaults, "grids": list(grids)}
+
+
+def vig(**keys: Any) -> dict[str, Any]:
+    return {"models": [VIG], "data": [IMAGES], "batch_size": 20} | keys
+
+
+def gat(**keys: Any) -> dict[str, Any]:
+    return {"models": "gat", "data": GRAPH} | keys
+
+
+def cells(raw: dict[str, Any], *overrides: str) -> tuple[Cell, ...]:
+    return plan(raw, overrides).cells
+
+
+def test_every_list_is_multiplied() -> None:
+    grid = vig(layouts=["pp2", "pp4"], microbatches=[5, 10], seeds=[0, 1, 2], repeats=2)
+    made = cells(spec(grid))
+    assert len(made) == 2 * 2 * 3 * 2 == len({cell.id for cell in made})
+
+
+def test_the_sequential_run_also_gets_one_microbatch() -> None:
+    made = cells(spec(vig(layouts=["seq", "pp2"], microbatches=[5, 10])))
+    counts = [(str(c.experiment.layout), c.experiment.microbatches) for c in made]
+    assert Counter(counts) == Counter(
+        [("seq", 1), ("seq", 5), ("seq", 10), ("pp2", 5), ("pp2", 10)]
+    )
+
+
+def test_the_sequential_microbatches_can_be_chosen() -> None:
+    made = cells(spec(vig(layouts=["seq", "pp2"], microbatches=5, seq_microbatches=[1, 2])))
+    assert [c.experiment.microbatches for c in made if c.array == "vig-seq"] == [1, 2]
+
+
+def test_repeats_are_interleaved_across_layouts() -> None:
+    made = cells(spec(vig(layouts=["pp2", "pp4"], microbatches=5, repeats=2)))
+    order = [(c.experiment.repeat, str(c.experiment.layout), c.index) for c in made]
+    assert order == [(0, "pp2", 0), (0, "pp4", 0), (1, "pp2", 1), (1, "pp4", 1)]
+
+
+def test_a_grid_beats_the_defaults_and_an_optimizer_is_merged() -> None:
+    raw = spec(
+        vig(train_steps=7, optimizer={"lr": 0.5}),
+        train_steps=3,
+        optimizer={"lr": 0.1, "weight_decay": 0.2},
+    )
+    experiment = cells(raw)[0].experiment
+    assert experiment.train_steps == 7
+    assert (experiment.optimizer.lr, experiment.optimizer.weight_decay) == (0.5, 0.2)
+
+
+def test_defaults_that_mean_nothing_for_the_data_are_left_out() -> None:
+    raw = spec(
+        {"models": [VIG], "data": [IMAGES]},
+        gat(),
+        batch_size=20,
+        chunks="halo",
+        batchnorm="deferred",
+    )
+    by_model = {cell.experiment.model.name: cell.experiment for cell in cells(raw)}
+    assert by_model["gat"].batch_size is None
+    assert by_model["gat"].batchnorm == "micro"
+    assert by_model["vig"].batch_size == 20
+    assert by_model["vig"].chunks == "contiguous"
+
+
+def test_a_balance_is_for_the_pipelined_layouts_alone() -> None:
+    made = cells(spec(gat(layouts=["seq", "pp4"], balance=[1, 2, 1, 2])))
+    balances = {str(c.experiment.layout): c.experiment.balance for c in made}
+    assert balances == {"seq": "cost", "pp4": (1, 2, 1, 2)}
+
+
+def test_one_stage_has_no_schedule_to_vary() -> None:
+    made = cells(spec(vig(layouts=["seq", "pp2"], microbatches=5, schedules=["gpipe", "1f1b"])))
+    assert Counter(c.array for c in made) == Counter({"vig-seq": 2, "vig-pp2": 2})
+
+
+def test_the_same_cell_of_two_grids_is_run_once() -> None:
+    assert len(cells(spec(gat(), gat(seeds=[0, 1])))) == 2
+
+
+def test_ids_do_not_depend_on_how_a_spec_is_written() -> None:
+    one = cells(spec(gat(layouts="pp2", microbatches=2)))
+    two = cells(spec({"model": "gat", "microbatches": [2]}, data=[GRAPH], layouts=["pp2"]))
+    assert [c.id for c in one] == [c.id for c in two]
+
+
+def test_an_override_reaches_the_defaults_and_every_grid() -> None:
+    raw = spec(vig(train_steps=9), gat(), train_steps=3)
+    assert {c.experiment.train_steps for c in cells(raw, "train_steps=5")} == {5}
+
+
+def test_an_override_may_be_a_list_under_either_name() -> None:
+    raw = spec(vig(layout="pp4", microbatches=5))
+    for override in ("layouts=[seq, pp2]", "layout=[seq, pp2]"):
+        assert {c.array for c in cells(raw, override)} == {"vig-seq", "vig-pp2"}
+
+
+def test_a_dotted_override_reaches_what_has_the_field() -> None:
+    raw = spec(vig(), gat())
+    made = {
+        c.experiment.model.name: c.experiment
+        for c in cells(raw, "data.train=100", "model.blocks=1")
+    }
+    assert made["vig"].data.facts().train == 100
+    assert made["vig"].model.model_dump()["blocks"] == 1
+
+
+def test_an_override_may_name_one_grid() -> None:
+    made = cells(spec(gat(), vig()), "grids.0.seeds=[1,2]", "grids.1.model.blocks=1")
+    assert Counter(c.experiment.model.name for c in made) == Counter({"gat": 2, "vig": 1})
+
+
+def test_an_override_may_rename_the_run() -> None:
+    assert plan(spec(gat()), ["name=other"]).name == "other"
+    assert plan(spec(gat()), ["name=other"], name="third").name == "third"
+
+
+def test_a_larger_plan_goes_on_where_the_run_ends() -> None:
+    first = plan(spec(gat(seeds=[1, 2])))
+    larger = plan(spec(gat(seeds=[0, 1, 2, 3], layouts=["seq", "pp2"])))
+    new = continued(larger, first.cells)
+    assert {(c.array, c.index, c.experiment.seed) for c in new.cells} == {
+        ("gat-seq", 2, 0), ("gat-seq", 3, 3),
+        ("gat-pp2", 0, 0), ("gat-pp2", 1, 1), ("gat-pp2", 2, 2), ("gat-pp2", 3, 3),
+    }  # fmt: skip
+
+
+def test_the_spec_is_not_changed_by_its_overrides() -> None:
+    raw = spec(gat(train_steps=9))
+    before = repr(raw)
+    plan(raw, ["train_steps=5", "data.nodes=50"])
+    assert repr(raw) == before
+
+
+@pytest.mark.parametrize("name", ["quickstart", "raffi-vig", "raffi-vig-small", "dearing-gat"])
+def test_the_sweeps_that_come_along_are_right(name: str) -> None:
+    planned = plan(f"jobs/sweeps/{name}.yaml", check=False)
+    assert planned.name == name
+    arrays = {cell.array for cell in planned.cells}
+    assert {array.split("-", 1)[1] for array in arrays} >= {"seq", "pp4"}
+
+
+def test_raffis_sweep_is_his_study() -> None:
+    made = [cell.experiment for cell in plan("jobs/sweeps/raffi-vig.yaml", check=False).cells]
+    assert {str(e.layout) for e in made} == {"seq", "pp2", "pp4", "dp2-pp2"}
+    assert {e.microbatches for e in made if str(e.layout) != "seq"} == {5, 10}
+    assert {(e.batch_size, e.train_steps) for e in made} == {(1000, 100)}
+    assert all(e.test_every and e.train_steps // e.test_every * e.test_steps == 20 for e in made)
+
+
+def test_a_plan_needs_a_grid() -> None:
+    with pytest.raises(InputError):
+        plan({"name": "sweep", "grids": []})

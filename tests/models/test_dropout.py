@@ -1,0 +1,129 @@
+"""Keyed masks: a pure function of key and entry, fair, the same however a graph is cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels.mask import layer_mask, number_entries
+from gnnhpc.models.context import Context
+from gnnhpc.models.dropout import Dropout, drop
+from tests.tools.graphs import make_graph
+
+ENTRIES = torch.arange(200_000)
+
+
+def test_a_mask_follows_from_its_key_alone() -> None:
+    def kept(seed: int, step: int, name: str) -> torch.Tensor:
+        return layer_mask(seed, step, name, 0.6).keeps(ENTRIES)
+
+    first = kept(1, 2, "layer0.dropout")
+    assert torch.equal(first, kept(1, 2, "layer0.dropout"))
+    assert torch.equal(
+        first[500:900], layer_mask(1, 2, "layer0.dropout", 0.6).keeps(ENTRIES[500:900])
+    )
+    for other in ((2, 2, "layer0.dropout"), (1, 3, "layer0.dropout"), (1, 2, "layer1.dropout")):
+        agreement = (first == kept(*other)).double().mean().item()
+        # Independent masks agree on 0.4 * 0.4 + 0.6 * 0.6; the bound is five deviations.
+        assert abs(agreement - 0.52) < 5 * (0.52 * 0.48 / len(ENTRIES)) ** 0.5
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.6, 0.9])
+def test_the_share_kept_is_fair_at_every_lag(p: float) -> None:
+    expected, count = 1 - p, len(ENTRIES)
+    for step in range(5):
+        kept = layer_mask(0, step, "layer0.dropout", p).keeps(ENTRIES).double()
+        assert abs(kept.mean().item() - expected) < 5 * (p * expected / count) ** 0.5
+        for lag in (1, 2, 8, 64, 500):
+            both = (kept[lag:] * kept[:-lag]).mean().item()
+            chance = expected * expected
+            assert abs(both - chance) < 6 * (chance * (1 - chance) / (count - lag)) ** 0.5
+
+
+def test_successive_steps_are_independent() -> None:
+    kept = torch.stack(
+        [layer_mask(0, step, "layer0.attention", 0.6).keeps(ENTRIES[:2000]) for step in range(400)]
+    ).double()
+    # How often an entry stays over 400 steps: mean 160, variance 400 * 0.4 * 0.6 = 96.
+    counts = kept.sum(0)
+    assert counts.mean().item() == pytest.approx(160, abs=1)
+    assert counts.var().item() == pytest.approx(96, rel=0.2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.floats(0.01, 0.99),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 2**31),
+)
+def test_the_kernel_drops_what_plain_torch_drops(
+    rows: int, width: int, p: float, dtype: torch.dtype, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.rand(rows, width, generator=draw, dtype=dtype) + 0.5
+    # Ids up to Reddit's size, and padding.
+    ids = torch.randint(-1, 250_000, (rows,), generator=draw)
+    mask = layer_mask(seed, 0, "layer1.dropout", p)
+    expected = x * mask.weights(number_entries(ids, width), dtype)
+    if kernel.fits(x):
+        assert torch.equal(kernel.drop_rows(x, ids, mask), expected)
+        assert torch.equal(kernel.drop_rows(x.t().contiguous().t(), ids, mask), expected)
+    assert torch.equal(drop(x, ids, mask), expected)
+
+
+def test_gradients_pass_where_entries_stay() -> None:
+    x = torch.rand(30, 8, dtype=torch.float64, requires_grad=True)
+    mask = layer_mask(0, 0, "layer1.dropout", 0.6)
+    ids = torch.arange(30)
+    drop(x, ids, mask).sum().backward()
+    assert torch.equal(x.grad, mask.weights(number_entries(ids, 8), x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("mode", "sparse"), [("contiguous", True), ("clustered", True), ("halo", True), ("halo", False)]
+)
+def test_chunks_drop_what_the_full_graph_drops(mode: ChunkMode, sparse: bool) -> None:
+    graph = make_graph(50, 80, sparse=sparse, seed=3)
+    first = Dropout("layer0.dropout", 0, 0.6)
+    later = Dropout("layer1.dropout", 1, 0.6)
+    activation = torch.rand(50, 16)
+    (whole,) = build_chunks(graph, 1, mode, 2).chunks
+    context = Context(graph=whole, seed=5, step=7)
+    features = first(whole.nodes, context).to_dense()
+    dropped = later(activation, context)
+    kept = features[graph.features.to_dense() != 0] != 0
+    assert 0.2 < kept.double().mean() < 0.6
+    for chunk in build_chunks(graph, 4, mode, 2).chunks:
+        context = Context(graph=chunk, seed=5, step=7)
+        real = chunk.nodes >= 0
+        ids = chunk.nodes[real]
+        assert torch.equal(first(chunk.nodes, context).to_dense()[real], features[ids])
+        nodes = chunk.nodes[: chunk.rows[1]]
+        real = nodes >= 0
+        found = later(activation[nodes.clamp(min=0)], context)
+        assert torch.equal(found[real], dropped[nodes[real]])
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.6, False), (0.0, True)])
+def test_evaluation_and_p_0_change_nothing(p: float, training: bool) -> None:
+    graph = make_graph(20, 30, seed=0)
+    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
+    context = Context(graph=chunk)
+    features = Dropout("layer0.dropout", 0, p).train(training)(chunk.nodes, context)
+    assert isinstance(features, SparseRows)
+    assert features.shape == graph.features.shape
+    assert torch.equal(features.to_dense(), graph.features.to_dense())
+    x = torch.rand(20, 16)
+    assert Dropout("layer1.dropout", 1, p).train(training)(x, context) is x
+
+
+def test_graph_layers_need_a_graph() -> None:
+    with pytest.raises(ValueError, match="graph chunk"):
+        Dropout("layer0.dropout", 0, 0.6)(torch.zeros(3, 3), Context())

@@ -1,0 +1,165 @@
+"""The fused attention computes PyG's function: outputs and every gradient, kernel or plain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.kernels import gat as kernel
+from gnnhpc.models.context import Context
+from gnnhpc.models.gat.fused import FusedAttention
+from gnnhpc.models.gat.reference import ReferenceAttention
+from gnnhpc.spec.experiment import GatConfig
+from tests.tools.graphs import (
+    forward,
+    gradients,
+    make_graph,
+    make_model,
+    relative_error,
+    worst_layer_error,
+)
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+@pytest.fixture(params=["kernel", "plain"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways through the fused layer, whether or not there is a compiler."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernel, "fits", lambda x: False)
+    elif not kernel.fits(torch.zeros(1)):
+        pytest.skip("no compiler")
+    return str(request.param)
+
+
+def twins(config: GatConfig, dtype: torch.dtype, **graph: int) -> tuple[torch.nn.ModuleList, ...]:
+    models = []
+    for implementation in ("fused", "reference"):
+        twin = config.model_copy(update={"implementation": implementation})
+        models.append(make_model(make_graph(60, 150, **graph), twin, dtype))
+    return tuple(models)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    ("heads", "hidden", "classes", "dropout"),
+    [
+        (8, 8, 3, 0.6),
+        (8, 16, 7, 0.0),
+        (4, 5, 3, 0.3),
+        (3, 8, 15, 0.6),
+        (1, 16, 4, 0.6),
+        (16, 3, 2, 0.6),
+    ],
+)
+def test_outputs_and_gradients_are_pygs(
+    path: str, dtype: torch.dtype, heads: int, hidden: int, classes: int, dropout: float
+) -> None:
+    config = GatConfig(heads=heads, hidden=hidden, dropout=dropout, layers=3)
+    graph = make_graph(60, 150, classes=classes, seed=1)
+    fused, reference = twins(config, dtype, classes=classes, seed=1)
+    for mode, count in (("halo", 1), ("halo", 3), ("contiguous", 2)):
+        chunkset = build_chunks(graph, count, mode, config.layers, dtype=dtype)
+        for chunk in chunkset.chunks:
+            context = Context(graph=chunk, seed=4, step=9)
+            real = chunk.nodes[: chunk.rows[-1]] >= 0
+            found, expected = (forward(model, context)[real] for model in (fused, reference))
+            assert relative_error(found, expected) < TOLERANCE[dtype]
+        _, found_gradients = gradients(fused, chunkset, seed=4, step=9)
+        _, expected_gradients = gradients(reference, chunkset, seed=4, step=9)
+        assert worst_layer_error(found_gradients, expected_gradients) < (TOLERANCE[dtype], "")
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_sparse_and_dense_features_and_evaluation(path: str, sparse: bool, training: bool) -> None:
+    graph = make_graph(60, 150, sparse=sparse, seed=2)
+    chunkset = build_chunks(graph, 2, "halo", 2, dtype=torch.float64)
+    fused, reference = (
+        model.train(training) for model in twins(GatConfig(), torch.float64, seed=2)
+    )
+    loss, found = gradients(fused, chunkset)
+    expected_loss, expected = gradients(reference, chunkset)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    assert worst_layer_error(found, expected) < (1e-10, "")
+
+
+def test_one_seed_starts_both_alike() -> None:
+    fused, reference = twins(GatConfig(layers=3), torch.float32, seed=0)
+    found, expected = fused.state_dict(), reference.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_the_gradient_of_a_dense_input_is_pygs(path: str) -> None:
+    # As at a stage boundary: the activation comes from another rank and sends a gradient back.
+    (chunk,) = build_chunks(make_graph(40, 80, seed=5), 1, "halo", 2).chunks
+    results = []
+    for kind in (FusedAttention, ReferenceAttention):
+        torch.manual_seed(0)
+        layer = kind("layer1.attention", 1, 10, 4, 8, average=True, dropout=0.6).double()
+        x = torch.rand(40, 10, dtype=torch.float64, requires_grad=True)
+        (layer(x, Context(graph=chunk)) ** 2).sum().backward()
+        results.append(x.grad)
+    assert relative_error(*results) < 1e-10
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_no_more_than_rounding_and_repeat_bitwise(threads: int) -> None:
+    graph = make_graph(60, 150, seed=6)
+    chunkset = build_chunks(graph, 2, "halo", 2)
+    model = make_model(graph, GatConfig(), torch.float32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        _, expected = gradients(model, chunkset)
+        torch.set_num_threads(threads)
+        _, found = gradients(model, chunkset)
+        _, again = gradients(model, chunkset)
+    finally:
+        torch.set_num_threads(before)
+    assert worst_layer_error(found, expected) < (1e-5, "")
+    assert all(torch.equal(found[name], again[name]) for name in expected)
+
+
+@pytest.mark.parametrize("mode", ["contiguous", "halo"])
+def test_padding_is_finite_and_takes_no_gradient(path: str, mode: ChunkMode) -> None:
+    graph = make_graph(23, 30, seed=7)
+    chunkset = build_chunks(graph, 4, mode, 2, dtype=torch.float64)
+    assert any((chunk.nodes < 0).any() for chunk in chunkset.chunks)
+    model = make_model(graph, GatConfig(dropout=0.0))
+    for chunk in chunkset.chunks:
+        layer = model[4]
+        x = torch.rand(chunk.rows[1], 64, dtype=torch.float64, requires_grad=True)
+        out = layer(x, Context(graph=chunk))
+        assert out.isfinite().all()
+        out[: chunk.own].sum().backward()
+        padding = chunk.nodes[: chunk.rows[1]] < 0
+        assert not x.grad[padding].any()
+
+
+def test_scores_too_large_for_exp_stay_finite(path: str) -> None:
+    graph = make_graph(30, 60, seed=8)
+    chunkset = build_chunks(graph, 1, "halo", 2)
+    fused, reference = twins(GatConfig(dropout=0.0), torch.float32, seed=8)
+    for model in (fused, reference):
+        with torch.no_grad():
+            model[1].lin.weight.mul_(1e4)
+    context = Context(graph=chunkset.chunks[0])
+    found, expected = forward(fused, context), forward(reference, context)
+    assert found.isfinite().all()
+    assert relative_error(found, expected) < 1e-5
+
+
+def test_a_graph_without_edges_has_its_self_loops(path: str) -> None:
+    graph = make_graph(10, 0, seed=9)
+    (chunk,) = build_chunks(graph, 1, "halo", 2, dtype=torch.float64).chunks
+    layer = make_model(graph, GatConfig(dropout=0.0))[1]
+    features = graph.features.to_dense().double()
+    expected = features @ layer.lin.weight.t() + layer.bias
+    x = torch.zeros(0)
+    found = layer(
+        make_model(graph, GatConfig(dropout=0.0))[0](x, Context(graph=chunk)), Context(graph=chunk)
+    )
+    assert relative_error(found, expected) < 1e-12

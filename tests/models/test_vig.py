@@ -1,0 +1,135 @@
+"""ViG's layers: sizes, the grid, what is built, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gnnhpc.core.facts import CIFAR10, Facts
+from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.context import Context
+from gnnhpc.models.outline import LayerOutline, outline
+from gnnhpc.models.vig import reference as vig
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from gnnhpc.spec.experiment import Implementation, VigConfig
+
+SMALL = VigConfig(blocks=1, grapher_width=6, ffn_width=10, readout_width=8)
+
+
+def layers(config: VigConfig, facts: Facts = CIFAR10) -> list[nn.Module]:
+    built = []
+    for layer in outline(config, facts):
+        torch.manual_seed(layer.index)
+        built.append(vig.build(layer, config, dtype=torch.float64))
+    return built
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_as_many_parameters_as_published(implementation: Implementation) -> None:
+    config = VigConfig(implementation=implementation)
+    built = layers(config)
+    counts = [parameters(layer) for layer in built]
+    assert counts[0] + counts[1] == 138_258
+    assert counts[-1] == 14_346
+    assert sum(counts) == 1_120_410
+    assert counts == [layer.parameters for layer in outline(config, CIFAR10)]
+
+
+def test_edges_of_a_cifar_image() -> None:
+    edges = vig.grid_edges((32, 32), 1, torch.device("cpu"))
+    assert edges.shape == (2, 7_812)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 4), (3, 1), (2, 2), (3, 5)])
+@pytest.mark.parametrize("images", [1, 3])
+def test_edges_join_neighbouring_pixels_of_one_image(grid: vig.Grid, images: int) -> None:
+    height, width = grid
+    pixels = [(i, r, c) for i in range(images) for r in range(height) for c in range(width)]
+    number = {pixel: n for n, pixel in enumerate(pixels)}
+    expected = [
+        (number[source], number[target])
+        for target in pixels
+        for source in pixels
+        if source != target
+        and source[0] == target[0]
+        and max(abs(source[1] - target[1]), abs(source[2] - target[2])) == 1
+    ]
+    edges = vig.grid_edges(grid, images, torch.device("cpu"))
+    assert [tuple(edge) for edge in edges.t().tolist()] == expected
+
+
+def test_both_implementations_start_alike() -> None:
+    fused = layers(SMALL)
+    reference = layers(SMALL.model_copy(update={"implementation": "reference"}))
+    assert isinstance(fused[0], FusedGrapher)
+    assert isinstance(reference[0], vig.Grapher)
+    assert isinstance(fused[1], FusedFfn)
+    assert isinstance(reference[1], vig.Ffn)
+    for ours, theirs in zip(fused, reference, strict=True):
+        assert list(ours.state_dict()) == list(theirs.state_dict())
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], value), name
+
+
+def test_building_the_reference_draws_no_more_numbers() -> None:
+    after = []
+    for config in (SMALL, SMALL.model_copy(update={"implementation": "reference"})):
+        torch.manual_seed(0)
+        vig.build(outline(config, CIFAR10)[0], config, dtype=torch.float32)
+        after.append(torch.rand(3))
+    assert torch.equal(*after)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_images_in_logits_out(implementation: Implementation) -> None:
+    config = SMALL.model_copy(update={"implementation": implementation})
+    facts = Facts("images", 3, 7, image_size=5, train=10, test=10)
+    x = torch.rand(4, 25, 3, dtype=torch.float64)
+    for layer, paper in zip(layers(config, facts), outline(config, facts), strict=True):
+        assert x.shape[1:] == paper.inputs
+        x = layer(x, Context())
+        assert x.shape[1:] == paper.shape
+    assert x.shape == (4, 7)
+
+
+def test_readout_adds_the_nodes() -> None:
+    readout = vig.Readout(4, 3, dtype=torch.float64)
+    x = torch.rand(2, 6, 3, dtype=torch.float64)
+    expected = readout.fc2(nn.functional.gelu(readout.fc1(x.sum(1))))
+    assert torch.equal(readout(x, Context()), expected)
+    assert torch.allclose(readout(x.flip(1), Context()), expected)
+
+
+@pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])
+def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
+    shape = (nodes, channels)
+    layer = LayerOutline(0, "block0.grapher", "grapher", "block0", shape, shape, 0, 1.0)
+    with pytest.raises(ValueError, match=r"block0\.grapher"):
+        vig.build(layer, SMALL, dtype=torch.float32)
+
+
+def test_layers_of_other_models_are_refused() -> None:
+    shape = (16, 3)
+    layer = LayerOutline(0, "layer0.elu", "elu", "layer0", shape, shape, 0, 1.0)
+    with pytest.raises(ValueError, match="elu"):
+        vig.build(layer, SMALL, dtype=torch.float32)
+
+
+def test_batchnorm_mode_reaches_every_norm() -> None:
+    for layer in outline(SMALL, CIFAR10)[:2]:
+        module = vig.build(layer, SMALL, dtype=torch.float32, batchnorm="deferred")
+        modes = [m.mode for m in module.modules() if isinstance(m, BatchNorm)]
+        assert modes == ["deferred", "deferred"]
+
+
+def test_notes_say_what_runs() -> None:
+    cpu = torch.device("cpu")
+    reference = SMALL.model_copy(update={"implementation": "reference"})
+    assert vig.implementation_note(reference, torch.float32, cpu) == "reference"
+    assert vig.implementation_note(SMALL, torch.float64, cpu) == "fused/torch"
+    assert vig.implementation_note(SMALL, torch.float32, cpu).startswith("fused/")

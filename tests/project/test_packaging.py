@@ -1,0 +1,166 @@
+"""What is declared agrees with itself and with what the code imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("gnnhpc", "jobs", "analysis")
+TORCH_FREE = (
+    "gnnhpc.core.balance",
+    "gnnhpc.core.facts",
+    "gnnhpc.core.errors",
+    "gnnhpc.core.layout",
+    "gnnhpc.spec.manifest",
+    "gnnhpc.models.outline",
+    "gnnhpc.records.paths",
+    "gnnhpc.records.schema",
+    "gnnhpc.core.schedule",
+    "gnnhpc.spec.experiment",
+)
+
+
+def declared(*extras: str) -> dict[str, str]:
+    """Name -> version range, of the dependencies and these extras."""
+    lines = list(PROJECT["dependencies"])
+    for extra in extras:
+        lines += PROJECT["optional-dependencies"][extra]
+    return as_ranges(lines)
+
+
+def as_ranges(lines: list[str]) -> dict[str, str]:
+    requirements = [Requirement(line) for line in lines]
+    return {canonicalize_name(each.name): str(each.specifier) for each in requirements}
+
+
+def locked() -> list[Requirement]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of the modules a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def modules(package: str) -> list[str]:
+    relative = [path.relative_to(ROOT).with_suffix("") for path in sources(package)]
+    return [".".join(path.parts).removesuffix(".__init__") for path in relative]
+
+
+def test_environment_yml_says_the_same_as_pyproject() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    entries = environment["dependencies"]
+    pip = next(entry["pip"] for entry in entries if isinstance(entry, dict))
+    conda = as_ranges([entry for entry in entries if isinstance(entry, str) and entry != "pip"])
+    assert conda.pop("python") == PROJECT["requires-python"]
+    assert conda | as_ranges(pip) == declared("dev")
+    assert not conda.keys() & as_ranges(pip).keys()
+
+
+def test_every_pin_is_exact_and_fits_pyproject() -> None:
+    pins = {canonicalize_name(pin.name): pin.specifier for pin in locked()}
+    for name, specifier in pins.items():
+        assert [clause.operator for clause in specifier] == ["=="], name
+    for wanted_name, wanted in declared("dev").items():
+        name = canonicalize_name(wanted_name)
+        version = next(iter(pins[name])).version
+        assert Requirement(f"{name}{wanted}").specifier.contains(version), name
+
+
+def test_torch_is_pinned_first_and_without_a_local_build() -> None:
+    assert str(locked()[0]) == "torch==2.13.0"
+
+
+def test_what_is_imported_is_declared() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    known = declared()
+    undeclared = {"dgl", "pydantic_core"}  # an extra; a part of pydantic
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in PACKAGES
+        for path in sources(package)
+        for name in {module.split(".")[0] for module in imports(path)}
+        if name not in sys.stdlib_module_names and name not in {*PACKAGES, *undeclared}
+        if not {canonicalize_name(d) for d in distributions.get(name, [name])} & known.keys()
+    }
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("package", "foreign"),
+    [("gnnhpc", {"jobs", "analysis"}), ("jobs", {"analysis"}), ("analysis", {"jobs"})],
+)
+def test_imports_go_one_way(package: str, foreign: set[str]) -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in sources(package)
+        for module in imports(path)
+        if module.split(".")[0] in foreign
+    }
+    assert found == set()
+
+
+def test_every_data_file_of_a_package_is_installed_with_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    shipped = settings["package-data"]
+    listing = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout, so data files cannot be told from leftovers")
+    for name in listing.stdout.split():
+        path = Path(name)
+        if path.suffix != ".py":
+            inner = path.relative_to(path.parts[0]).as_posix()
+            assert any(fnmatch(inner, each) for each in shipped[path.parts[0]]), name
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The modules a fresh interpreter imports to run these arguments."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rsplit("|", 1)[1].strip() for line in lines}
+
+
+def test_the_modules_of_a_login_node_do_not_import_torch() -> None:
+    names = {*TORCH_FREE, *modules("jobs"), *modules("analysis")}
+    names -= {name for name in names if name.endswith("__main__")}
+    seen = imported_by("-c", f"import {', '.join(sorted(names))}")
+    assert names <= seen
+    assert not {name for name in seen if name.split(".")[0] == "torch"}
+
+
+@pytest.mark.parametrize("command", ["jobs", "analysis", "gnnhpc"])
+def test_help_does_not_import_torch(command: str) -> None:
+    seen = imported_by("-m", command, "--help")
+    assert "argparse" in seen or "typer" in seen
+    assert "torch" not in seen

@@ -1,0 +1,76 @@
+"""Another go is asked for after a warning of Slurm's, for this task alone, and never in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.ranks.environment import Environment, read_environment
+from gnnhpc.ranks.requeue import requeue_if_asked
+from tests.ranks.test_environment import LOCAL, SRUN, TORCHRUN, without
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a stand-in for scontrol writes what it was asked."""
+    said = tmp_path / "asked"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        f'#!/bin/sh\necho "$*" >> "{said}"\n'
+        '[ "$1" != show ] || echo "   PreemptTime=${PREEMPTED:-None}"\n[ "$2" != 666 ]\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return said
+
+
+def slurm(**changes: str) -> Environment:
+    return read_environment(SRUN | changes)
+
+
+@pytest.mark.parametrize("warning", ["SIGUSR1", "SIGUSR2"])
+def test_a_warning_of_the_time_limit_requeues_this_task_alone(asked: Path, warning: str) -> None:
+    """The last task of an array has the array's own job id, which would requeue its siblings."""
+    assert requeue_if_asked(slurm(SLURM_JOB_ID="1230"), warning)
+    assert asked.read_text() == "requeue 1230_4\n"
+
+
+def test_a_job_that_is_no_array(asked: Path) -> None:
+    plain = without(without(SRUN, "SLURM_ARRAY_JOB_ID"), "SLURM_ARRAY_TASK_ID")
+    assert requeue_if_asked(read_environment(plain), "SIGUSR2")
+    assert asked.read_text() == "requeue 1234\n"
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
+def test_who_is_told_to_end_ends(asked: Path, signal: str | None) -> None:
+    assert not requeue_if_asked(slurm(), signal)
+    assert not asked.exists() or "requeue" not in asked.read_text()
+
+
+def test_who_is_told_to_end_for_another_job_goes_back(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
+    assert requeue_if_asked(slurm(SLURM_JOB_ID="1230"), "SIGTERM")
+    assert asked.read_text() == "show job 1230_4\nrequeue 1230_4\n"
+
+
+@pytest.mark.parametrize("env", [TORCHRUN, LOCAL, {}])
+def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) -> None:
+    assert not requeue_if_asked(read_environment(env), "SIGUSR2")
+    assert not asked.exists()
+
+
+def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
+    assert not requeue_if_asked(read_environment(plain), "SIGUSR2")
+    assert "job 666 could not be requeued" in capsys.readouterr().err
+
+
+def test_compute_nodes_may_have_no_scontrol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not requeue_if_asked(slurm(), "SIGUSR2")
+    assert "job 1230_4 could not be requeued" in capsys.readouterr().err

@@ -1,0 +1,237 @@
+"""Real ranks that hang, stop, and merely compute: the watchdog names the right one, or nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.ranks import watchdog
+from gnnhpc.ranks.environment import read_environment
+from gnnhpc.ranks.mesh import Mesh, join, leave
+from gnnhpc.ranks.watchdog import VARIABLE, hang_seconds, watching
+from tests.tools.ranks import spawn
+
+Verdicts = list[tuple[int, str]]
+RANKS = 3
+PATIENCE_S = 2.0
+
+
+class Scene:
+    """One scene on one rank: a timer that is watched, and where the verdicts are told."""
+
+    def __init__(self, mesh: Mesh, pids: list[int], folder: Path) -> None:
+        self.mesh = mesh
+        self.pids = pids
+        self.folder = folder
+        self.timer = StepTimer(Clock(torch.device("cpu")))
+        self.verdicts: Verdicts = []
+
+    def tell(self, rank: int, why: str) -> None:
+        self.verdicts.append((rank, why))
+        (self.folder / f"told-{self.mesh.rank}").touch()
+
+    def until_told(self, *ranks: int) -> None:
+        """Wait, without computing, until the watchdogs of these ranks have spoken."""
+        while not all((self.folder / f"told-{rank}").exists() for rank in ranks):
+            time.sleep(0.05)
+
+    def meet(self) -> None:
+        with self.timer.span("wait"):
+            self.mesh.barrier()
+
+    def stop_until_told(self, *ranks: int) -> None:
+        """Stop this whole process once its words are known; a small one starts it again."""
+        time.sleep(3 * watchdog._EVERY_S)
+        waits = " && ".join(f"[ -e told-{rank} ]" for rank in ranks)
+        script = f"until {waits}; do sleep 0.1; done; kill -CONT {os.getpid()}"
+        subprocess.Popen(["sh", "-c", script], cwd=self.folder)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def long_computation(scene: Scene) -> None:
+    """Rank 1 takes twice the patience; nobody hears of its work in between."""
+    if scene.mesh.rank == 1:
+        with scene.timer.span("forward", 0):
+            end = time.monotonic() + 2 * PATIENCE_S
+            values = torch.ones(200, 200)
+            while time.monotonic() < end:
+                values = values @ values / 200
+    scene.meet()
+
+
+def slow_storage(scene: Scene) -> None:
+    """Rank 2 waits for its disk for twice the patience."""
+    if scene.mesh.rank == 2:
+        with scene.timer.storage("writing a checkpoint"):
+            time.sleep(2 * PATIENCE_S)
+    scene.meet()
+
+
+def stopped_while_writing(scene: Scene) -> None:
+    if scene.mesh.rank == 1:
+        with scene.timer.storage("writing a checkpoint"):
+            scene.stop_until_told(0, 2)
+    scene.meet()
+
+
+def sleeping_in_forward(scene: Scene) -> None:
+    if scene.mesh.rank == 2:
+        with scene.timer.span("forward", 3):
+            scene.until_told(0, 1, 2)
+    scene.meet()
+
+
+def absent_from_all_reduce(scene: Scene) -> None:
+    """Rank 1 sleeps before it has a word for it; the others are in a collective that has one."""
+    if scene.mesh.rank == 1:
+        with scene.timer.span("backward", 0):
+            scene.until_told(0, 1, 2)
+    with scene.timer.span("allreduce"):
+        scene.mesh.barrier()
+
+
+def stopped(scene: Scene) -> None:
+    if scene.mesh.rank == 1:
+        with scene.timer.span("backward", 0):
+            scene.stop_until_told(0, 2)
+    scene.meet()
+
+
+def stopped_with_the_store(scene: Scene) -> None:
+    """Rank 0 holds the store through which the watchdogs talk."""
+    if scene.mesh.rank == 0:
+        with scene.timer.span("forward", 1):
+            scene.stop_until_told(1, 2)
+    scene.meet()
+
+
+def suspended_together(scene: Scene) -> None:
+    """As a scheduler suspends a job: for longer than the patience, and then on."""
+    scene.mesh.barrier()
+    if scene.mesh.rank == 0:
+        everyone = " ".join(str(pid) for pid in scene.pids)
+        script = f"kill -STOP {everyone}; sleep {1.6 * PATIENCE_S}; kill -CONT {everyone}"
+        subprocess.Popen(["sh", "-c", script])
+    time.sleep(0.5)
+    scene.meet()
+
+
+SCENES: list[Callable[[Scene], None]] = [
+    long_computation,
+    slow_storage,
+    stopped_while_writing,
+    sleeping_in_forward,
+    absent_from_all_reduce,
+    stopped,
+    stopped_with_the_store,
+    suspended_together,
+]
+
+
+def play(folder: str) -> dict[str, Verdicts]:
+    watchdog._EVERY_S = 0.4
+    watchdog._FROZEN_LOOKS = 3
+    mesh = join(read_environment(), Layout(1, RANKS), torch.device("cpu"))
+    pids = mesh.share(os.getpid())
+    verdicts = {}
+    for act in SCENES:
+        place = Path(folder) / act.__name__
+        place.mkdir(exist_ok=True)
+        scene = Scene(mesh, pids, place)
+        mesh.barrier()
+        with watching(mesh, scene.timer, scene.tell):
+            act(scene)
+        mesh.barrier()
+        verdicts[act.__name__] = scene.verdicts
+    leave(mesh)
+    return verdicts
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Verdicts]]:
+    """What each rank was told in each scene."""
+    folder = str(tmp_path_factory.mktemp("scenes"))
+    return spawn(play, RANKS, folder, env={VARIABLE: str(PATIENCE_S)})
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("scene", ["long_computation", "slow_storage", "suspended_together"])
+def test_no_verdict_while_something_is_computed_or_all_are_suspended(
+    told: list[dict[str, Verdicts]], scene: str
+) -> None:
+    assert [rank[scene] for rank in told] == [[], [], []]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("scene", "culprit", "witnesses", "begins", "ends"),
+    [
+        ("sleeping_in_forward", 2, [0, 1, 2], "hung: no rank did", "in forward of micro-batch 3"),
+        ("absent_from_all_reduce", 1, [0, 1, 2], "hung: no rank", "in backward of micro-batch 0"),
+        ("stopped_while_writing", 1, [0, 2], "frozen for", "in writing a checkpoint"),
+        ("stopped", 1, [0, 2], "frozen for", "in backward of micro-batch 0"),
+        ("stopped_with_the_store", 0, [1, 2], "frozen: its store has not answered for", " s"),
+    ],
+)
+def test_the_rank_that_holds_the_others_up_is_named(
+    told: list[dict[str, Verdicts]],
+    scene: str,
+    culprit: int,
+    witnesses: list[int],
+    begins: str,
+    ends: str,
+) -> None:
+    for rank, verdicts in enumerate(scenes[scene] for scenes in told):
+        assert len(verdicts) == (rank in witnesses), "each is told once"
+        for blamed, why in verdicts:
+            assert blamed == culprit
+            assert why.startswith(begins)
+            assert why.endswith(ends)
+
+
+def test_a_rank_alone_is_not_watched() -> None:
+    before = threading.active_count()
+    mesh = Mesh(Layout(), 0, torch.device("cpu"))
+    with watching(mesh, StepTimer(Clock(mesh.device)), lambda rank, why: None):
+        assert threading.active_count() == before
+
+
+def test_patience_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert hang_seconds() == watchdog.HANG_S
+    monkeypatch.setenv(VARIABLE, "2.5")
+    assert hang_seconds() == 2.5
+    for wrong in ("soon", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv(VARIABLE, wrong)
+        with pytest.raises(InputError, match=rf"{VARIABLE}: found '{wrong}'; allowed: a positive"):
+            hang_seconds()
+
+
+def test_a_rank_stopped_before_its_first_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that never hears of rank 1, as where it stops in its first second."""
+    monkeypatch.setenv(VARIABLE, "2")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    told = threading.Event()
+    verdicts: Verdicts = []
+
+    def tell(rank: int, why: str) -> None:
+        verdicts.append((rank, why))
+        told.set()
+
+    dog = watchdog.Watchdog(store, 0, 2, lambda: (7, "wait"), tell)
+    assert told.wait(60)
+    dog.close()
+    rank, why = verdicts[0]
+    assert rank == 1
+    assert "starting" in why

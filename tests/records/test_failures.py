@@ -1,0 +1,166 @@
+"""How an attempt ends: the first cause among what the ranks left, and one result, never two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.records import failures as attempt_module
+from gnnhpc.records.failures import (
+    conclude,
+    first_cause,
+    is_echo,
+    leave_failure,
+    one_line,
+    read_failures,
+)
+from gnnhpc.records.paths import AttemptPaths
+from gnnhpc.records.schema import Failure, Result
+from tests.records.test_schema import RESULT
+
+HOSTS = ["n1", "n1", "n2", "n2"]
+ECHO = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:7"
+CONCLUDE = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from gnnhpc.records.failures import conclude
+from gnnhpc.records.paths import AttemptPaths
+from tests.records.test_schema import RESULT
+sys.stdin.readline()
+print(conclude(AttemptPaths(Path(sys.argv[1])), replace(RESULT, train_steps=int(sys.argv[2]))))
+"""
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptPaths:
+    monkeypatch.setattr(attempt_module, "SETTLE_S", 0.05)
+    (tmp_path / "attempt-1").mkdir()
+    return AttemptPaths(tmp_path / "attempt-1")
+
+
+def failure(rank: int, error: str, second: int, step: int | None = 4) -> Failure:
+    return Failure(rank, HOSTS[rank], step, "train", error, f"2026-03-01T09:00:{second:02}.000")
+
+
+def cause(attempt: AttemptPaths, *left: Failure, own: Failure | None = None) -> Failure:
+    for one in left:
+        leave_failure(attempt, one, by=one.rank)
+    return first_cause(attempt, 4, HOSTS, own or left[-1])
+
+
+def test_the_earliest_that_is_no_echo(attempt: AttemptPaths) -> None:
+    real = failure(2, "ValueError: planted", 5)
+    later = failure(3, "AssertionError: because of that", 6)
+    assert cause(attempt, failure(0, ECHO, 1), failure(1, ECHO, 7), later, real) == real
+
+
+def test_a_rank_that_fell_silent_while_the_others_only_echo(attempt: AttemptPaths) -> None:
+    found = cause(
+        attempt, failure(0, ECHO, 3, step=9), failure(1, ECHO, 2, step=8), failure(3, ECHO, 4)
+    )
+    assert (found.rank, found.host) == (2, "n2")
+    assert found.error == "died without a word: killed, or out of memory"
+    assert (found.step, found.at) == (8, "2026-03-01T09:00:02.000"), "as the first echo saw it"
+
+
+def test_only_echoes_and_nobody_silent(attempt: AttemptPaths) -> None:
+    echoes = [failure(rank, ECHO, 9 - rank) for rank in range(4)]
+    assert cause(attempt, *echoes) == echoes[3]
+
+
+def test_a_rank_told_to_end_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
+    """They are silent because they live, and see no connection closed."""
+    told = failure(1, "told to end by SIGTERM and could not finish the step", 3)
+    assert cause(attempt, told) == told
+    assert cause(attempt, failure(2, ECHO, 4)).rank == 0, "but now somebody is missing"
+
+
+def test_a_rank_alone_with_its_failure(attempt: AttemptPaths) -> None:
+    own = failure(0, "MemoryError", 1)
+    assert first_cause(attempt, 1, ["n1"], own) == own
+
+
+def test_a_silent_rank_whose_host_nobody_learnt(attempt: AttemptPaths) -> None:
+    for rank in range(3):
+        leave_failure(attempt, failure(rank, ECHO, rank), by=rank)
+    assert first_cause(attempt, 4, [], failure(0, ECHO, 0)).host == "unknown host"
+
+
+def test_what_a_rank_says_first_stands(attempt: AttemptPaths) -> None:
+    """What it says later is a consequence."""
+    first = failure(1, "ValueError: planted", 1)
+    leave_failure(attempt, first, by=1)
+    leave_failure(attempt, failure(1, "RuntimeError: after that", 2), by=1)
+    assert read_failures(attempt, 4) == [first]
+
+
+def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
+    attempt.failure(0).write_text('{"rank": 0, "host"')
+    attempt.failure(1).write_text('["no failure"]')
+    attempt.failure(2).write_text(json.dumps({"colour": "red"}))
+    attempt.failure(3).write_text(json.dumps(asdict(failure(3, "ValueError", 1))))
+    assert [found.rank for found in read_failures(attempt, 4)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "echo"),
+    [
+        (ECHO, True),
+        ("RuntimeError: Connection reset by peer", True),
+        ("RuntimeError: Broken pipe", True),
+        ("DistBackendError: Read error [::1]:5", True),
+        ("told to end by SIGTERM and could not finish the step", True),
+        ("ValueError: planted", False),
+        ("the train loss of step 3 is nan", False),
+        ("hung: no rank did anything for 20 s; it was in forward of micro-batch 1", False),
+        ("OutOfMemoryError", False),
+    ],
+)
+def test_echoes_say_only_that_another_rank_went_away(error: str, *, echo: bool) -> None:
+    assert is_echo(failure(0, error, 0)) is echo
+
+
+def test_an_error_is_one_short_line() -> None:
+    assert one_line(ValueError("a\n  b\tc")) == "ValueError: a b c"
+    assert one_line(MemoryError()) == "MemoryError"
+    assert len(one_line(RuntimeError("x" * 10_000))) < 500
+
+
+def test_an_error_that_wraps_another_tells_the_first() -> None:
+    try:
+        try:
+            raise ValueError("planted")
+        except ValueError as planted:
+            raise RuntimeError("[Stage 1] failed to run forward") from planted
+    except RuntimeError as wrapped:
+        assert one_line(wrapped) == "ValueError: planted"
+
+
+def test_one_result_and_never_another(attempt: AttemptPaths) -> None:
+    failed = replace(RESULT, status="failed", failure=failure(0, "ValueError", 1))
+    assert conclude(attempt, failed)
+    assert not conclude(attempt, RESULT)
+    assert Result.read(attempt.result) == failed
+    assert [path.name for path in attempt.root.iterdir()] == ["result.json"]
+
+
+def test_of_many_ranks_that_conclude_at_once_one_does(attempt: AttemptPaths) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", CONCLUDE, str(attempt.root), str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    said = [rank.communicate("go\n")[0].strip() for rank in ranks]
+    assert sorted(said) == ["False", "False", "False", "True"]
+    assert Result.read(attempt.result).train_steps == said.index("True")
+    assert [path.name for path in attempt.root.iterdir()] == ["result.json"]

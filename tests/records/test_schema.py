@@ -1,0 +1,151 @@
+"""Records: what is written reads back, other schemas and damage are refused, a cut line is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.schema import SCHEMA, Check, Failure, Header, Result, read_lines
+
+HEADER = Header(
+    cell="vig-1",
+    attempt=1,
+    rank=0,
+    replica=0,
+    stage=0,
+    world_size=1,
+    host="n1",
+    pid=7,
+    cpu_model="Some CPU",
+    cpus=2,
+    threads=1,
+    device="cpu",
+    layers=["readout"],
+    parameters=14_346,
+    started_at="2026-03-01T09:00:00+00:00",
+)
+RESULT = Result(
+    cell="vig-1",
+    attempt=1,
+    status="done",
+    experiment={"train_steps": 3},
+    layout={"name": "seq"},
+    provenance={},
+    started_at="2026-03-01T09:00:00+00:00",
+    ended_at="2026-03-01T09:01:00+00:00",
+    train_steps=3,
+    test_steps=1,
+    samples_per_step=100,
+    final={"train_loss": 1.5},
+    audit=[Check("samples", "ok", "each seen once", {"repeated": 0})],
+)
+FAILURE = Failure(1, "n2", 17, "train", "RuntimeError: größer", "2026-03-01T09:00:30+00:00")
+
+
+@pytest.mark.parametrize(
+    "result",
+    [RESULT, replace(RESULT, status="failed", failure=FAILURE, resumed_from={"attempt": 1})],
+)
+def test_a_result_reads_back(tmp_path: Path, result: Result) -> None:
+    result.write(tmp_path / "result.json")
+    assert Result.read(tmp_path / "result.json") == result
+
+
+def test_valid_means_done_and_nothing_found_invalid() -> None:
+    def judged(*verdicts: Any) -> Result:
+        return replace(RESULT, audit=[Check(f"c{i}", v, "") for i, v in enumerate(verdicts)])
+
+    assert judged("ok", "suspect", "unknown").valid
+    assert judged("ok", "suspect", "unknown").flags == ["c1"]
+    assert not judged("ok", "invalid").valid
+    assert judged("suspect", "invalid", "ok").flags == ["c0", "c1"]
+    assert not replace(RESULT, status="failed", failure=FAILURE).valid
+    assert not replace(RESULT, status="interrupted").valid
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (json.dumps(asdict(RESULT) | {"schema": 99}), "schema: found 99; allowed: 1"),
+        (json.dumps({"cell": "vig-1"}), "schema; allowed: 1"),
+        (json.dumps(asdict(RESULT))[:100], "found damaged result"),
+        ("", "found damaged result"),
+        ("[]", "found damaged result"),
+        ("null", "found damaged result"),
+        (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "found damaged result"),
+        (json.dumps(asdict(RESULT) | {"audit": [{"name": "x"}]}), "found damaged result"),
+        (json.dumps(asdict(RESULT) | {"failure": ["x"]}), "found damaged result"),
+        (json.dumps(asdict(RESULT) | {"colour": "red"}), "found damaged result"),
+    ],
+    ids=range(10),
+)
+def test_other_schemas_and_damage_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        Result.read(path)
+    assert str(refused.value).startswith(f"{path}: {complaint}")
+    assert "\n" not in str(refused.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(b"\x00\xff\xfe")
+    with pytest.raises(InputError, match="damaged result"):
+        Result.read(path)
+
+
+def rank_file(path: Path, *lines: object, tail: str = "") -> Path:
+    text = "".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines)
+    path.write_text(text + tail, encoding="utf-8")
+    return path
+
+
+STEP = {"kind": "step", "phase": "train", "step": 0}
+
+
+def test_a_rank_file_reads_back(tmp_path: Path) -> None:
+    path = rank_file(tmp_path / "rank", asdict(HEADER), STEP, STEP | {"step": 1})
+    header, *steps = read_lines(path)
+    assert Header(**header) == HEADER
+    assert steps == [STEP, STEP | {"step": 1}]
+
+
+def test_a_last_line_cut_short_anywhere_is_left_out(tmp_path: Path) -> None:
+    for cut in range(1, len(json.dumps(STEP))):
+        path = rank_file(tmp_path / "rank", asdict(HEADER), STEP, tail=json.dumps(STEP)[:cut])
+        assert read_lines(path)[1:] == [STEP]
+
+
+def test_a_character_cut_in_two_is_left_out(tmp_path: Path) -> None:
+    path = rank_file(tmp_path / "rank", asdict(HEADER), STEP)
+    with path.open("ab") as stream:
+        stream.write('{"kind": "event", "name": "grö'.encode()[:-1])
+    assert read_lines(path)[1:] == [STEP]
+
+
+def test_a_rank_that_wrote_nothing_yet(tmp_path: Path) -> None:
+    assert read_lines(rank_file(tmp_path / "rank")) == []
+    assert read_lines(rank_file(tmp_path / "rank", tail=json.dumps(asdict(HEADER))[:40])) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ([asdict(HEADER) | {"schema": 2}, STEP], ": schema: found 2; allowed: 1"),
+        ([STEP, STEP], ": found no header line; allowed: a header of schema 1"),
+        (["[1]", STEP], ": found no header line"),
+        ([asdict(HEADER), '{"kind": "st', STEP], ":2: found damaged JSON; allowed: one record"),
+    ],
+    ids=range(4),
+)
+def test_a_damaged_rank_file_is_named(tmp_path: Path, lines: list[object], complaint: str) -> None:
+    path = rank_file(tmp_path / "rank", *lines)
+    with pytest.raises(InputError) as refused:
+        read_lines(path)
+    assert str(refused.value).startswith(f"{path}{complaint}")

@@ -1,0 +1,238 @@
+"""Cells that fail on real ranks: who failed first and why is in the result, and all ranks end."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from gnnhpc.engines.stage import Stage
+from gnnhpc.ranks import signals
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.schema import Result
+from gnnhpc.run import worker
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
+
+pytestmark = pytest.mark.distributed
+
+
+def at(rank: int, step: int, action: Callable[[], None]) -> None:
+    """Plant `action` into the forward pass of one training step of one rank."""
+    forward = Stage.forward
+
+    def planted(self: Stage, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
+        here = int(os.environ["RANK"]) == rank and self.training
+        if here and self.contexts[0].step == step:
+            action()
+        return forward(self, x, microbatch)
+
+    Stage.forward = planted  # type: ignore[method-assign]
+
+
+def fail() -> None:
+    raise ValueError("planted\nin two lines")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sleep() -> None:
+    time.sleep(600)
+
+
+def be_told_to_end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def be_told_and_sleep() -> None:
+    be_told_to_end()
+    time.sleep(600)
+
+
+def impatient(rank: int, step: int, action: Callable[[], None]) -> None:
+    signals.GRACE_S = 0.5
+    at(rank, step, action)
+
+
+def other_code(rank: int) -> None:
+    if int(os.environ["RANK"]) == rank:
+        worker.code_digest = lambda: "0" * 16  # type: ignore[assignment]
+
+
+def small_disk(rank: int, limit: int) -> None:
+    """No file of this rank may grow beyond `limit` bytes."""
+    if int(os.environ["RANK"]) == rank:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
+def ran(
+    root: Path, experiment: Experiment, *plant: object, env: dict[str, str] | None = None
+) -> Ran:
+    """Run one cell with a plant: its function, then that one's arguments."""
+    planted = functools.partial(*plant) if plant else None  # type: ignore[arg-type]
+    return run(root, manifest_of(root, experiment)[0], plant=planted, env=env)
+
+
+def recorded(cell: Ran, rank: int) -> list[int]:
+    return [step["step"] for step in cell.steps(rank, "train")]
+
+
+LAYOUTS = [
+    vig(layout="pp2"),
+    vig(layout="pp2", engine="native", schedule="1f1b"),
+    gat(layout="dp2", microbatches=2),
+]
+
+
+@pytest.mark.parametrize("experiment", LAYOUTS, ids=lambda e: f"{e.layout} {e.engine}")
+def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> None:
+    cell = ran(tmp_path, experiment, at, 1, 3, fail)
+    assert cell.statuses == [1, 1]
+    result = cell.result
+    assert (result.status, result.valid) == ("failed", False)
+    assert result.failure is not None
+    assert (result.failure.rank, result.failure.step, result.failure.phase) == (1, 3, "train")
+    assert result.failure.error == "ValueError: planted in two lines"
+    assert recorded(cell, 0) == recorded(cell, 1) == [0, 1, 2], "every step before it is kept"
+    log = cell.attempt.log(1).read_text()
+    assert log.index("rank 1 on") < log.index("Traceback"), "the line first, then the details"
+    assert "ValueError: planted in two lines" in cell.err[1], "and where the launcher listens"
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
+    """Rank 0 holds the store and would write the result; the other one does it then."""
+    cell = ran(tmp_path, vig(layout="pp2"), at, killed, 2, die)
+    assert cell.statuses[killed] == -signal.SIGKILL
+    assert cell.statuses[1 - killed] == 1
+    failure = cell.result.failure
+    assert failure is not None
+    assert (failure.rank, failure.step) == (killed, 2)
+    assert failure.error == "died without a word: killed, or out of memory"
+    assert recorded(cell, 0) == recorded(cell, 1) == [0, 1]
+
+
+@pytest.mark.parametrize("experiment", [LAYOUTS[0], LAYOUTS[2]], ids=lambda e: f"{e.layout}")
+def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
+    cell = ran(tmp_path, experiment, at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert (failure.rank, failure.step) == (1, 2)
+    assert failure.error.startswith("hung: no rank did anything for 4 s; it was in forward of")
+    assert recorded(cell, 0) == [0, 1]
+
+
+def test_a_rank_told_to_end_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=40), at, 1, 2, be_told_to_end)
+    assert cell.statuses == [1, 1]
+    result = cell.result
+    assert (result.status, result.failure) == ("interrupted", None)
+    assert recorded(cell, 0) == list(range(result.train_steps))
+    assert [path.name for path in cell.attempt.checkpoints.iterdir()] == [
+        f"step-{result.train_steps:08d}"
+    ]
+    assert "stopped by a signal on another rank before training step" in (
+        cell.attempt.log(0).read_text()
+    )
+
+
+def test_a_stuck_rank_told_to_end_says_so(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_told_and_sleep)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert (failure.rank, failure.step) == (1, 2)
+    assert failure.error == "told to end by SIGTERM and could not finish the step"
+
+
+@pytest.mark.parametrize("layout", ["seq", "dp2"])
+def test_a_loss_that_is_no_number(tmp_path: Path, layout: str) -> None:
+    cell = ran(tmp_path, gat(layout=layout, optimizer={"lr": 1e30}))
+    assert set(cell.statuses) == {1}
+    failure = cell.result.failure
+    assert failure is not None
+    assert failure.error == f"the train loss of step {failure.step} is nan"
+    assert failure.step is not None
+    for rank in range(len(cell.statuses)):
+        *before, last = cell.steps(rank, "train")
+        assert [step["step"] for step in before] == list(range(failure.step))
+        assert all(step["loss"] is not None for step in before)
+        assert last["loss"] is None, "missing, and no number that means missing"
+
+
+def test_a_wrong_world_size_writes_nothing(tmp_path: Path) -> None:
+    cell = manifest_of(tmp_path, gat(layout="dp2-pp2"))[0]
+    run_with_two = run(tmp_path, cell, ranks=2)
+    assert run_with_two.statuses == [2, 2]
+    for err in run_with_two.err:
+        assert err == (
+            "error: environment: world size under torchrun: found 2; allowed: 4, one rank for "
+            "each of dp2-pp2; start it with srun -n 4 or torchrun --nproc-per-node 4\n"
+        )
+    assert not RunPaths(tmp_path).cells.exists()
+
+
+def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), env={"MASTER_ADDR": "no-such-node.invalid"})
+    assert cell.statuses == [2, 2]
+    assert "MASTER_ADDR: found 'no-such-node.invalid', which does not resolve" in cell.err[1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert "no-such-node.invalid" in failure.error
+
+
+def test_ranks_that_run_other_code(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert failure.error.startswith("rank 1 on ")
+    assert "runs other code (0000000000000000) than rank 0 on" in failure.error
+
+
+@pytest.mark.parametrize("limit", [3_000, 9_000])
+def test_a_disk_that_fills_up_on_one_node(tmp_path: Path, limit: int) -> None:
+    """Below the size of the result this rank cannot write that one either; the other does."""
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=60), small_disk, 1, limit)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert failure.rank == 1
+    said = f"{cell.attempt.records(1)}: cannot be written (File too large)"
+    assert failure.error == said
+    assert said in cell.err[1]
+    steps = recorded(cell, 1)
+    assert steps == list(range(len(steps)))
+    assert len(recorded(cell, 0)) - len(steps) <= 1
+
+
+def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
+    """Nobody can write why; it is said where the launcher listens, and nothing hangs."""
+    cell = ran(tmp_path, gat(), small_disk, 0, 900)
+    assert cell.statuses == [1]
+    assert not cell.attempt.result.exists()
+    assert f"{cell.attempt.records(0)}: cannot be written (File too large)" in cell.err[0]
+    assert f"{cell.attempt.result}: cannot be written (File too large)" in cell.err[0]
+    assert "Traceback" not in cell.attempt.log(0).read_text()
+
+
+def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: Path) -> None:
+    first = ran(tmp_path, gat(), at, 0, 1, fail)
+    assert first.statuses == [1]
+    again = run(tmp_path, first.cell)
+    assert again.statuses == [0]
+    assert (first.attempt.number, again.attempt.number) == (1, 2)
+    assert Result.read(first.attempt.result).status == "failed"
+    assert again.result.valid
+    assert again.result.resumed_from is None, "there was no checkpoint to go on from"

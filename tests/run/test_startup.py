@@ -1,0 +1,74 @@
+"""A rank starts with what it needs: no compiler, and the same arithmetic without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnhpc.engines.stage import build_stage
+from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.models.outline import outline
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.cli_experiment import build_experiment
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.optimizer import build_optimizer
+from tests.tools.cells import gat, manifest_of, vig
+from tests.tools.ranks import run_ranks
+
+HEAVY = {"torch._dynamo", "sympy", "torch.distributed.checkpoint", "torch_geometric", "pandas"}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "experiment",
+    [vig(), vig(layout="pp2"), vig(layout="dp2"), gat(layout="pp2")],
+    ids=["vig seq", "vig pp2", "vig dp2", "gat pp2"],
+)
+def test_a_run_loads_nothing_heavy(experiment: Experiment, tmp_path: Path) -> None:
+    cell = manifest_of(tmp_path, experiment)[0]
+    command = [sys.executable, "-X", "importtime", "-m", "gnnhpc", "run", "--array", cell.array]
+    command += ["--manifest", str(RunPaths(tmp_path).manifest), "--index", str(cell.index)]
+    outputs = run_ranks(command, experiment.layout.world_size)
+    said = "".join(output.stderr for output in outputs)
+    said += "".join(log.read_text() for log in tmp_path.rglob("rank-*.log"))
+    loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if "|" in line}
+    assert "torch" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_the_optimizer_is_torchs(name: str) -> None:
+    small = {"name": "vig", "blocks": 1, "grapher_width": 8, "ffn_width": 8, "readout_width": 8}
+    experiment = build_experiment(
+        {
+            "model": small,
+            "data": {"name": "synthetic-cifar10", "image_size": 4},
+            "batch_size": 4,
+            "optimizer": {"name": name, "lr": 0.01, "weight_decay": 0.1},
+        },
+        "test",
+    )
+    layers = outline(experiment.model, experiment.data.facts())
+    ours, theirs = (
+        build_stage(experiment, layers, range(len(layers)), StepTimer(Clock(torch.device("cpu"))))
+        for _ in range(2)
+    )
+    optimizer = build_optimizer(experiment, ours)
+    assert optimizer is not None
+    kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[name]
+    reference = kind(theirs.parameters(), lr=0.01, weight_decay=0.1)
+    if name == "adam":
+        reference = torch.optim.Adam(theirs.parameters(), lr=0.01, weight_decay=0.1, fused=True)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.grad = torch.randn(mine.shape, generator=draw)
+            yours.grad = mine.grad.clone()
+        optimizer.step()
+        reference.step()
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    optimizer.zero_grad(set_to_none=False)
+    assert all(p.grad is not None and not p.grad.any() for p in ours.parameters())

@@ -1,0 +1,244 @@
+"""Whole cells on real ranks: every layout and engine computes the same, and records all of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.core.layout import Layout
+from gnnhpc.models.outline import cut, outline
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.schema import Result
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.ranks import run_ranks
+
+pytestmark = pytest.mark.distributed
+
+# Cells of one family see the same micro-batches, so their losses are the same.
+FAMILIES: dict[str, dict[str, Experiment]] = {
+    "vig, batch 8 in 4": {
+        "seq": vig(),
+        "seq reference": vig(model=vig().model.model_copy(update={"implementation": "reference"})),
+        "pp2 pipelining gpipe": vig(layout="pp2", spans=True, engine="pipelining"),
+        "pp2 pipelining 1f1b": vig(layout="pp2", schedule="1f1b", engine="pipelining"),
+        "pp2 native gpipe": vig(layout="pp2", balance=[1, 4]),
+        "pp2 native 1f1b": vig(layout="pp2", schedule="1f1b", spans=True),
+    },
+    "vig, batch 16 in 8": {
+        "seq": vig(batch_size=16, microbatches=8),
+        "dp2": vig(layout="dp2"),
+        "dp2-pp2 pipelining 1f1b": vig(layout="dp2-pp2", schedule="1f1b", engine="pipelining"),
+        "dp2-pp2 native gpipe": vig(layout="dp2-pp2"),
+    },
+    "gat in 4 contiguous chunks": {
+        "seq": gat(),
+        "seq reference": gat(model={"name": "gat", "implementation": "reference"}),
+        "pp2 pipelining gpipe": gat(layout="pp2", engine="pipelining"),
+        "pp2 native 1f1b": gat(layout="pp2", schedule="1f1b"),
+        "dp2-pp2 pipelining gpipe": gat(layout="dp2-pp2", microbatches=2, engine="pipelining"),
+        "dp2-pp2 native 1f1b": gat(layout="dp2-pp2", microbatches=2, schedule="1f1b"),
+    },
+    "gat whole": {
+        "seq": gat(microbatches=1),
+        "seq in 3 with halo": gat(microbatches=3, chunks="halo"),
+        # The published cut: two of the four stages have nothing to learn.
+        "pp4 with halo": gat(layout="pp4", microbatches=2, chunks="halo", balance=[1, 2, 1, 2]),
+        "pp4 native 1f1b with halo": gat(
+            layout="pp4",
+            microbatches=2,
+            chunks="halo",
+            balance=[1, 2, 1, 2],
+            schedule="1f1b",
+        ),
+    },
+}
+CELLS = [(family, name) for family, cells in FAMILIES.items() for name in cells]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Ran]:
+    """Every cell above, run once."""
+    root = tmp_path_factory.mktemp("run")
+    experiments = [FAMILIES[family][name] for family, name in CELLS]
+    cells = {cell.id: cell for cell in manifest_of(root, *experiments)}
+    return {
+        place: run(root, cells[experiment.id])
+        for place, experiment in zip(CELLS, experiments, strict=True)
+    }
+
+
+every_cell = pytest.mark.parametrize("place", CELLS, ids=" / ".join)
+
+
+@every_cell
+def test_a_cell_ends_well(ran: dict[tuple[str, str], Ran], place: tuple[str, str]) -> None:
+    cell = ran[place]
+    layout = cell.cell.experiment.layout
+    assert cell.statuses == [0] * layout.world_size, cell.err
+    result = cell.result
+    assert result.valid, result.audit
+    assert (result.status, result.failure, result.resumed_from) == ("done", None, None)
+    assert (result.train_steps, result.test_steps) == (6, 4)
+    assert result.experiment == cell.cell.experiment.model_dump(mode="json")
+    assert result.layout["balance"] == [len(part) for part in cut(cell.cell.experiment)]
+    assert result.samples_per_step == (
+        8 * layout.replicas if place[0] == "vig, batch 8 in 4" else result.samples_per_step
+    )
+    assert result.provenance["versions"]["torch"]
+
+
+@every_cell
+def test_every_rank_records_every_step(
+    ran: dict[tuple[str, str], Ran], place: tuple[str, str]
+) -> None:
+    cell = ran[place]
+    experiment = cell.cell.experiment
+    layout = experiment.layout
+    layers = outline(experiment.model, experiment.data.facts())
+    parts = cut(experiment)
+    for rank in range(layout.world_size):
+        stage = layout.stage_of(rank)
+        (header,) = cell.lines(rank, "header")
+        assert (header["rank"], header["stage"]) == (rank, stage)
+        assert header["replica"] == layout.replica_of(rank)
+        assert header["layers"] == [layers[i].name for i in parts[stage]]
+        assert header["parameters"] == sum(layers[i].parameters for i in parts[stage])
+        train, test = cell.steps(rank, "train"), cell.steps(rank, "test")
+        assert [(s["step"], s["warmup"]) for s in train] == [(n, n < 2) for n in range(6)]
+        assert [s["step"] for s in test] == list(range(4))
+        _check_steps(train, test, last=stage == layout.stages - 1, learns=header["parameters"] > 0)
+
+
+def _check_steps(
+    train: list[dict[str, Any]], test: list[dict[str, Any]], *, last: bool, learns: bool
+) -> None:
+    for step in train + test:
+        assert (step["loss"] is not None) == last
+        assert ("accuracy" in step["metrics"]) == last
+        own = ("forward_s", "backward_s", "allreduce_s", "optimizer_s")
+        assert 0 < step["forward_s"] <= step["wall_s"]
+        assert sum(step[name] for name in own) + step["wait_s"] == pytest.approx(
+            step["wall_s"], rel=1e-3
+        )
+        assert sum(f for f, _ in step["groups"].values()) <= step["forward_s"]
+    for step in train:
+        assert (step["grad_norm"] is not None) == learns
+        assert (step["backward_s"] > 0) >= learns
+    assert all(step["backward_s"] == 0 and step["grad_norm"] is None for step in test)
+    starts = [step["start_s"] for step in train]
+    assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_are_the_same_in_every_layout(ran: dict[tuple[str, str], Ran], family: str) -> None:
+    twin = ran[family, "seq"].losses()
+    assert twin[-1] < twin[0], "and something is learnt"
+    for name in FAMILIES[family]:
+        assert ran[family, name].losses() == pytest.approx(twin, rel=2e-5), name
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "vig, batch 16 in 8"])
+def test_evaluations_are_the_same_where_running_statistics_are(
+    ran: dict[tuple[str, str], Ran], family: str
+) -> None:
+    """Replicas average theirs, so a dp layout's BatchNorm is not the twin's.
+
+    Nor is the reference implementation's: a bias before a BatchNorm has a gradient of rounding
+    alone, which Adam makes a step of, and the running mean is late to follow.
+    """
+    twin = ran[family, "seq"]
+    for name in FAMILIES[family]:
+        if family.startswith("vig") and "reference" in name:
+            continue
+        assert ran[family, name].losses("test") == pytest.approx(twin.losses("test"), rel=1e-4)
+        for metric in ("test_accuracy", "train_loss"):
+            assert ran[family, name].result.final[metric] == pytest.approx(
+                twin.result.final[metric], rel=1e-4
+            )
+
+
+def test_replicas_agree_on_the_loss_and_share_the_samples(
+    ran: dict[tuple[str, str], Ran],
+) -> None:
+    cell = ran["vig, batch 16 in 8", "dp2-pp2 native gpipe"]
+    assert [s["loss"] for s in cell.steps(1, "train")] == [
+        s["loss"] for s in cell.steps(3, "train")
+    ]
+    assert {s["samples"] for rank in range(4) for s in cell.steps(rank, "train")} == {8}
+    assert cell.result.samples_per_step == 16
+    chunks = ran["gat in 4 contiguous chunks", "dp2-pp2 native 1f1b"]
+    first, second = (chunks.steps(rank, "train")[0]["samples"] for rank in (0, 2))
+    assert first + second == chunks.result.samples_per_step == 150
+
+
+def test_all_reduce_is_seen_where_there_are_replicas(ran: dict[tuple[str, str], Ran]) -> None:
+    for place, cell in ran.items():
+        reduced = sum(
+            step["allreduce_s"]
+            for rank in range(cell.cell.experiment.layout.world_size)
+            for step in cell.steps(rank, "train")
+        )
+        assert (reduced > 0) == (cell.cell.experiment.layout.replicas > 1), place
+
+
+@pytest.mark.parametrize("name", ["pp2 pipelining gpipe", "pp2 native 1f1b"])
+def test_spans_of_each_micro_batch_where_asked_for(
+    ran: dict[tuple[str, str], Ran], name: str
+) -> None:
+    cell = ran["vig, batch 8 in 4", name]
+    for rank in range(2):
+        spans = cell.lines(rank, "span")
+        for kind, phase in (("forward", "train"), ("backward", "train"), ("forward", "test")):
+            found = [
+                span["microbatch"]
+                for span in spans
+                if (span["name"], span["phase"], span["step"]) == (kind, phase, 3)
+            ]
+            assert sorted(set(found)) == [0, 1, 2, 3]
+        assert all(0 <= span["start_s"] <= span["end_s"] for span in spans)
+    assert ran["vig, batch 8 in 4", "seq"].lines(0, "span") == []
+
+
+def test_chunks_say_what_they_kept(ran: dict[tuple[str, str], Ran]) -> None:
+    lossy = ran["gat in 4 contiguous chunks", "seq"].result
+    halo = ran["gat whole", "seq in 3 with halo"].result
+    assert lossy.graph["edges_kept"] < 1
+    assert "edges-lost" in lossy.flags
+    assert (halo.graph["edges_kept"], halo.graph["chunks"]) == (1.0, 3)
+    assert halo.graph["edge_redundancy"] > 1
+    assert "edges-lost" not in halo.flags
+
+
+def test_every_check_was_made(ran: dict[tuple[str, str], Ran]) -> None:
+    audit = {check.name for check in ran["vig, batch 16 in 8", "dp2"].result.audit}
+    assert {"parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"} <= audit
+    assert audit & {"threads", "oversubscribed"}
+    assert audit & {"noise", "noisy"}
+
+
+def test_words_go_to_the_logs_of_their_ranks(ran: dict[tuple[str, str], Ran]) -> None:
+    cell = ran["vig, batch 8 in 4", "pp2 native gpipe"]
+    log = cell.attempt.log(0).read_text()
+    assert "train step 6 of 6" in log
+    assert f"{cell.cell.id}: done" in log
+    assert cell.attempt.log(1).exists()
+
+
+def test_the_command_alone_and_under_torchruns_variables(tmp_path: Path) -> None:
+    """Without anything imported before: a manifest line in a file, and flags."""
+    cell = manifest_of(tmp_path / "made", gat(layout="pp2"))[0]
+    (tmp_path / "cell.jsonl").write_text(cell.to_line() + "\n")
+    command = [sys.executable, "-m", "gnnhpc", "run", "--out", str(tmp_path / "runs")]
+    run_ranks([*command, "--cell", str(tmp_path / "cell.jsonl")], 2)
+    attempt = RunPaths(tmp_path / "runs").cell(cell.id).attempt(1)
+    result = Result.read(attempt.result)
+    assert result.valid
+    assert result.provenance["launcher"] == "torchrun"
+    startup = json.loads(attempt.records(1).read_text().splitlines()[0])["startup_s"]
+    assert {"imports", "rendezvous", "build", "total"} <= startup.keys()
+    assert Layout.parse(result.layout["name"]) == Layout.parse("pp2")

@@ -1,0 +1,95 @@
+"""Tiny cells of both models that take milliseconds a step, and what a run of one left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
+from tests.tools.forked import Plant, started
+
+STEPS = {"train_steps": 6, "test_steps": 2, "test_every": 3, "warmup_steps": 2}
+VIG: dict[str, Any] = {
+    "model": {"name": "vig", "blocks": 2, "grapher_width": 8, "ffn_width": 16, "readout_width": 16},
+    "data": {"name": "synthetic-cifar10", "image_size": 8, "train": 64, "test": 32},
+    "batch_size": 8,
+    "microbatches": 4,
+    **STEPS,
+}
+GAT: dict[str, Any] = {
+    "model": {"name": "gat"},
+    "data": {"name": "synthetic-citation", "nodes": 150, "edges": 600, "features": 32},
+    "microbatches": 4,
+    **STEPS,
+}
+
+
+def vig(**changes: Any) -> Experiment:
+    return Experiment.model_validate(VIG | changes)
+
+
+def gat(**changes: Any) -> Experiment:
+    return Experiment.model_validate(GAT | changes)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt at a cell, as its files tell it."""
+
+    cell: Cell
+    statuses: list[int | None]
+    attempt: AttemptPaths
+    out: list[str]
+    err: list[str]
+
+    @property
+    def result(self) -> Result:
+        return Result.read(self.attempt.result)
+
+    def lines(self, rank: int, kind: str) -> list[dict[str, Any]]:
+        found = read_lines(self.attempt.records(rank))
+        return [line for line in found if line["kind"] == kind]
+
+    def steps(self, rank: int, phase: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines(rank, "step") if line["phase"] == phase]
+
+    def losses(self, phase: str = "train") -> list[float]:
+        """Of the last stage of the first replica, which every last stage reports."""
+        last = self.cell.experiment.layout.rank_of(0, self.cell.experiment.layout.stages - 1)
+        return [step["loss"] for step in self.steps(last, phase)]
+
+
+def manifest_of(root: Path, *experiments: Experiment) -> list[Cell]:
+    """Make a run folder's manifest."""
+    root.mkdir(parents=True, exist_ok=True)
+    cells = deal_indices(experiments)
+    write_manifest(RunPaths(root).manifest, cells)
+    return cells
+
+
+def run(
+    root: Path,
+    cell: Cell,
+    *,
+    env: dict[str, str] | None = None,
+    plant: Plant | None = None,
+    ranks: int | None = None,
+) -> Ran:
+    """Run a cell of a manifest on its real ranks, to whatever end."""
+    arguments = ["run", "--manifest", RunPaths(root).manifest, "--array", cell.array]
+    arguments += ["--index", cell.index]
+    size = ranks or cell.experiment.layout.world_size
+    with started(arguments, size, root / "printed", env=env, plant=plant) as running:
+        statuses = running.wait()
+        attempts = RunPaths(root).cell(cell.id).attempts()
+        return Ran(
+            cell,
+            statuses,
+            attempts[-1] if attempts else RunPaths(root).cell(cell.id).attempt(1),
+            [running.out(rank) for rank in range(size)],
+            [running.err(rank) for rank in range(size)],
+        )

@@ -1,0 +1,107 @@
+"""Small graphs for the tests of chunks and attention layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.data.graphs import Graph, sparse_rows
+from gnnhpc.graphs.chunks import IGNORED, ChunkSet
+from gnnhpc.models.context import Context
+from gnnhpc.models.gat.layers import build
+from gnnhpc.models.outline import outline
+from gnnhpc.spec.experiment import GatConfig
+
+
+def make_graph(
+    nodes: int, pairs: int, *, features: int = 12, classes: int = 3, sparse: bool = True, seed: int
+) -> Graph:
+    """A random graph with about `pairs` undirected edges and features three quarters zero."""
+    draw = torch.Generator().manual_seed(seed)
+    ends = torch.randint(nodes, (2, pairs), generator=draw)
+    ends = ends[:, ends[0] != ends[1]]
+    keys = torch.cat((ends[1] * nodes + ends[0], ends[0] * nodes + ends[1])).unique()
+    values = torch.rand(nodes, features, generator=draw)
+    values *= torch.rand(nodes, features, generator=draw) < 0.25
+    split = torch.randint(3, (nodes,), generator=draw)
+    return Graph(
+        name="random",
+        features=_stored(values) if sparse else values,
+        labels=torch.randint(classes, (nodes,), generator=draw),
+        edges=torch.stack((keys % nodes, keys // nodes)),
+        masks={name: split == number for number, name in enumerate(("train", "val", "test"))},
+        classes=classes,
+    )
+
+
+def _stored(values: torch.Tensor) -> torch.Tensor:
+    matrix = values.numpy()
+    rows, columns = matrix.nonzero()
+    indptr = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int64)
+    return sparse_rows(indptr, columns.astype(np.int64), matrix[rows, columns], matrix.shape)
+
+
+def make_model(
+    graph: Graph, config: GatConfig, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> nn.ModuleList:
+    """The layers of `config` for `graph`, in order."""
+    facts = Facts(
+        "graph",
+        graph.features.shape[1],
+        graph.classes,
+        nodes=len(graph.labels),
+        edges=graph.edges.shape[1],
+    )
+    torch.manual_seed(seed)
+    return nn.ModuleList(build(layer, config, dtype=dtype) for layer in outline(config, facts))
+
+
+def forward(model: nn.ModuleList, context: Context) -> torch.Tensor:
+    """Log-probabilities [rows, classes] of the context's chunk."""
+    assert context.graph is not None
+    x: torch.Tensor = context.graph.nodes
+    for layer in model:
+        x = layer(x, context)
+    return x
+
+
+def gradients(
+    model: nn.ModuleList, chunkset: ChunkSet, *, seed: int = 0, step: int = 0
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Summed loss over all chunks' training nodes, and the gradients that add up from them."""
+    model.zero_grad()
+    total = 0.0
+    for number, chunk in enumerate(chunkset.chunks):
+        x = forward(model, Context(number, chunk, seed, step))
+        loss = functional.nll_loss(x, chunk.targets["train"], ignore_index=IGNORED, reduction="sum")
+        loss.backward()
+        total += loss.item()
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return total, {name: grad.clone() for name, grad in found.items() if grad is not None}
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference, relative to the largest value expected."""
+    found, expected = found.detach(), expected.detach()
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def worst_layer_error(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> tuple[float, str]:
+    """The largest difference of gradients relative to the largest in their layer, and where.
+
+    A layer, not a parameter: a bias whose terms happen to cancel has no digits of its own.
+    """
+    assert found.keys() == expected.keys()
+    layers: dict[str, list[str]] = {}
+    for name in expected:
+        layers.setdefault(name.partition(".")[0], []).append(name)
+    errors = []
+    for layer, names in layers.items():
+        pair = [torch.cat([side[name].flatten() for name in names]) for side in (found, expected)]
+        errors.append((relative_error(*pair), layer))
+    return max(errors)

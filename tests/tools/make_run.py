@@ -1,0 +1,370 @@
+"""Write a run folder as workers would, without running anything: for tests and for timing reports.
+
+python tests/tools/make_run.py OUT --repeats 2            # a small sweep of both models
+python tests/tools/make_run.py OUT --cells 1000 --steps 120 --layout pp4
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import Slot, timeline
+from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import (
+    Check,
+    EventRecord,
+    Failure,
+    Header,
+    Phase,
+    Result,
+    SpanRecord,
+    Status,
+    StepRecord,
+)
+from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
+
+STARTED = "2026-03-01T09:00:00+00:00"
+ENDED = "2026-03-01T09:10:00+00:00"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the made-up machine does to the costs of the outline."""
+
+    seconds_a_unit: float = 2e-10
+    """Forward seconds of one outline cost unit and one row."""
+    backward: float = 2.0
+    """Backward seconds for one forward second."""
+    sequential: float = 1.0
+    """What one process pays for the same layers, relative to stages."""
+    overhead: float = 0.02
+    """Added to the ideal step, relative."""
+    noise: float = 0.01
+    """Standard deviation of a step, relative."""
+    first_step: float = 1.5
+    """How much longer the first step of a phase takes."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """How one attempt goes; the default is that all goes well."""
+
+    status: Status = "done"
+    finished: bool = True
+    """Whether result.json is written."""
+    stop_at: int | None = None
+    """Training steps recorded; none records all."""
+    resumed_from: dict[str, int] | None = None
+    audit: tuple[Check, ...] = ()
+    cut_short: bool = False
+    """Leave half a line at the end of each rank's file."""
+
+
+@dataclass
+class _Plan:
+    """The seconds of one cell: per stage and group, forward and backward of a mini-batch."""
+
+    experiment: Experiment
+    stages: list[list[LayerOutline]]
+    groups: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+
+
+def small_sweep(
+    repeats: int = 2, train_steps: int = 12, test_steps: int = 4, **changes: Any
+) -> list[Experiment]:
+    """Both models in the four layouts, as a quick sweep of the suite would have them."""
+    experiments: list[Experiment] = []
+    for repeat, layout in itertools.product(range(repeats), ("seq", "pp2", "pp4", "dp2-pp2")):
+        common = {
+            "layout": layout,
+            "repeat": repeat,
+            "train_steps": train_steps,
+            "test_steps": test_steps,
+        } | changes
+        vig = {
+            "model": VigConfig(),
+            "data": SyntheticCifar10(image_size=16),
+            "batch_size": 100,
+            **common,
+        }
+        gat = {"model": GatConfig(), "data": CitationGraph(), "chunks": "halo", **common}
+        images, chunks = ((1, 5, 10), (1,)) if layout == "seq" else ((5, 10), (2, 4))
+        experiments += [Experiment.model_validate(vig | {"microbatches": m}) for m in images]
+        experiments += [Experiment.model_validate(gat | {"microbatches": m}) for m in chunks]
+    return experiments
+
+
+def make_run(
+    root: Path,
+    experiments: Iterable[Experiment] | None = None,
+    *,
+    stories: Mapping[str, Sequence[Story]] | None = None,
+    machine: Machine | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write `root` as a finished run; `stories` gives some cells, by id, other attempts."""
+    root.mkdir(parents=True)
+    paths = RunPaths(root)
+    cells = deal_indices(small_sweep() if experiments is None else experiments)
+    write_manifest(paths.manifest, cells)
+    paths.sweep.write_text("name: made\n", encoding="utf-8")
+    paths.provenance.write_text(
+        json.dumps({"git_commit": "0" * 40, "host": "login1", "command": "python -m jobs submit"}),
+        encoding="utf-8",
+    )
+    rng = np.random.default_rng(seed)
+    for cell in cells:
+        for story in (stories or {}).get(cell.id, (Story(),)):
+            write_attempt(
+                paths.cell(cell.id).claim_attempt(), cell, story, machine or Machine(), rng
+            )
+    return root
+
+
+def write_attempt(
+    attempt: AttemptPaths, cell: Cell, story: Story, machine: Machine, rng: np.random.Generator
+) -> None:
+    """One attempt's rank files and, last, its result."""
+    experiment = cell.experiment
+    plan = _plan(experiment, machine)
+    first = story.resumed_from["step"] if story.resumed_from else 0
+    last = experiment.train_steps if story.stop_at is None else story.stop_at
+    whole = last == experiment.train_steps and story.status == "done"
+    lines: list[list[str]] = [[] for _ in range(experiment.layout.world_size)]
+    clock = 0.0
+    for phase, begin, end in (
+        ("train", first, last),
+        ("test", 0, experiment.test_steps if whole else 0),
+    ):
+        for step in range(begin, end):
+            clock += _write_step(lines, plan, phase, step, begin, clock, machine, rng)  # type: ignore[arg-type]
+    for rank, body in enumerate(lines):
+        text = json.dumps(asdict(_header(attempt, cell, plan, rank))) + "\n"
+        if story.resumed_from:
+            text += json.dumps(asdict(EventRecord("resumed", 0.0, story.resumed_from))) + "\n"
+        text += "".join(body)
+        if story.cut_short:
+            text += '{"phase": "train", "step": 99'
+        attempt.records(rank).write_text(text, encoding="utf-8")
+    if story.finished:
+        _result(attempt, cell, story, plan, last).write(attempt.result)
+
+
+def _plan(experiment: Experiment, machine: Machine) -> _Plan:
+    layers = outline(experiment.model, experiment.data.facts())
+    stages = [[layers[i] for i in part] for part in cut(experiment)]
+    plan = _Plan(experiment, stages)
+    slow = machine.sequential if experiment.layout.world_size == 1 else 1.0
+    rows = _replica_rows(experiment)
+    for stage in stages:
+        groups: dict[str, tuple[float, float]] = {}
+        for layer in stage:
+            forward = layer.cost * rows * machine.seconds_a_unit * slow
+            before = groups.get(layer.group, (0.0, 0.0))
+            groups[layer.group] = (before[0] + forward, before[1] + forward * machine.backward)
+        plan.groups.append(groups)
+    return plan
+
+
+def _replica_rows(experiment: Experiment) -> int:
+    if experiment.batch_size is not None:
+        return experiment.batch_size
+    return math.ceil(experiment.data.facts().nodes / experiment.layout.replicas)
+
+
+def _write_step(
+    lines: list[list[str]],
+    plan: _Plan,
+    phase: Phase,
+    step: int,
+    begin: int,
+    clock: float,
+    machine: Machine,
+    rng: np.random.Generator,
+) -> float:
+    """All ranks' lines of one step; returns its wall seconds."""
+    experiment = plan.experiment
+    layout, m = experiment.layout, experiment.microbatches
+    factor = 1.0 + abs(rng.normal(0.0, machine.noise))
+    if step == begin:
+        factor *= machine.first_step
+    training = phase == "train"
+    forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
+    backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
+    slots = timeline(experiment.schedule, forward, backward, m, training=training)
+    ideal = max(slot.end_s for slot in slots)
+    wall = ideal * (1.0 + machine.overhead)
+    metrics, loss = _quality(experiment, phase, step)
+    for rank in range(layout.world_size):
+        stage = layout.stage_of(rank)
+        extra = (wall - ideal) / 4.0 if training else 0.0
+        own = forward[stage] * m + (backward[stage] * m if training else 0.0)
+        record = StepRecord(
+            phase=phase,
+            step=step,
+            epoch=step // 10,
+            warmup=step - begin < experiment.warmup_steps,
+            start_s=clock,
+            wall_s=wall,
+            cpu_s=own + 2 * extra,
+            forward_s=forward[stage] * m,
+            backward_s=backward[stage] * m if training else 0.0,
+            allreduce_s=extra if layout.replicas > 1 else 0.0,
+            optimizer_s=extra,
+            wait_s=max(0.0, wall - own - extra * (2 if layout.replicas > 1 else 1)),
+            data_s=1e-4,
+            samples=_replica_rows(experiment),
+            loss=loss if stage == layout.stages - 1 else None,
+            metrics=metrics if stage == layout.stages - 1 else {},
+            groups={
+                name: [f * factor, b * factor if training else 0.0]
+                for name, (f, b) in plan.groups[stage].items()
+            },
+            peak_rss_mib=300.0 + 10 * stage,
+            involuntary_switches=int(rng.integers(0, 3)),
+            steal_s=0.0,
+            grad_norm=1.0 / (1.0 + step) if training else None,
+        )
+        lines[rank].append(json.dumps(vars(record)) + "\n")
+        if experiment.spans:
+            lines[rank] += _spans(phase, step, [s for s in slots if s.stage == stage], wall, extra)
+    return wall
+
+
+def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float) -> list[str]:
+    spans: list[tuple[Any, int | None, float, float]] = []
+    now = 0.0
+    for slot in slots:
+        if slot.start_s > now:
+            spans.append(("wait", None, now, slot.start_s))
+        spans.append((slot.action.kind, slot.action.microbatch, slot.start_s, slot.end_s))
+        now = slot.end_s
+    if extra:
+        spans.append(("optimizer", None, wall - extra, wall))
+    return [
+        json.dumps(vars(SpanRecord(phase, step, name, microbatch, start, end))) + "\n"
+        for name, microbatch, start, end in spans
+    ]
+
+
+def _quality(experiment: Experiment, phase: Phase, step: int) -> tuple[dict[str, float], float]:
+    loss = 2.3 * math.exp(-0.02 * step) if phase == "train" else 1.2
+    accuracy = 1.0 - 0.9 * math.exp(-0.05 * (step + 1))
+    if experiment.model.name == "vig":
+        return {"accuracy": accuracy}, loss
+    return {"train_accuracy": accuracy, "val_accuracy": accuracy * 0.9}, loss
+
+
+def _header(attempt: AttemptPaths, cell: Cell, plan: _Plan, rank: int) -> Header:
+    layout = cell.experiment.layout
+    stage = layout.stage_of(rank)
+    return Header(
+        cell=cell.id,
+        attempt=attempt.number,
+        rank=rank,
+        replica=layout.replica_of(rank),
+        stage=stage,
+        world_size=layout.world_size,
+        host=f"node{rank % 2 + 1}",
+        pid=1000 + rank,
+        cpu_model="Made CPU",
+        cpus=1,
+        threads=1,
+        device="cpu",
+        layers=[layer.name for layer in plan.stages[stage]],
+        parameters=sum(layer.parameters for layer in plan.stages[stage]),
+        started_at=STARTED,
+        startup_s={"imports": 1.5, "rendezvous": 0.2},
+    )
+
+
+def _result(
+    attempt: AttemptPaths, cell: Cell, story: Story, plan: _Plan, train_steps: int
+) -> Result:
+    experiment = cell.experiment
+    layout: Layout = experiment.layout
+    rows = _replica_rows(experiment)
+    failure = None
+    if story.status == "failed":
+        failure = Failure(0, "node1", train_steps, "train", "RuntimeError: planted", ENDED)
+    graph = experiment.data.facts().kind == "graph"
+    return Result(
+        cell=cell.id,
+        attempt=attempt.number,
+        status=story.status,
+        experiment=experiment.model_dump(mode="json"),
+        layout={
+            "name": str(layout),
+            "replicas": layout.replicas,
+            "stages": layout.stages,
+            "world_size": layout.world_size,
+            "balance": [len(stage) for stage in plan.stages],
+            "schedule": experiment.schedule,
+        },
+        provenance={"git_commit": "0" * 40, "hosts": ["node1", "node2"]},
+        started_at=STARTED,
+        ended_at=ENDED,
+        train_steps=train_steps,
+        test_steps=experiment.test_steps,
+        samples_per_step=experiment.data.facts().nodes if graph else rows * layout.replicas,
+        final={"train_loss": 1.5, "test_loss": 1.2, "test_accuracy": 0.6 - 0.01 * experiment.seed},
+        graph={"edges_kept": 1.0, "node_redundancy": 1.3, "edge_redundancy": 1.1} if graph else {},
+        audit=[Check("samples", "ok", "each seen once"), *story.audit],
+        failure=failure,
+        resumed_from=story.resumed_from,
+    )
+
+
+def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:
+    """`count` ViG cells of one layout, in configurations of 25 repeats each, and their baseline."""
+    experiments = []
+    for number in range(count):
+        first = number < 25
+        microbatches = 1 if first else 1 + number // 25 % 4
+        experiments.append(
+            Experiment.model_validate(
+                {
+                    "model": VigConfig(),
+                    "data": SyntheticCifar10(image_size=16),
+                    "layout": "seq" if first else layout,
+                    "microbatches": microbatches,
+                    "batch_size": microbatches * (1 + number // 100),
+                    "train_steps": steps - steps // 6,
+                    "test_steps": steps // 6,
+                    "repeat": number % 25,
+                }
+            )
+        )
+    return experiments
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--spans", action="store_true")
+    parser.add_argument("--cells", type=int)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--layout", default="pp4")
+    given = parser.parse_args()
+    if given.cells:
+        experiments = many_cells(given.cells, given.steps, given.layout)
+    else:
+        experiments = small_sweep(given.repeats, spans=given.spans)
+    print(make_run(given.out, experiments))
+
+
+if __name__ == "__main__":
+    main()

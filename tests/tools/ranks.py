@@ -1,0 +1,207 @@
+"""Start real ranks for a test: processes with torchrun's variables, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib
+import os
+import pickle
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class RankOutput:
+    """How one rank ended: its exit status (negative for a signal) and what it printed."""
+
+    rank: int
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class RankError(AssertionError):
+    """A rank failed or hung; the message holds the end of each rank's stderr."""
+
+
+def run_ranks(
+    command: Sequence[str | Path],
+    world_size: int,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = ROOT,
+    timeout: float = 120.0,
+    check: bool = True,
+    grace: float = 60.0,
+) -> list[RankOutput]:
+    """Run `command` once a rank under torchrun's variables and wait for all.
+
+    A rank that fails gives the others `grace` seconds to notice, then all are killed. With
+    `check` a failed rank raises RankError; without it the outputs are returned for the test to
+    look at. One thread a rank.
+    """
+    with tempfile.TemporaryDirectory() as folder, lease_port() as port:
+        ranks: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(world_size):
+                with (
+                    (Path(folder) / f"{rank}.out").open("wb") as out,
+                    (Path(folder) / f"{rank}.err").open("wb") as err,
+                ):
+                    ranks.append(
+                        subprocess.Popen(
+                            [str(part) for part in command],
+                            env=_environment(rank, world_size, port) | dict(env or {}),
+                            cwd=cwd,
+                            stdin=subprocess.DEVNULL,
+                            stdout=out,
+                            stderr=err,
+                            start_new_session=True,
+                        )
+                    )
+            hung = not _wait(ranks, timeout, grace)
+        finally:
+            _end(ranks)
+        outputs = [
+            RankOutput(
+                rank,
+                process.returncode,
+                (Path(folder) / f"{rank}.out").read_text(errors="replace"),
+                (Path(folder) / f"{rank}.err").read_text(errors="replace"),
+            )
+            for rank, process in enumerate(ranks)
+        ]
+    if check and (hung or any(output.returncode for output in outputs)):
+        raise RankError(_describe(outputs, hung))
+    return outputs
+
+
+def spawn(
+    function: Callable[..., Value],
+    world_size: int,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120.0,
+) -> list[Value]:
+    """Call a module-level function on every rank; its values, by rank.
+
+    The function finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in os.environ, so that
+    `torch.distributed.init_process_group("gloo")` needs nothing else.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        call = Path(folder) / "call"
+        call.write_bytes(pickle.dumps((function.__module__, function.__qualname__, arguments)))
+        run_ranks(
+            [sys.executable, "-m", "tests.tools.ranks", folder],
+            world_size,
+            env=env,
+            timeout=timeout,
+        )
+        return [pickle.loads((Path(folder) / f"{n}").read_bytes()) for n in range(world_size)]
+
+
+@contextlib.contextmanager
+def lease_port() -> Iterator[int]:
+    """A port that no other test of this machine gets while it is held.
+
+    Below the range of outgoing connections; held by a lock on a file, which dies with us.
+    """
+    folder = Path(tempfile.gettempdir()) / "gnnhpc-test-ports"
+    folder.mkdir(exist_ok=True)
+    for port in random.SystemRandom().sample(range(10_000, 18_000), 500):
+        with (folder / str(port)).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if _is_free(port):
+                yield port
+                return
+    raise RuntimeError("no free port between 10000 and 18000")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_", "SUBMITIT_", "TORCHELASTIC_"))
+    }
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return outside | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        # DETAIL would turn differing shapes into errors, but DDP's logger crashes under it
+        # (torch 2.13); tests without replicas may set it.
+        "TORCH_DISTRIBUTED_DEBUG": "INFO",
+        "PYTHONPATH": path,
+    }
+
+
+def _wait(ranks: list[subprocess.Popen[bytes]], timeout: float, grace: float) -> bool:
+    """True once all ended; False when time is up, or `grace` after the first failure."""
+    deadline = time.monotonic() + timeout
+    failed = False
+    while any(process.poll() is None for process in ranks):
+        if not failed and any(process.returncode for process in ranks):
+            failed = True
+            deadline = min(deadline, time.monotonic() + grace)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Kill what still runs, with all that it started."""
+    for process in ranks:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _describe(outputs: list[RankOutput], hung: bool) -> str:
+    parts = ["ranks were still running and were killed" if hung else "a rank failed"]
+    for output in outputs:
+        tail = "\n".join(output.stderr.splitlines()[-25:])
+        parts.append(f"-- rank {output.rank}: exit {output.returncode}\n{tail}")
+    return "\n".join(parts)
+
+
+def _main(folder: Path) -> None:
+    module, name, arguments = pickle.loads((folder / "call").read_bytes())
+    function: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    value = function(*arguments)
+    (folder / os.environ["RANK"]).write_bytes(pickle.dumps(value))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

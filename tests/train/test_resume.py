@@ -1,0 +1,252 @@
+"""Interrupted and gone on with: bitwise what nobody interrupted, from the right checkpoint."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.stage import Stage
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.checkpoint_files import CHECKPOINT_VERSION, FRESH, digests, find_origin
+from gnnhpc.records.paths import AttemptPaths, CellPaths
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.assemble import Parts, assemble
+from gnnhpc.train.checkpoint import load
+from tests.records.test_schema import RESULT
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "checkpoint_every": 29}
+CELLS = {
+    "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
+    "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
+}
+
+
+def warn_at(*steps: int) -> None:
+    """Rank 1 is sent what a site sends ahead of a time limit, in these training steps."""
+    forward = Stage.forward
+
+    def planted(self: Stage, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
+        here = os.environ["RANK"] == "1" and self.training and microbatch is not None
+        if here and int(microbatch) == 0 and self.contexts[0].step in steps:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return forward(self, x, microbatch)
+
+    Stage.forward = planted  # type: ignore[method-assign]
+
+
+Runs = tuple[Ran, list[Ran]]
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The same cell twice: whole, and in three attempts."""
+    experiment = CELLS[request.param]
+    whole, parts = (tmp_path_factory.mktemp(name) for name in ("whole", "parts"))
+    plant = functools.partial(warn_at, 5, 17)
+    cell = manifest_of(parts, experiment)[0]
+    attempts = [run(parts, cell, plant=plant) for _ in range(3)]
+    return run(whole, manifest_of(whole, experiment)[0]), attempts
+
+
+def tensors(path: Path) -> dict[str, Tensor]:
+    """All that a checkpoint holds, by name."""
+    known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    state = {name: torch.empty(t.size, dtype=t.properties.dtype) for name, t in known.items()}
+    dcp.load(state, checkpoint_id=path, no_dist=True)
+    return state
+
+
+@pytest.mark.distributed
+def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
+    _, attempts = both
+    ranks = attempts[0].cell.experiment.layout.world_size
+    assert [a.statuses for a in attempts] == [[1] * ranks, [1] * ranks, [0] * ranks]
+    results = [a.result for a in attempts]
+    assert [r.status for r in results] == ["interrupted", "interrupted", "done"]
+    assert results[-1].valid
+    assert 5 < results[0].train_steps < 17 < results[1].train_steps < 29
+    assert results[0].resumed_from is None
+    for before, after in pairwise(results):
+        assert after.resumed_from == {
+            "attempt": before.attempt,
+            "step": before.train_steps,
+            "tested": 0,
+        }
+
+
+@pytest.mark.distributed
+def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
+    _, attempts = both
+    for rank in range(attempts[0].cell.experiment.layout.world_size):
+        steps = [s["step"] for a in attempts for s in a.steps(rank, "train")]
+        assert steps == list(range(30))
+        assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
+        events = [[e["name"] for e in a.lines(rank, "event")] for a in attempts]
+        assert events == [["checkpoint"], ["resumed", "checkpoint"], ["resumed", "checkpoint"]]
+
+
+@pytest.mark.distributed
+def test_losses_are_those_of_the_uninterrupted_run_to_the_bit(both: Runs) -> None:
+    whole, attempts = both
+    assert whole.statuses == [0] * len(whole.statuses)
+    for phase in ("train", "test"):
+        assert [loss for a in attempts for loss in a.losses(phase)] == whole.losses(phase)
+
+
+@pytest.mark.distributed
+def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
+    both: Runs,
+) -> None:
+    whole, attempts = both
+    (last,) = whole.attempt.checkpoints.iterdir()
+    expected = tensors(last)
+    found = tensors(attempts[-1].attempt.checkpoints / last.name)
+    assert last.name == "step-00000029"
+    assert found.keys() == expected.keys()
+    assert any(name.startswith("optimizer/") for name in expected)
+    different = [name for name, tensor in expected.items() if not found[name].equal(tensor)]
+    assert not different
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> None:
+    """Into one process; its loss on the test data is what the stages measured at that step."""
+    whole, _ = both
+    experiment = whole.cell.experiment
+    parts, mesh = alone(experiment)
+    path = whole.attempt.checkpoints / "step-00000029"
+    load(path, mesh, parts.stage, None)
+    stored = tensors(path)
+    for name, tensor in parts.stage.state_dict().items():
+        assert tensor.equal(stored[f"model/{name}"])
+    assert evaluate(parts) == pytest.approx(whole.losses("test")[0], rel=1e-5)
+
+
+def alone(experiment: Experiment) -> tuple[Parts, Mesh]:
+    """The same micro-batches in one process."""
+    mesh = Mesh(Layout(), 0, torch.device("cpu"))
+    chunks = {"layout": mesh.layout, "microbatches": experiment.total_chunks}
+    return assemble(experiment.model_copy(update=chunks), mesh, None), mesh
+
+
+def evaluate(parts: Parts) -> float:
+    parts.stage.eval()
+    parts.timer.start()
+    with parts.workload.open("test", 0, 1) as batches:
+        for batch in batches:
+            outputs = torch.cat(list(parts.engine.evaluate(batch.inputs)))
+            total, count = parts.workload.tally("test", outputs, batch)["loss"]
+    return total / count
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
+    whole, _ = both
+    other = gat(microbatches=1) if whole.cell.experiment.model.name == "vig" else vig()
+    parts, mesh = alone(other)
+    with pytest.raises(GnnhpcError, match=r"has no model/.*; it is of another model"):
+        load(whole.attempt.checkpoints / "step-00000029", mesh, parts.stage, None)
+
+
+# From which checkpoint: on folders made by hand.
+
+
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellPaths:
+    monkeypatch.delenv(FRESH, raising=False)
+    return CellPaths(tmp_path / "cell")
+
+
+def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> AttemptPaths:
+    """One that left these checkpoints, and a result unless its status is none."""
+    claimed = cell.claim_attempt()
+    for step in steps:
+        folder = claimed.checkpoints / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
+        facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
+        facts["files"] = digests(folder)
+        (folder / "facts.json").write_text(json.dumps(facts))
+    if status is not None:
+        replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
+    return claimed
+
+
+def origin(cell: CellPaths) -> tuple[int, int, int] | None:
+    """Attempt, step and evaluations that a new attempt goes on from."""
+    found = find_origin(cell, cell.claim_attempt())
+    return None if found is None else (found.attempt, found.step, found.tested)
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", None])
+def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
+    cell: CellPaths, status: str | None
+) -> None:
+    attempt(cell, 5, 10, 100, status=status)
+    assert origin(cell) == (1, 100, 10)
+
+
+def test_nothing_to_go_on_from(cell: CellPaths) -> None:
+    assert origin(cell) is None
+    attempt(cell)
+    assert origin(cell) is None
+
+
+def test_an_attempt_that_failed_before_its_first_checkpoint_is_passed_over(
+    cell: CellPaths,
+) -> None:
+    attempt(cell, 20)
+    attempt(cell)
+    assert origin(cell) == (1, 20, 2)
+
+
+def test_a_finished_attempt_is_measured_again_from_the_start(cell: CellPaths) -> None:
+    attempt(cell, 20)
+    attempt(cell, 29, status="done")
+    assert origin(cell) is None
+    attempt(cell, 7)
+    assert origin(cell) == (4, 7, 0)
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"version": 99, "step": 1, "tested": 0}'])
+def test_a_damaged_checkpoint_is_no_checkpoint(cell: CellPaths, damage: str) -> None:
+    left = attempt(cell, 10, 20)
+    (left.checkpoints / ".step-00000030.partial").mkdir()
+    (left.checkpoints / "step-00000020" / "facts.json").write_text(damage)
+    assert origin(cell) == (1, 10, 1)
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(range(99)), bytes(100), None])
+def test_a_checkpoint_whose_tensors_are_not_as_written_is_passed_over(
+    cell: CellPaths, damage: bytes | None
+) -> None:
+    left = attempt(cell, 10, 20)
+    tensors = left.checkpoints / "step-00000020" / "__0_0.distcp"
+    if damage is None:
+        tensors.unlink()
+    else:
+        tensors.write_bytes(damage)
+    assert origin(cell) == (1, 10, 1)
+
+
+def test_starting_over_is_asked_for_by_a_variable(
+    cell: CellPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt(cell, 10)
+    monkeypatch.setenv(FRESH, "1")
+    assert origin(cell) is None
