@@ -1,0 +1,4 @@
+"""Every figure, one file a family, in one style.
+
+Imports summary, timeline, render and below.
+"""

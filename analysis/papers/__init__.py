@@ -1,0 +1,4 @@
+"""The published tables, ours beside them, and verdicts on both.
+
+Imports records, render and stats.
+"""

@@ -1,0 +1,4 @@
+"""From a run folder's records to tidy frames.
+
+Imports analysis.stats.
+"""

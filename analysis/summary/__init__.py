@@ -1,0 +1,4 @@
+"""summary.csv: rows, baselines, ideal step times, speedups.
+
+Imports records and stats.
+"""

@@ -1,0 +1,4 @@
+"""What each rank did in one step, beside its schedule; Chrome traces.
+
+Imports records.
+"""

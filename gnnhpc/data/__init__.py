@@ -1,4 +1,4 @@
-"""Data sets: where they lie, how they are read, and generators that need no files.
+"""Where data sets come from: published files, a user's own, generators, caches.
 
-`roots` is free of torch, so that a login node can ask whether the data are there.
+Imports core and graphs.
 """

@@ -1,4 +1,8 @@
-"""Ways of running a stage's layers over the micro-batches of a step, one file each."""
+"""Who runs the stages.
+
+Sequential, native, torch.distributed.pipelining; transfers, gradients, timing. Imports batches,
+tasks, models, ranks and below.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Models as ordered lists of layers; `outline` is free of torch, the builders are not."""
+"""Models as ordered lists of layers, one folder a model, and what models share.
+
+Imports core, graphs and kernels.
+"""

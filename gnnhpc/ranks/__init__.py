@@ -1,0 +1,4 @@
+"""A process among others: environment, mesh, rendezvous, signals, watchdog, requeue.
+
+Imports core.
+"""

@@ -1,0 +1,4 @@
+"""What changes something: submit, rerun, cancel, run here.
+
+Imports jobs.state and below.
+"""

@@ -1,0 +1,4 @@
+"""A run folder's files: made and extended, submissions, attempts, logs.
+
+Imports jobs.cluster and jobs.spec.
+"""

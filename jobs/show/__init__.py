@@ -1,0 +1,4 @@
+"""What commands print.
+
+Imports jobs.actions and below.
+"""
