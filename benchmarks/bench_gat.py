@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.data.graphs import Graph, load_graph
+from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import IGNORED, ChunkMode, build_chunks
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.layers import build
-from gnnhpc.models.outline import outline
-from gnnhpc.spec.experiment import GatConfig, SyntheticCitation
+from gnnhpc.models.gat.build import build
+from gnnhpc.models.gat.model import Gat
 
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1
@@ -85,10 +85,10 @@ def epoch_of(model: nn.Module, loss_and_backward: Callable[[], Tensor]) -> Epoch
 
 def ours(graph: Graph, implementation: str, count: int = 1, mode: ChunkMode = "halo") -> Epoch:
     """This project's layers over `count` chunks, gradients accumulated."""
-    config = GatConfig.model_validate({"implementation": implementation})
+    config = Gat.model_validate({"implementation": implementation})
     facts = PUBMED_SHAPED.facts()
     torch.manual_seed(0)
-    layers = outline(config, facts)
+    layers = config.outline(facts)
     model = nn.ModuleList(build(layer, config, dtype=torch.float32) for layer in layers)
     chunkset = build_chunks(graph, count, mode, config.layers)
     contexts = [Context(number, chunk) for number, chunk in enumerate(chunkset.chunks)]

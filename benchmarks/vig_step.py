@@ -10,11 +10,12 @@ from torch.nn import functional
 
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
+from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.outline import outline
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
-from gnnhpc.spec.experiment import Experiment, Implementation, SyntheticCifar10, VigConfig
+from gnnhpc.spec.experiment import Experiment, Implementation
 
 IMAGE_SIZE, CLASSES = 32, 10
 
@@ -22,11 +23,11 @@ IMAGE_SIZE, CLASSES = 32, 10
 def step(implementation: Implementation, images: int, device: torch.device) -> Callable[[], float]:
     """A function that trains one mini-batch and returns its seconds."""
     experiment = Experiment(
-        model=VigConfig(implementation=implementation),
+        model=Vig(implementation=implementation),
         data=SyntheticCifar10(train=images, test=images),
         batch_size=images,
     )
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     clock = Clock(device)
     stage = build_stage(experiment, layers, range(len(layers)), StepTimer(clock)).to(device)
     stage.timer = None

@@ -10,10 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.outline import cut
-from gnnhpc.spec.experiment import Experiment, explain
+from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
+from gnnhpc.spec.stages import cut
 
 _SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
 _BATCH = 100
@@ -41,7 +42,7 @@ def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
-        raise explain(error, where) from None
+        raise input_error(error, where, Experiment) from None
     cut(experiment, where=where)
     return experiment
 

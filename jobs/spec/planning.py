@@ -11,9 +11,9 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.outline import cut
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
+from gnnhpc.spec.stages import cut
 from jobs.spec.names import check_run_name
 from jobs.spec.overrides import apply
 from jobs.spec.sweep import Sweep, expand
@@ -58,7 +58,7 @@ def plan(
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = apply(read_mapping(text, source, _KEYS), overrides)
     sweep = Sweep.check(raw, source)
-    experiments = expand(sweep, source)
+    experiments = expand(sweep, source, base)
     _check_stages(experiments, source)
     where = _data_root(root, sweep, base, source)
     if check:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import explain
+from gnnhpc.core.pydantic_errors import input_error
 
 
 def check_keys(
@@ -44,6 +44,6 @@ def describe(value: object) -> str:
 
 def located(error: ValidationError, where: object, key: str) -> InputError:
     """pydantic's first complaint, its key put under `key`."""
-    plain = explain(error, where)
+    plain = input_error(error, where)
     inner = f"{key}.{plain.key}" if plain.key else key
     return InputError(where, inner, plain.found, plain.allowed)

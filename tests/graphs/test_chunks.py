@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.data.graphs import Graph, load_graph
+from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.graphs.chunks import (
     IGNORED,
@@ -22,8 +23,7 @@ from gnnhpc.graphs.chunks import (
     activation_rows,
     build_chunks,
 )
-from gnnhpc.models.outline import outline
-from gnnhpc.spec.experiment import CitationGraph, GatConfig
+from gnnhpc.models.gat.model import Gat
 from tests.tools.graphs import make_graph
 
 MODES: tuple[ChunkMode, ...] = ("contiguous", "clustered", "halo")
@@ -147,7 +147,7 @@ def test_a_transpose_walks_the_same_edges() -> None:
 def test_rows_shrink_by_a_zone_an_attention() -> None:
     chunkset = build_chunks(make_graph(40, 60, seed=3), 3, "halo", 2)
     facts = Facts("graph", 12, 3, nodes=40, edges=120)
-    layers = outline(GatConfig(layers=2), facts)
+    layers = Gat(layers=2).outline(facts)
     rows = [activation_rows(chunkset, layers, layer.index) for layer in layers]
     a, b, c = chunkset.rows
     assert rows == [a, b, b, b, c, c]
@@ -181,7 +181,7 @@ QUALITY = {
 def test_real_graphs_are_cut_as_well_as_measured_before(
     name: Literal["cora", "citeseer", "pubmed", "photo", "physics"],
 ) -> None:
-    config = CitationGraph(name=name, features="made" if name == "pubmed" else "real")
+    config = PublishedGraph(name=name, features="made" if name == "pubmed" else "real")
     root = data_root(None)
     try:
         check_data(config, root)

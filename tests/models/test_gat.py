@@ -8,12 +8,14 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv
 
 from gnnhpc.core.facts import Facts
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import IGNORED, build_chunks
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.layers import build
-from gnnhpc.models.outline import LayerOutline, outline
-from gnnhpc.spec.experiment import GatConfig, Implementation, SyntheticCitation
+from gnnhpc.models.gat.build import build
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.spec.experiment import Implementation
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -32,9 +34,9 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 def test_parameters_are_the_outlines(
     implementation: Implementation, layers: int, heads: int, hidden: int
 ) -> None:
-    config = GatConfig(layers=layers, heads=heads, hidden=hidden, implementation=implementation)
+    config = Gat(layers=layers, heads=heads, hidden=hidden, implementation=implementation)
     facts = Facts("graph", 1433, 7, nodes=2708, edges=10556)
-    for layer in outline(config, facts):
+    for layer in config.outline(facts):
         module = build(layer, config, dtype=torch.float64)
         parameters = list(module.parameters())
         assert sum(parameter.numel() for parameter in parameters) == layer.parameters
@@ -45,7 +47,7 @@ def test_parameters_are_the_outlines(
 def test_the_model_is_pygs(implementation: Implementation) -> None:
     graph = make_graph(50, 120, seed=1)
     (chunk,) = build_chunks(graph, 1, "contiguous", 2, dtype=torch.float64).chunks
-    model = make_model(graph, GatConfig(implementation=implementation)).eval()
+    model = make_model(graph, Gat(implementation=implementation)).eval()
     first = GATConv(12, 8, heads=8, dropout=0.6).double().eval()
     second = GATConv(64, 3, heads=8, concat=False, dropout=0.6).double().eval()
     first.load_state_dict(model[1].state_dict())
@@ -66,7 +68,7 @@ def test_halo_chunks_have_the_full_graphs_gradient(
     implementation: Implementation, layers: int, dropout: float, dtype: torch.dtype
 ) -> None:
     graph = make_graph(80, 110, seed=2)
-    config = GatConfig(layers=layers, dropout=dropout, implementation=implementation)
+    config = Gat(layers=layers, dropout=dropout, implementation=implementation)
     model = make_model(graph, config, dtype)
     whole = build_chunks(graph, 1, "contiguous", layers, dtype=dtype)
     expected_loss, expected = gradients(model, whole, seed=3, step=5)
@@ -79,7 +81,7 @@ def test_halo_chunks_have_the_full_graphs_gradient(
 
 def test_lossy_chunks_have_another_gradient() -> None:
     graph = make_graph(80, 110, seed=2)
-    model = make_model(graph, GatConfig(dropout=0.0))
+    model = make_model(graph, Gat(dropout=0.0))
     _, expected = gradients(model, build_chunks(graph, 1, "contiguous", 2, dtype=torch.float64))
     chunkset = build_chunks(graph, 4, "contiguous", 2, dtype=torch.float64)
     _, found = gradients(model, chunkset)
@@ -89,7 +91,7 @@ def test_lossy_chunks_have_another_gradient() -> None:
 
 def test_masks_differ_between_steps_and_seeds() -> None:
     graph = make_graph(80, 110, seed=2)
-    model = make_model(graph, GatConfig())
+    model = make_model(graph, Gat())
     chunkset = build_chunks(graph, 2, "halo", 2, dtype=torch.float64)
     losses = {gradients(model, chunkset, seed=s, step=t)[0] for s in (0, 1) for t in (0, 1)}
     assert len(losses) == 4
@@ -102,7 +104,7 @@ def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
 ) -> None:
     # The published cut [1, 2, 1, 2] sends the dropped features to the next rank.
     graph = make_graph(60, 100, seed=4)
-    config = GatConfig(implementation=implementation)
+    config = Gat(implementation=implementation)
     model = make_model(graph, config)
     (chunk,) = build_chunks(graph, 1, "halo", 2, dtype=torch.float64).chunks
     context = Context(graph=chunk)
@@ -116,7 +118,7 @@ def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
 def test_training_learns(chunks: int, implementation: Implementation) -> None:
     graph = load_graph(SyntheticCitation(nodes=600, edges=2400, features=64, classes=4), None)
     chunkset = build_chunks(graph, chunks, "halo", 2)
-    model = make_model(graph, GatConfig(implementation=implementation), torch.float32)
+    model = make_model(graph, Gat(implementation=implementation), torch.float32)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     losses = []
     for step in range(60):
@@ -136,4 +138,4 @@ def test_training_learns(chunks: int, implementation: Implementation) -> None:
 def test_layers_of_another_model_are_refused() -> None:
     layer = LayerOutline(0, "block0.ffn", "ffn", "block0", (9, 3), (9, 3), 10, 1.0)
     with pytest.raises(ValueError, match=r"block0\.ffn: a GAT has no ffn"):
-        build(layer, GatConfig(), dtype=torch.float32)
+        build(layer, Gat(), dtype=torch.float32)

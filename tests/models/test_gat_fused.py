@@ -9,8 +9,8 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import FusedAttention
+from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.gat.reference import ReferenceAttention
-from gnnhpc.spec.experiment import GatConfig
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -33,7 +33,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def twins(config: GatConfig, dtype: torch.dtype, **graph: int) -> tuple[torch.nn.ModuleList, ...]:
+def twins(config: Gat, dtype: torch.dtype, **graph: int) -> tuple[torch.nn.ModuleList, ...]:
     models = []
     for implementation in ("fused", "reference"):
         twin = config.model_copy(update={"implementation": implementation})
@@ -56,7 +56,7 @@ def twins(config: GatConfig, dtype: torch.dtype, **graph: int) -> tuple[torch.nn
 def test_outputs_and_gradients_are_pygs(
     path: str, dtype: torch.dtype, heads: int, hidden: int, classes: int, dropout: float
 ) -> None:
-    config = GatConfig(heads=heads, hidden=hidden, dropout=dropout, layers=3)
+    config = Gat(heads=heads, hidden=hidden, dropout=dropout, layers=3)
     graph = make_graph(60, 150, classes=classes, seed=1)
     fused, reference = twins(config, dtype, classes=classes, seed=1)
     for mode, count in (("halo", 1), ("halo", 3), ("contiguous", 2)):
@@ -76,9 +76,7 @@ def test_outputs_and_gradients_are_pygs(
 def test_sparse_and_dense_features_and_evaluation(path: str, sparse: bool, training: bool) -> None:
     graph = make_graph(60, 150, sparse=sparse, seed=2)
     chunkset = build_chunks(graph, 2, "halo", 2, dtype=torch.float64)
-    fused, reference = (
-        model.train(training) for model in twins(GatConfig(), torch.float64, seed=2)
-    )
+    fused, reference = (model.train(training) for model in twins(Gat(), torch.float64, seed=2))
     loss, found = gradients(fused, chunkset)
     expected_loss, expected = gradients(reference, chunkset)
     assert loss == pytest.approx(expected_loss, rel=1e-12)
@@ -86,7 +84,7 @@ def test_sparse_and_dense_features_and_evaluation(path: str, sparse: bool, train
 
 
 def test_one_seed_starts_both_alike() -> None:
-    fused, reference = twins(GatConfig(layers=3), torch.float32, seed=0)
+    fused, reference = twins(Gat(layers=3), torch.float32, seed=0)
     found, expected = fused.state_dict(), reference.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -109,7 +107,7 @@ def test_the_gradient_of_a_dense_input_is_pygs(path: str) -> None:
 def test_threads_change_no_more_than_rounding_and_repeat_bitwise(threads: int) -> None:
     graph = make_graph(60, 150, seed=6)
     chunkset = build_chunks(graph, 2, "halo", 2)
-    model = make_model(graph, GatConfig(), torch.float32)
+    model = make_model(graph, Gat(), torch.float32)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -128,7 +126,7 @@ def test_padding_is_finite_and_takes_no_gradient(path: str, mode: ChunkMode) -> 
     graph = make_graph(23, 30, seed=7)
     chunkset = build_chunks(graph, 4, mode, 2, dtype=torch.float64)
     assert any((chunk.nodes < 0).any() for chunk in chunkset.chunks)
-    model = make_model(graph, GatConfig(dropout=0.0))
+    model = make_model(graph, Gat(dropout=0.0))
     for chunk in chunkset.chunks:
         layer = model[4]
         x = torch.rand(chunk.rows[1], 64, dtype=torch.float64, requires_grad=True)
@@ -142,7 +140,7 @@ def test_padding_is_finite_and_takes_no_gradient(path: str, mode: ChunkMode) -> 
 def test_scores_too_large_for_exp_stay_finite(path: str) -> None:
     graph = make_graph(30, 60, seed=8)
     chunkset = build_chunks(graph, 1, "halo", 2)
-    fused, reference = twins(GatConfig(dropout=0.0), torch.float32, seed=8)
+    fused, reference = twins(Gat(dropout=0.0), torch.float32, seed=8)
     for model in (fused, reference):
         with torch.no_grad():
             model[1].lin.weight.mul_(1e4)
@@ -155,11 +153,11 @@ def test_scores_too_large_for_exp_stay_finite(path: str) -> None:
 def test_a_graph_without_edges_has_its_self_loops(path: str) -> None:
     graph = make_graph(10, 0, seed=9)
     (chunk,) = build_chunks(graph, 1, "halo", 2, dtype=torch.float64).chunks
-    layer = make_model(graph, GatConfig(dropout=0.0))[1]
+    layer = make_model(graph, Gat(dropout=0.0))[1]
     features = graph.features.to_dense().double()
     expected = features @ layer.lin.weight.t() + layer.bias
     x = torch.zeros(0)
     found = layer(
-        make_model(graph, GatConfig(dropout=0.0))[0](x, Context(graph=chunk)), Context(graph=chunk)
+        make_model(graph, Gat(dropout=0.0))[0](x, Context(graph=chunk)), Context(graph=chunk)
     )
     assert relative_error(found, expected) < 1e-12

@@ -7,19 +7,20 @@ import torch
 from torch import nn
 
 from gnnhpc.core.facts import CIFAR10, Facts
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.outline import LayerOutline, outline
 from gnnhpc.models.vig import reference as vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-from gnnhpc.spec.experiment import Implementation, VigConfig
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.spec.experiment import Implementation
 
-SMALL = VigConfig(blocks=1, grapher_width=6, ffn_width=10, readout_width=8)
+SMALL = Vig(blocks=1, grapher_width=6, ffn_width=10, readout_width=8)
 
 
-def layers(config: VigConfig, facts: Facts = CIFAR10) -> list[nn.Module]:
+def layers(config: Vig, facts: Facts = CIFAR10) -> list[nn.Module]:
     built = []
-    for layer in outline(config, facts):
+    for layer in config.outline(facts):
         torch.manual_seed(layer.index)
         built.append(vig.build(layer, config, dtype=torch.float64))
     return built
@@ -31,13 +32,13 @@ def parameters(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_as_many_parameters_as_published(implementation: Implementation) -> None:
-    config = VigConfig(implementation=implementation)
+    config = Vig(implementation=implementation)
     built = layers(config)
     counts = [parameters(layer) for layer in built]
     assert counts[0] + counts[1] == 138_258
     assert counts[-1] == 14_346
     assert sum(counts) == 1_120_410
-    assert counts == [layer.parameters for layer in outline(config, CIFAR10)]
+    assert counts == [layer.parameters for layer in config.outline(CIFAR10)]
 
 
 def test_edges_of_a_cifar_image() -> None:
@@ -80,7 +81,7 @@ def test_building_the_reference_draws_no_more_numbers() -> None:
     after = []
     for config in (SMALL, SMALL.model_copy(update={"implementation": "reference"})):
         torch.manual_seed(0)
-        vig.build(outline(config, CIFAR10)[0], config, dtype=torch.float32)
+        vig.build(config.outline(CIFAR10)[0], config, dtype=torch.float32)
         after.append(torch.rand(3))
     assert torch.equal(*after)
 
@@ -90,7 +91,7 @@ def test_images_in_logits_out(implementation: Implementation) -> None:
     config = SMALL.model_copy(update={"implementation": implementation})
     facts = Facts("images", 3, 7, image_size=5, train=10, test=10)
     x = torch.rand(4, 25, 3, dtype=torch.float64)
-    for layer, paper in zip(layers(config, facts), outline(config, facts), strict=True):
+    for layer, paper in zip(layers(config, facts), config.outline(facts), strict=True):
         assert x.shape[1:] == paper.inputs
         x = layer(x, Context())
         assert x.shape[1:] == paper.shape
@@ -121,7 +122,7 @@ def test_layers_of_other_models_are_refused() -> None:
 
 
 def test_batchnorm_mode_reaches_every_norm() -> None:
-    for layer in outline(SMALL, CIFAR10)[:2]:
+    for layer in SMALL.outline(CIFAR10)[:2]:
         module = vig.build(layer, SMALL, dtype=torch.float32, batchnorm="deferred")
         modes = [m.mode for m in module.modules() if isinstance(m, BatchNorm)]
         assert modes == ["deferred", "deferred"]

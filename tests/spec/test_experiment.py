@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.cli_experiment import build_experiment
-from gnnhpc.spec.experiment import Experiment, GatConfig, VigConfig
+from gnnhpc.spec.experiment import Experiment
 
 VIG: dict[str, Any] = {
     "model": {"name": "vig"},
@@ -197,7 +199,7 @@ def test_chunks_over_all_replicas() -> None:
 
 
 def test_models_are_their_published_selves_by_default() -> None:
-    vig_model, gat_model = VigConfig(), GatConfig()
+    vig_model, gat_model = Vig(), Gat()
     assert (vig_model.blocks, vig_model.grapher_width, vig_model.ffn_width) == (8, 256, 512)
     assert vig_model.readout_width == 1024
     assert (gat_model.layers, gat_model.heads, gat_model.hidden) == (2, 8, 8)

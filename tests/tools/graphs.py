@@ -11,9 +11,8 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.data.graphs import Graph, sparse_rows
 from gnnhpc.graphs.chunks import IGNORED, ChunkSet
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.layers import build
-from gnnhpc.models.outline import outline
-from gnnhpc.spec.experiment import GatConfig
+from gnnhpc.models.gat.build import build
+from gnnhpc.models.gat.model import Gat
 
 
 def make_graph(
@@ -45,7 +44,7 @@ def _stored(values: torch.Tensor) -> torch.Tensor:
 
 
 def make_model(
-    graph: Graph, config: GatConfig, dtype: torch.dtype = torch.float64, seed: int = 0
+    graph: Graph, config: Gat, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> nn.ModuleList:
     """The layers of `config` for `graph`, in order."""
     facts = Facts(
@@ -56,7 +55,7 @@ def make_model(
         edges=graph.edges.shape[1],
     )
     torch.manual_seed(seed)
-    return nn.ModuleList(build(layer, config, dtype=dtype) for layer in outline(config, facts))
+    return nn.ModuleList(build(layer, config, dtype=dtype) for layer in config.outline(facts))
 
 
 def forward(model: nn.ModuleList, context: Context) -> torch.Tensor:

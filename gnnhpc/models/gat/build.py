@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import Dropout
 from gnnhpc.models.gat.fused import FusedAttention
 
 if TYPE_CHECKING:
-    from gnnhpc.models.outline import LayerOutline
-    from gnnhpc.spec.experiment import GatConfig
-
-_MODULES_A_LAYER = 3
+    from gnnhpc.models.gat.model import Gat
 
 
 class Elu(nn.Module):
@@ -37,14 +35,14 @@ class LogSoftmax(nn.Module):
         return functional.log_softmax(x, dim=-1)
 
 
-def build(layer: LayerOutline, config: GatConfig, *, dtype: torch.dtype) -> nn.Module:
+def build(layer: LayerOutline, config: Gat, *, dtype: torch.dtype) -> nn.Module:
     """One module of the model; parameters are drawn from torch's global generator.
 
     Raises ValueError for a layer of another model.
     """
-    number = layer.index // _MODULES_A_LAYER
+    number = layer.number
     if layer.kind == "dropout":
-        return Dropout(layer.name, number, config.dropout)
+        return Dropout(layer.name, config.dropout)
     if layer.kind == "elu":
         return Elu()
     if layer.kind == "log_softmax":
@@ -65,7 +63,7 @@ def build(layer: LayerOutline, config: GatConfig, *, dtype: torch.dtype) -> nn.M
     return attention.to(dtype)
 
 
-def _attention(config: GatConfig) -> type[nn.Module]:
+def _attention(config: Gat) -> type[nn.Module]:
     if config.implementation == "fused":
         return FusedAttention
     # PyG takes seconds to import; fused runs do without.
