@@ -32,7 +32,7 @@ def cells() -> list[Experiment]:
         "batch_size": 10,
         **steps,
     }
-    gat = {"model": Gat(), "data": PublishedGraph(), **steps}
+    gat = {"model": Gat(), "data": PublishedGraph(name="cora"), **steps}
     return [
         Experiment.model_validate(vig),
         Experiment.model_validate(vig | {"layout": "pp2", "microbatches": 5, "spans": True}),

@@ -304,7 +304,9 @@ def test_a_copied_folder_loads_as_the_original(tmp_path: Path) -> None:
 def test_batches_of_any_size_give_the_same_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph(), "layout": "pp2"})
+    gat = Experiment.model_validate(
+        {"model": Gat(), "data": PublishedGraph(name="cora"), "layout": "pp2"}
+    )
     root = make_run(tmp_path / "run", [vig(), gat, vig(layout="dp2-pp2", spans=True)])
     together = load(root)
     monkeypatch.setattr("analysis.records.rank_files._BATCH_BYTES", 1)

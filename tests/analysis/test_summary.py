@@ -198,7 +198,7 @@ def test_settings_that_vary_make_rows_and_columns(tmp_path: Path) -> None:
 
 
 def test_graphs_count_nodes_as_samples(tmp_path: Path) -> None:
-    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph()})
+    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph(name="cora")})
     one = row(summary_of(tmp_path / "run", [gat]), "seq", 1)
     assert one["samples_per_s"] == pytest.approx(2708 / one["mean_s"])
 

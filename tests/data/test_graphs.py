@@ -15,9 +15,10 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import GRAPHS, Facts
-from gnnhpc.data.graphs import Graph, load_graph, shchur_split
+from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCitation
+from gnnhpc.graphs.graph import Graph, shchur_split
 from tests.tools.data_files import real_file, write_npz, write_planetoid
 
 
@@ -67,7 +68,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_planetoid_files(small: Path) -> None:
     before = files(small)
-    graph = load_graph(PublishedGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     check(graph, 40)
     assert graph.features.layout == torch.sparse_csr
     assert counts(graph) == [60, 500, 100]
@@ -79,7 +80,7 @@ def test_planetoid_files(small: Path) -> None:
 
 
 def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) -> None:
-    graph = load_graph(PublishedGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     before = files(cache)
     code = f"""
 import sys, pathlib
@@ -87,42 +88,42 @@ from gnnhpc.core.facts import GRAPHS, Facts
 GRAPHS["cora"] = Facts("graph", 40, 3, nodes=700, edges=4000)
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
-graph = load_graph(PublishedGraph(), pathlib.Path({str(small)!r}))
+graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
 assert graph.edges.shape == {tuple(graph.edges.shape)}
 assert graph.features.values().sum() == {float(graph.features.values().sum())}
 sys.exit("torch_geometric" in sys.modules or "scipy" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    again = load_graph(PublishedGraph(), small)
+    again = load_graph(PublishedGraph(name="cora"), small)
     assert equal(graph, again)
     again.labels[:] = 0
     assert files(cache) == before
-    assert equal(graph, load_graph(PublishedGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
 
 
 def test_the_cache_is_built_anew_for_changed_or_damaged_files(small: Path, cache: Path) -> None:
-    graph = load_graph(PublishedGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     (kept,) = (path for path in cache.iterdir() if path.is_dir())
     (kept / "edges.npy").write_bytes(b"short")
-    assert equal(graph, load_graph(PublishedGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     (kept / "test.npy").unlink()
-    assert equal(graph, load_graph(PublishedGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     labels = small / "Cora" / "raw" / "ind.cora.y"
     stat = labels.stat()
     os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    load_graph(PublishedGraph(), small)
+    load_graph(PublishedGraph(name="cora"), small)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
 
 
 def test_no_place_for_a_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = load_graph(PublishedGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     (tmp_path / "file").touch()
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "file" / "cache"))
-    assert equal(graph, load_graph(PublishedGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
 
 
 def test_made_features_need_no_feature_files(small: Path) -> None:
-    real = load_graph(PublishedGraph(), small)
+    real = load_graph(PublishedGraph(name="cora"), small)
     for part in ("x", "tx", "allx"):
         (small / "Cora" / "raw" / f"ind.cora.{part}").unlink()
     made = load_graph(PublishedGraph(features="made"), small)
@@ -131,7 +132,7 @@ def test_made_features_need_no_feature_files(small: Path) -> None:
     assert torch.equal(made.labels, real.labels)
     assert counts(made) == counts(real)
     with pytest.raises(InputError, match=r"raw/ind.cora.x: found no such file"):
-        load_graph(PublishedGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
 
 
 class _Evil:
@@ -155,14 +156,14 @@ def test_damage_is_named(
     monkeypatch.chdir(small)
     (small / "Cora" / "raw" / f"ind.cora.{part}").write_bytes(content)
     with pytest.raises(InputError, match=message):
-        load_graph(PublishedGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
     assert not (small / "was-here").exists()
 
 
 def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GRAPHS, "cora", Facts("graph", 40, 3, nodes=701, edges=4000))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
-        load_graph(PublishedGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.features import feature_rows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import FusedAttention
@@ -60,7 +61,7 @@ def test_outputs_and_gradients_are_pygs(
     graph = make_graph(60, 150, classes=classes, seed=1)
     fused, reference = twins(config, dtype, classes=classes, seed=1)
     for mode, count in (("halo", 1), ("halo", 3), ("contiguous", 2)):
-        chunkset = build_chunks(graph, count, mode, config.layers, dtype=dtype)
+        chunkset = build_chunks(graph, count, mode, config.layers)
         for chunk in chunkset.chunks:
             context = Context(graph=chunk, seed=4, step=9)
             real = chunk.nodes[: chunk.rows[-1]] >= 0
@@ -75,7 +76,7 @@ def test_outputs_and_gradients_are_pygs(
 @pytest.mark.parametrize("training", [True, False])
 def test_sparse_and_dense_features_and_evaluation(path: str, sparse: bool, training: bool) -> None:
     graph = make_graph(60, 150, sparse=sparse, seed=2)
-    chunkset = build_chunks(graph, 2, "halo", 2, dtype=torch.float64)
+    chunkset = build_chunks(graph, 2, "halo", 2)
     fused, reference = (model.train(training) for model in twins(Gat(), torch.float64, seed=2))
     loss, found = gradients(fused, chunkset)
     expected_loss, expected = gradients(reference, chunkset)
@@ -124,7 +125,7 @@ def test_threads_change_no_more_than_rounding_and_repeat_bitwise(threads: int) -
 @pytest.mark.parametrize("mode", ["contiguous", "halo"])
 def test_padding_is_finite_and_takes_no_gradient(path: str, mode: ChunkMode) -> None:
     graph = make_graph(23, 30, seed=7)
-    chunkset = build_chunks(graph, 4, mode, 2, dtype=torch.float64)
+    chunkset = build_chunks(graph, 4, mode, 2)
     assert any((chunk.nodes < 0).any() for chunk in chunkset.chunks)
     model = make_model(graph, Gat(dropout=0.0))
     for chunk in chunkset.chunks:
@@ -152,12 +153,10 @@ def test_scores_too_large_for_exp_stay_finite(path: str) -> None:
 
 def test_a_graph_without_edges_has_its_self_loops(path: str) -> None:
     graph = make_graph(10, 0, seed=9)
-    (chunk,) = build_chunks(graph, 1, "halo", 2, dtype=torch.float64).chunks
+    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
     layer = make_model(graph, Gat(dropout=0.0))[1]
     features = graph.features.to_dense().double()
     expected = features @ layer.lin.weight.t() + layer.bias
-    x = torch.zeros(0)
-    found = layer(
-        make_model(graph, Gat(dropout=0.0))[0](x, Context(graph=chunk)), Context(graph=chunk)
-    )
+    x = feature_rows(graph.features, chunk.nodes, torch.float64)
+    found = layer(x, Context(graph=chunk))
     assert relative_error(found, expected) < 1e-12
