@@ -15,7 +15,7 @@ from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.models import vig, vig_fused
 from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.context import Context
-from tests.rounding import assert_within, tolerances
+from tests.rounding import STORED, UNIT, assert_within, tolerances
 
 KINDS = ("grapher", "ffn")
 CPU = torch.device("cpu")
@@ -158,6 +158,22 @@ def test_published_widths_in_float32(
     ours = make(kind, grid, fused=True, dtype=torch.float32, width=width)
     found = results(ours, images(2, grid), train=True)
     assert_within(found, *reference(kind, 2, grid, True, width))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_all_inputs_share_costs_no_digits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BatchNorm takes it away: but for the output and a running mean nothing depends on it."""
+    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: vig_torch)
+    grid, count = (9, 11), 150
+    x = (images(count, grid).float() + 64).double()
+    ours = make(kind, grid, fused=True, dtype=torch.float32)
+    theirs = make(kind, grid, fused=False)
+    theirs.load_state_dict(ours.state_dict())
+    exact = results(theirs, x, train=True)
+    _, allowed = reference(kind, count, grid, True)
+    for name in ("out", "norm1.running_mean"):
+        allowed = allowed | {name: allowed[name] + STORED * UNIT * float(exact[name].abs().max())}
+    assert_within(results(ours, x, train=True), exact, allowed)
 
 
 @pytest.mark.parametrize("kind", KINDS)
