@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app)
 site_app = typer.Typer(help="Look at site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
