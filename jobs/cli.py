@@ -54,12 +54,12 @@ ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such 
 
 @app.command(
     epilog="Examples:\n\n"
-    "python -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait\n\n"
-    "python -m jobs submit jobs/sweeps/raffi-vig.yaml --site my-cluster --data-root /data\n\n"
+    "python -m jobs submit quickstart --cluster local --wait\n\n"
+    "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
     "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 def submit(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
     cluster: ClusterFlag = Cluster.slurm,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run; else the spec's.")] = None,

@@ -32,8 +32,10 @@ def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
+    # The folder that the job was submitted from may hold anybody's jobs.py.
+    lines.append("export PYTHONSAFEPATH=1")
     # An installed package is found by its interpreter; a checkout has to be named.
-    if "site-packages" not in home.parts:
+    if home.name not in ("site-packages", "dist-packages"):
         lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
