@@ -45,11 +45,18 @@ def found_at(name: str) -> Path | None:
     return file.parent if file.name == "__init__.py" else file
 
 
-def search_path_for_children() -> dict[str, str]:
-    """Environment with which `python -m` finds what this process finds, and nothing else.
+def is_installed(root: Path = ROOT) -> bool:
+    """Whether the interpreter finds what lies in `root` by itself; a checkout has to be named."""
+    return root.name in ("site-packages", "dist-packages")
 
-    Without it a child would look into its current folder first, where the command `gnnhpc` does
-    not look.
-    """
-    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)  # noqa: PTH100
-    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+def search_path_for_children() -> dict[str, str]:
+    """Environment with which `python -m` finds the packages that this process runs."""
+    path = [] if is_installed() else [str(ROOT)]
+    if known := os.environ.get("PYTHONPATH"):
+        path.append(known)
+    found = {"PYTHONPATH": os.pathsep.join(path)}
+    if sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
+        # `python -m` would look into the current folder first, where this process does not.
+        found["PYTHONSAFEPATH"] = "1"
+    return found
