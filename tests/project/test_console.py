@@ -14,7 +14,11 @@ import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.layout import Layout
 from jobs.actions.submit import Submission
+from jobs.cluster.array_script import prologue
+from jobs.cluster.arrays import resources
+from jobs.cluster.site import Site
 from tests.tools.console import ROOT, Console
 
 HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.spec"}
@@ -197,6 +201,16 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
         plant(console.cwd, name)
     done = console.run("gnnhpc", "submit", "quickstart", "--dry-run")
     assert done.returncode == 0, done.stderr
+    assert not (console.cwd / "it-ran").exists()
+
+
+def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
+    for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
+        plant(console.cwd, name)
+    lines = prologue(Site(), resources(Layout(), Site()))
+    script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
+    done = console.run("bash", "-c", script)
+    assert done.stdout.startswith("gnnhpc "), done.stderr
     assert not (console.cwd / "it-ran").exists()
 
 
