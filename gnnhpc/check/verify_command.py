@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, GnnhpcError
+from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.ranks.environment import Environment, read_environment
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
@@ -79,7 +80,8 @@ def _spawn(cell: Cell, steps: int) -> int:
         command += ["--steps", str(steps)]
         ranks = []
         for rank in range(size):
-            env = os.environ | {
+            env = os.environ | search_path_for_children()
+            env |= {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size),

@@ -20,9 +20,9 @@ from typing import Protocol
 
 import submitit
 
+from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
-from jobs.cluster.array_script import HOME
 from jobs.cluster.site import Site
 from jobs.cluster.slurm import private_folder
 from jobs.folder import attempt_files as attempts
@@ -139,7 +139,7 @@ def supervise_apart(paths: RunPaths) -> subprocess.Popen[bytes]:
             stdout=stream,
             stderr=stream,
             start_new_session=True,
-            env=os.environ | {"PYTHONPATH": _search_path()},
+            env=os.environ | search_path_for_children(),
         )
 
 
@@ -223,17 +223,11 @@ def _stop(jobs: Sequence[submitit.Job[int]]) -> None:
         time.sleep(_POLL_S)
 
 
-def _search_path() -> str:
-    """Jobs import this package from where it is, however they are started."""
-    known = os.environ.get("PYTHONPATH")
-    return f"{HOME}{os.pathsep}{known}" if known else str(HOME)
-
-
 @contextlib.contextmanager
 def _environment(terms: Terms) -> Iterator[None]:
     """What ranks started here find in their environment."""
     before = dict(os.environ)
-    os.environ["PYTHONPATH"] = _search_path()
+    os.environ.update(search_path_for_children())
     if terms.threads is not None:
         os.environ["GNNHPC_THREADS"] = str(terms.threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["GNNHPC_THREADS"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
@@ -139,7 +140,7 @@ def start(paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait
             done = ", ".join(f"{name} as {number}" for number, name, _ in jobs)
             raise GnnhpcError(
                 f"{error}; submitted before that: {done}; "
-                f"the others: python -m jobs rerun {paths.root} --missing"
+                f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
         submissions.note(paths, "slurm", array.name, array.indices, job)
         jobs.append((job, array.name, format_indices(array.indices)))

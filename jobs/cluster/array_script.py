@@ -9,10 +9,9 @@ from pathlib import Path
 
 import jinja2
 
+from gnnhpc.core.python_path import ROOT, is_installed
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.site import Site
-
-HOME = Path(__file__).resolve().parents[2]
 
 
 def interpreter(site: Site) -> str:
@@ -26,14 +25,15 @@ def interpreter(site: Site) -> str:
     return f"{site.container} {python}" if site.container else python
 
 
-def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
+def prologue(site: Site, resources: Resources, home: Path = ROOT) -> list[str]:
     """Shell lines before the ranks start, the same however a cell is submitted."""
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
-    # An installed package is found by its interpreter; a checkout has to be named.
-    if "site-packages" not in home.parts:
+    # The folder that the job was submitted from may hold anybody's jobs.py.
+    lines.append("export PYTHONSAFEPATH=1")
+    if not is_installed(home):
         lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
@@ -48,7 +48,7 @@ def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
     return lines
 
 
-def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path = HOME) -> str:
+def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path = ROOT) -> str:
     """The text of RUN/arrays/<model>-<layout>.sbatch."""
     return _template().render(
         array=array.name,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import submitit
 
+from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from jobs.cluster.array_script import interpreter, prologue
@@ -100,5 +101,5 @@ def refused(words: str, array: str) -> GnnhpcError:
     line = " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without a word"
     if _UNREACHABLE.search(line):
         return GnnhpcError(f"sbatch {array}: {line}")
-    allowed = "what this cluster offers: python -m jobs site check"
+    allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
     return InputError(f"sbatch {array}", None, line, allowed)

@@ -16,6 +16,7 @@ from gnnhpc.spec.manifest import Cell, deal_indices
 from gnnhpc.spec.stages import cut
 from jobs.spec.names import check_run_name
 from jobs.spec.overrides import apply
+from jobs.spec.shipped_sweeps import find_spec
 from jobs.spec.sweep import Sweep, expand
 from jobs.spec.yaml_file import read_mapping, read_text
 
@@ -46,6 +47,7 @@ def plan(
 ) -> Plan:
     """Read a spec (a path, or its content as a mapping) and expand it to cells.
 
+    A bare name such as quickstart means the shipped sweep, unless there is such a file.
     `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
     `check=False` leaves out only the look at the data's files. Raises InputError for every
     mistake, naming the place.
@@ -53,7 +55,7 @@ def plan(
     if isinstance(spec, Mapping):
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
     else:
-        path = Path(spec)
+        path = find_spec(Path(spec))
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = apply(read_mapping(text, source, _KEYS), overrides)
