@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnnhpc.kernels import build, vig, vig_torch
-from gnnhpc.models.vig import reference as models
 from gnnhpc.models.context import Context
+from gnnhpc.models.vig import reference as models
 from tests.tools.rounding import UNIT, assert_within, tolerances
 
 pytestmark = pytest.mark.skipif(
