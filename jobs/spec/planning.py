@@ -41,7 +41,7 @@ class Plan:
         """What a user should know of a plan that is right: what it costs to make."""
         models = {cell.experiment.model.name: cell.experiment.model for cell in self.cells}
         return [
-            f"{model.source.name} imports torch at its top, {seconds:.1f} s of every submit on this "
+            f"{model.source.name} imports torch at its top, {seconds:.1f} s of each submit on this "
             "login node; imported inside build() it is loaded on the nodes alone"
             for name, model in models.items()
             if isinstance(model, OwnModel) and (seconds := torch_import_s(name)) is not None
