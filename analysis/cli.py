@@ -45,7 +45,7 @@ def report(
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
     from analysis.render.terminal import SUMMARY, show_frame
-    from analysis.report.make_report import make_report
+    from analysis.report.report_folder import make_report
 
     loaded, summary, place = make_report(run, out, baseline)
     show_frame(summary[summary["n"] > 0], SUMMARY)
@@ -116,9 +116,9 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
-    from analysis.records.run import load
-    from analysis.timeline.timeline import find_cell
-    from analysis.timeline.trace import write_trace
+    from analysis.loading.run import load
+    from analysis.timeline.chrome_trace import write_trace
+    from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.paths import RunPaths
 
     loaded = load(run)

@@ -96,7 +96,7 @@ def submit(
     planned = plan(spec, set_ or [], name=name, root=data_root)
     if dry_run:
         from jobs.actions.submit import run_folder
-        from jobs.show.plan_text import print_plan
+        from jobs.printing.plan_text import print_plan
 
         print_plan(planned, run_folder(planned, runs), *settings)
         return EXIT_DONE
@@ -138,11 +138,11 @@ def status(
     while True:
         known = status_of(run)
         if json_:
-            from jobs.show.status_table import as_json
+            from jobs.printing.status_table import as_json
 
             print(as_json(known))
         else:
-            from jobs.show.status_table import print_status
+            from jobs.printing.status_table import print_status
 
             print_status(known, cells=cells)
         if not (watch and known.live):
@@ -264,7 +264,7 @@ def _report(wait: bool) -> Report | None:
 
 
 def _watch() -> Any:
-    from jobs.show.status_table import summary
+    from jobs.printing.status_table import summary
 
     shown: list[str] = []
 
@@ -278,7 +278,7 @@ def _watch() -> Any:
 
 
 def _conclude(done: Submission) -> int:
-    from jobs.show.plan_text import print_submission
+    from jobs.printing.plan_text import print_submission
 
     print_submission(done)
     return EXIT_FAILED if done.failed else EXIT_DONE

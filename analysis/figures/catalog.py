@@ -8,19 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import chunking, gantt, learning, scaling
+from analysis.figures import gantt
+from analysis.figures import graph_chunks as chunking
+from analysis.figures import loss_curves as learning
+from analysis.figures import speed as scaling
 from analysis.figures.panels import MAX_PANELS
+from analysis.figures.parallel import side_by_side
+from analysis.figures.studies import Study, studies
 from analysis.figures.style import COLUMN_IN, load_backends, save
-from analysis.figures.subjects import Study, studies
 from analysis.render.document import Picture
-from analysis.render.parallel import side_by_side
-from analysis.timeline.timeline import cells_with_spans, measure
+from analysis.timeline.step_timeline import cells_with_spans, measure
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 MAX_STUDIES = 8
 MAX_TIMELINES = 6

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.style import ACTION_COLOURS, FULL_IN, new_figure, styled
-from analysis.timeline.timeline import Bar, Row, Timeline
+from analysis.timeline.step_timeline import Bar, Row, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.papers.published_tables import table_of_log
+from analysis.papers.published_data import table_of_log
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 

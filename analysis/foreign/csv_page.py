@@ -9,11 +9,11 @@ import pandas as pd
 
 from analysis.figures.style import COLUMN_IN, FULL_IN, look, new_figure, save, styled
 from analysis.foreign.csv_table import Imported
-from analysis.papers.published_tables import sources
+from analysis.papers.published_data import sources
 from analysis.render import html, markdown
 from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, table
 from analysis.render.output_folder import staged
-from analysis.render.table_forms import write_table
+from analysis.render.table_files import write_table
 from gnnhpc.records.paths import write_atomically
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.foreign.csv_logs import Log, read_log
-from analysis.foreign.printed_statistics import compare_printed
-from analysis.render.table_forms import Table
+from analysis.foreign.published_statistics import compare_printed
+from analysis.render.table_files import Table
 from analysis.stats.step_times import (
     CONFIDENCE,
     Interval,

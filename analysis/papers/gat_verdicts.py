@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.other_tables import gat_rows
-from analysis.papers.published_tables import read
+from analysis.papers.gat_tables_beside_ours import gat_rows
+from analysis.papers.published_data import read
 from gnnhpc.core.schedule import bound
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_tables import LOGS, read, read_printed, same_as_printed, sources
-from analysis.papers.vig_tables import group_rows, source_label
-from analysis.records.run import Run
+from analysis.loading.run import Run
+from analysis.papers.published_data import LOGS, read, read_printed, same_as_printed, sources
+from analysis.papers.vig_tables_beside_ours import group_rows, source_label
 from analysis.stats.step_times import step_statistics
 from gnnhpc.core.schedule import bound
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.table_forms import show
+from analysis.render.table_files import show
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.render.table_forms import cells
+from analysis.render.table_files import cells
 
 SUMMARY = (
     "model",

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.render.document import Block, Section, Table, Text, rows_table, table
-from analysis.summary.columns import with_variants
+from analysis.summary.variant_columns import with_variants
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Check, Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 _PROVENANCE = {
     "commit": "code",

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures
-from analysis.papers.published_tables import sources
+from analysis.papers.published_data import sources
 from analysis.render.document import Block, Bullets, Picture, Section, Text, rows_table, table
 from analysis.stats.step_times import CONFIDENCE, OUTLIER_Z, RESAMPLES
-from analysis.summary.columns import with_variants
+from analysis.summary.variant_columns import with_variants
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
     from analysis.render import table_forms as typeset
 
 _SUMMARY = {

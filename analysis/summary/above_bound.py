@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.records.run import Run
+from analysis.loading.run import Run
 from analysis.stats.step_times import Interval
-from analysis.summary.rows import Row
+from analysis.summary.configurations import Row
 
 
 @dataclass(frozen=True)

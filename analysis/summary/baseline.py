@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.summary.rows import Row
+from analysis.summary.configurations import Row
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 

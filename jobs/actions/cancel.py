@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import open_run
 from jobs.state.run_status import live_jobs
 

@@ -24,7 +24,7 @@ from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
 from jobs.cluster.array_script import HOME
 from jobs.cluster.site import Site
-from jobs.cluster.slurm import private_folder
+from jobs.cluster.slurm_submit import private_folder
 from jobs.folder import attempt_files as attempts
 from jobs.task import CellTask
 

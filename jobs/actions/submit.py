@@ -23,11 +23,11 @@ from jobs.actions.local_executor import (
 )
 from jobs.cluster.arrays import group, resources
 from jobs.cluster.site import Site
-from jobs.cluster.slurm import check_slurm, submit_array
-from jobs.folder import submissions
+from jobs.cluster.slurm_submit import check_slurm, submit_array
+from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import locked
 from jobs.folder.run_folder import create, extend
-from jobs.folder.submissions import CLUSTERS
+from jobs.folder.submission_records import CLUSTERS
 from jobs.spec.names import format_indices
 from jobs.spec.planning import Plan
 from jobs.state.run_status import RunStatus, status

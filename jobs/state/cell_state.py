@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gnnhpc.records.paths import AttemptPaths
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer
+from jobs.cluster import slurm_queue as queue
+from jobs.cluster.slurm_queue import Answer
 from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.attempt_files import Outcome, Place
-from jobs.folder.submissions import Entry
+from jobs.folder.submission_records import Entry
 
 STATES = (
     "done",

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.provenance import user
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer
+from jobs.cluster import slurm_queue as queue
+from jobs.cluster.slurm_queue import Answer
 from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.attempt_files import Outcome, Place
 from jobs.folder.locked_files import open_run
-from jobs.folder.submissions import Entry
+from jobs.folder.submission_records import Entry
 from jobs.state.cell_state import LIVE, STATES, CellStatus, Known, judge
 
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.papers.published_tables import LOGS
+from analysis.papers.published_data import LOGS
 from analysis.render.output_folder import staged
 from analysis.render.terminal import plain
-from analysis.summary.summary import CONTRACT
+from analysis.summary.summary_table import CONTRACT
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
 from tests.tools.make_run import Story, make_run

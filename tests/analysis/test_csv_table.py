@@ -10,7 +10,7 @@ import pytest
 
 from analysis.foreign.csv_logs import infer, parse_setting, read_log
 from analysis.foreign.csv_table import expand, import_logs, parse_declared
-from analysis.papers.published_tables import LOGS, read_printed, same_as_printed
+from analysis.papers.published_data import LOGS, read_printed, same_as_printed
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 import analysis
 from analysis.figures import catalog as figures
 from analysis.figures.catalog import KINDS, Published, chunking, learning, make_figures, scaling
+from analysis.figures.studies import Study, label, studies
 from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure, save, styled
-from analysis.figures.subjects import Study, label, studies
-from analysis.records.run import Run
+from analysis.loading.run import Run
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 from gnnhpc.records.schema import Check

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from analysis.render import parallel
-from analysis.render.parallel import side_by_side
+from analysis.figures import parallel
+from analysis.figures.parallel import side_by_side
 from gnnhpc.core.errors import InputError
 
 

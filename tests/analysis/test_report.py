@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.records.run import Run
+from analysis.loading.run import Run
 from analysis.render import html, markdown
 from analysis.render.document import (
     Bullets,
@@ -24,7 +24,7 @@ from analysis.render.document import (
     value,
 )
 from analysis.report.first_page import count
-from analysis.report.pages import write_report
+from analysis.report.report_pages import write_report
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Story, make_run, small_sweep
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.records.run import Run, load
+from analysis.loading.run import Run, load
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Check, read_lines
@@ -305,7 +305,7 @@ def test_batches_of_any_size_give_the_same_frames(
     )
     root = make_run(tmp_path / "run", [vig(), gat, vig(layout="dp2-pp2", spans=True)])
     together = load(root)
-    monkeypatch.setattr("analysis.records.rank_files._BATCH_BYTES", 1)
+    monkeypatch.setattr("analysis.loading.rank_files._BATCH_BYTES", 1)
     apart = load(root)
     for name in ("steps", "ranks", "groups", "spans"):
         keys = ["cell", "phase", "step"]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.records.run import load
+from analysis.loading.run import load
 from analysis.stats.step_times import Interval
 from analysis.summary.above_bound import explain
-from analysis.summary.summary import CONTRACT, summarise
+from analysis.summary.summary_table import CONTRACT, summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import bound
 from gnnhpc.records.schema import Check

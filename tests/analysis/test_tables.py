@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.papers import published_tables as published
-from analysis.papers.verdicts import COLUMNS, corrected_study
-from analysis.records.run import Run, load
-from analysis.render.table_forms import Table, show, to_latex, to_markdown, write_table
-from analysis.report.tables import make_tables, write_tables
-from analysis.summary.summary import summarise
+from analysis.loading.run import Run, load
+from analysis.papers import published_data as published
+from analysis.papers.corrected_study import COLUMNS, corrected_study
+from analysis.render.table_files import Table, show, to_latex, to_markdown, write_table
+from analysis.report.report_tables import make_tables, write_tables
+from analysis.summary.summary_table import summarise
 from tests.tools.make_run import make_run, small_sweep
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from analysis.figures.gantt import draw
 from analysis.figures.style import ACTION_COLOURS
-from analysis.records.run import Run, load
-from analysis.timeline.timeline import (
+from analysis.loading.run import Run, load
+from analysis.timeline.chrome_trace import trace_events, write_trace
+from analysis.timeline.step_timeline import (
     Bar,
     Row,
     cells_with_spans,
@@ -21,7 +22,6 @@ from analysis.timeline.timeline import (
     play,
     waited_share,
 )
-from analysis.timeline.trace import trace_events, write_trace
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ideal_bubble, ideal_step_s
 from tests.tools.make_run import make_run, small_sweep

@@ -12,7 +12,7 @@ import pytest
 import jobs
 from gnnhpc.records.paths import RunPaths
 from jobs.cli import main
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.run_folder import create
 
 GRAPH = {"name": "synthetic-citation", "nodes": 60, "edges": 200, "features": 16}

@@ -19,11 +19,11 @@ from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
 from jobs.actions.rerun import select
 from jobs.cli import main
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer, Job, parse_sacct
+from jobs.cluster import slurm_queue as queue
 from jobs.cluster.site import Site
+from jobs.cluster.slurm_queue import Answer, Job, parse_sacct
 from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create
 from jobs.spec.planning import plan

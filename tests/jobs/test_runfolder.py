@@ -17,7 +17,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cluster.site import Site
-from jobs.folder import submissions
+from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import append_lines, locked, open_run
 from jobs.folder.run_folder import create, extend
 from jobs.spec.planning import Plan, plan

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_tables import Source, read, sources
-from analysis.render.table_forms import Table
+from analysis.papers.published_data import Source, read, sources
+from analysis.render.table_files import Table
 from gnnhpc.core.schedule import bound
 
 _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]

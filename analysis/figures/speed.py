@@ -17,8 +17,8 @@ from analysis.figures.panels import (
     name_panels,
     reference_handle,
 )
+from analysis.figures.studies import Study, label
 from analysis.figures.style import FULL_IN, Look, look, new_figure, styled
-from analysis.figures.subjects import Study, label
 from gnnhpc.core.schedule import ideal_bubble
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.records.run import Run
+from analysis.loading.run import Run
 from analysis.stats.step_times import Interval, compare_words
 from analysis.summary.above_bound import Seconds, exceeds, explain
 from analysis.summary.baseline import Baseline, find_baseline
-from analysis.summary.rows import Row, make_rows
+from analysis.summary.configurations import Row, make_rows
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.foreign.csv_logs import Log
-from analysis.papers.published_tables import read_printed, same_as_printed, sources
-from analysis.render.table_forms import Table
+from analysis.papers.published_data import read_printed, same_as_printed, sources
+from analysis.render.table_files import Table
 from analysis.stats.step_times import step_statistics
 
 

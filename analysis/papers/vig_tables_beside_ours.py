@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_tables import read, sources
-from analysis.records.run import Run
-from analysis.render.table_forms import Table
+from analysis.loading.run import Run
+from analysis.papers.published_data import read, sources
+from analysis.render.table_files import Table
 from analysis.stats.step_times import Sample
 
 _SHOWN = ["mean_s", "std_s", "min_s", "max_s", "n"]

@@ -11,13 +11,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.timeline.timeline import find_cell, spans_of
+from analysis.timeline.step_timeline import find_cell, spans_of
 from gnnhpc.records.paths import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 Event = dict[str, Any]
 

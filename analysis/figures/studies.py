@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.summary.summary import VARIANTS
+from analysis.summary.summary_table import VARIANTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 _AXES = ("model", "data", "layout", "microbatches")
 

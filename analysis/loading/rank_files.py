@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from analysis.records.record_frames import (
+from analysis.loading.record_frames import (
     FIELDS,
     PHASES,
     SCHEMA,

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.records.run import Run
+from analysis.loading.run import Run
 from analysis.stats.noise import kept_walls
 from analysis.stats.step_times import Interval, Sample
-from analysis.summary.ideal import ideal_steps, stage_seconds
+from analysis.summary.ideal_step import ideal_steps, stage_seconds
 from gnnhpc.core.layout import Layout
 
 

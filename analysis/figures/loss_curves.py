@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.figures.panels import grid, layouts_in, legend, name_panels
+from analysis.figures.studies import Study
 from analysis.figures.style import SERIES_COLOURS, look, styled
-from analysis.figures.subjects import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.summary.summary import VARIANTS
+from analysis.summary.summary_table import VARIANTS
 
 
 def with_variants(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analysis.figures.panels import error_bars, grid, layouts_in, legend, name_panels
+from analysis.figures.studies import Study
 from analysis.figures.style import (
     FULL_IN,
     MODE_DASHES,
@@ -18,7 +19,6 @@ from analysis.figures.style import (
     new_figure,
     styled,
 )
-from analysis.figures.subjects import Study
 
 if TYPE_CHECKING:
     import pandas as pd

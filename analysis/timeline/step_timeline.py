@@ -16,7 +16,7 @@ from gnnhpc.core.schedule import ScheduleName, ideal_bubble, timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 Phase = Literal["train", "test"]
 

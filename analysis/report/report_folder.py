@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.records.run import Run, load
+from analysis.loading.run import Run, load
 from analysis.render.output_folder import staged
-from analysis.report.pages import write_report
-from analysis.report.tables import make_tables, write_tables
-from analysis.summary.summary import summarise
+from analysis.report.report_pages import write_report
+from analysis.report.report_tables import make_tables, write_tables
+from analysis.summary.summary_table import summarise
 from gnnhpc.records.paths import RunPaths, write_atomically
 
 _OF_CELLS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures, Published, make_figures
-from analysis.papers.published_tables import read
+from analysis.papers.published_data import read
 from analysis.render import html, markdown
 from analysis.render.document import Document
-from analysis.render.table_forms import Table
+from analysis.render.table_files import Table
 from analysis.report import sections
 from analysis.report.first_page import count, first_page
-from analysis.report.tables import make_tables
-from analysis.summary.summary import summarise
-from analysis.timeline.timeline import cells_with_spans
-from analysis.timeline.trace import write_trace
+from analysis.report.report_tables import make_tables
+from analysis.summary.summary_table import summarise
+from analysis.timeline.chrome_trace import write_trace
+from analysis.timeline.step_timeline import cells_with_spans
 from gnnhpc.records.paths import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 MAX_TRACES = 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analysis.records.attempts import Attempt, origin_of
+from analysis.loading.attempts import Attempt, origin_of
 from gnnhpc.records.schema import Failure
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.loading.run import Run
+from analysis.papers.gat_tables_beside_ours import boca_table, torchgpipe_table
 from analysis.papers.gat_verdicts import dearing_rows
-from analysis.papers.other_tables import boca_table, torchgpipe_table
 from analysis.papers.vig_verdicts import raffi_rows
-from analysis.records.run import Run
 
 COLUMNS = [
     "study",

@@ -9,7 +9,7 @@ from jobs.actions.submit import Submission
 from jobs.cluster.array_script import render
 from jobs.cluster.arrays import array_range, group, resources
 from jobs.cluster.site import Site
-from jobs.show.status_table import console, duration, new_table
+from jobs.printing.status_table import console, duration, new_table
 from jobs.spec.planning import Plan
 
 

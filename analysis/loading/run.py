@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.records.attempts import Attempt, chain, choose, read_attempts
-from analysis.records.cells import attempt_row, cell_row, settings
-from analysis.records.rank_files import Columns, Source, read
-from analysis.records.record_frames import FIELDS
+from analysis.loading.attempts import Attempt, chain, choose, read_attempts
+from analysis.loading.cell_rows import attempt_row, cell_row, settings
+from analysis.loading.rank_files import Columns, Source, read
+from analysis.loading.record_frames import FIELDS
 from analysis.stats.noise import add_noise, mark_steps
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.papers.other_tables import boca_table, dearing_tables, torchgpipe_table
-from analysis.papers.verdicts import corrected_study
-from analysis.papers.vig_tables import raffi_tables
-from analysis.records.run import Run
-from analysis.render.table_forms import Table, write_table
+from analysis.loading.run import Run
+from analysis.papers.corrected_study import corrected_study
+from analysis.papers.gat_tables_beside_ours import boca_table, dearing_tables, torchgpipe_table
+from analysis.papers.vig_tables_beside_ours import raffi_tables
+from analysis.render.table_files import Table, write_table
 from analysis.stats.step_times import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
