@@ -11,7 +11,7 @@ from jobs.actions.local_executor import Report
 from jobs.actions.submit import Submission, check_cluster, start
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import locked, open_run
-from jobs.spec.names import format_indices, parse_indices
+from jobs.spec.index_list import format_indices, parse_indices
 from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
 

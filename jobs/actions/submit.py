@@ -28,7 +28,7 @@ from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import locked
 from jobs.folder.run_folder import create, extend
 from jobs.folder.submission_records import CLUSTERS
-from jobs.spec.names import format_indices
+from jobs.spec.index_list import format_indices
 from jobs.spec.planning import Plan
 from jobs.state.run_status import RunStatus, status
 

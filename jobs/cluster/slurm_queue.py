@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from jobs.spec.names import parse_indices
+from jobs.spec.index_list import parse_indices
 
 INTERVAL_S = 10.0
 _TIMEOUT_S = 15

@@ -14,7 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.provenance import command_line, user
 from jobs.folder.locked_files import append_lines, utc_now
-from jobs.spec.names import format_indices, parse_indices
+from jobs.spec.index_list import format_indices, parse_indices
 
 VERSION = 1
 Cluster = Literal["slurm", "local"]

@@ -14,8 +14,8 @@ from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.models.outline import cut
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
-from jobs.spec.names import check_run_name
 from jobs.spec.overrides import apply
+from jobs.spec.run_name import check_run_name
 from jobs.spec.sweep import Sweep, expand
 from jobs.spec.yaml_file import read_mapping, read_text
 

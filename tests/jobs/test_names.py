@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from jobs.cluster.site import minutes
-from jobs.spec.names import check_run_name, format_indices, parse_indices
+from jobs.spec.index_list import format_indices, parse_indices
+from jobs.spec.run_name import check_run_name
 
 
 @given(st.sets(st.integers(0, 5000), min_size=1))

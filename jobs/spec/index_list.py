@@ -1,30 +1,13 @@
-"""Names of runs, and lists of indices as Slurm writes them: `3,5-7`."""
+"""Lists of array indices as Slurm writes them: `3,5-7`."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable
 
 from gnnhpc.core.errors import InputError
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
-_RULE = "a folder name: no slash, %, backslash or line break, no . or - or space at its start"
-MAX_BYTES = 120
-
-
-def check_run_name(name: str, where: str) -> str:
-    """The name if it can be a folder, a job name and part of a script; else InputError."""
-    bad = [c for c in name if c in "/%\\" or unicodedata.category(c).startswith("C")]
-    if bad:
-        raise InputError(where, None, f"{name!r} with {bad[0]!r}", _RULE)
-    if not name or name[0] in ".- " or name != name.strip():
-        raise InputError(where, None, repr(name), _RULE)
-    if len(name.encode()) > MAX_BYTES:
-        raise InputError(
-            where, None, f"{len(name.encode())} bytes", f"at most {MAX_BYTES}, it names folders"
-        )
-    return name
 
 
 def parse_indices(text: str, where: str = "--index") -> list[int]:
