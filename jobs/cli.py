@@ -14,7 +14,7 @@ from gnnhpc.core.command_line import run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from jobs.actions.local_executor import Report
+    from jobs.actions.local_executor import ProgressListener
     from jobs.actions.submit import Submission
 
 
@@ -95,10 +95,10 @@ def submit(
     settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root)
     if dry_run:
-        from jobs.actions.submit import run_folder
+        from jobs.actions.submit import run_folder_path
         from jobs.printing.plan_text import print_plan
 
-        print_plan(planned, run_folder(planned, runs), *settings)
+        print_plan(planned, run_folder_path(planned, runs), *settings)
         return EXIT_DONE
     from jobs.actions.submit import submit as submit_plan
 
@@ -138,9 +138,9 @@ def status(
     while True:
         known = status_of(run)
         if json_:
-            from jobs.printing.status_table import as_json
+            from jobs.printing.status_table import status_json
 
-            print(as_json(known))
+            print(status_json(known))
         else:
             from jobs.printing.status_table import print_status
 
@@ -231,13 +231,13 @@ def logs(
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
     from jobs.cluster.site import find_site_file, load_site
-    from jobs.cluster.site_check import ask_sinfo, misfits
+    from jobs.cluster.site_check import query_partitions, site_mismatches
 
     name, settings = load_site(site_file, site)
     print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
-    partitions = ask_sinfo()
+    partitions = query_partitions()
     if partitions is None:
         print("no sinfo here: the file reads well, and what the cluster offers is not known")
         return EXIT_DONE
@@ -246,7 +246,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         mark = " (default)" if part.default else ""
         offer = f"{part.nodes} nodes, {part.cpus} CPUs, {part.mem_mib} MiB, {limit}"
         print(f"  partition {part.name}{mark}: {offer}{', ' + part.gres if part.gres else ''}")
-    wrong = misfits(settings, partitions)
+    wrong = site_mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
     print("account, qos and modules are known to Slurm and the nodes alone; not checked")
@@ -255,21 +255,21 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _report(wait: bool) -> Report | None:
+def _report(wait: bool) -> ProgressListener | None:
     if not wait:
         return None
-    from jobs.actions.local_progress import reporter
+    from jobs.actions.local_progress import progress_listener
 
-    return reporter()
+    return progress_listener()
 
 
 def _watch() -> Any:
-    from jobs.printing.status_table import summary
+    from jobs.printing.status_table import status_line
 
     shown: list[str] = []
 
     def show(known: Any) -> None:
-        line = summary(known).rpartition(" (")[0]
+        line = status_line(known).rpartition(" (")[0]
         if shown[-1:] != [line]:
             shown.append(line)
             print(line, flush=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.loading.run import Run
-    from analysis.render import table_forms as typeset
+    from analysis.render import table_files as typeset
 
 _SUMMARY = {
     "model": "model",

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import open_run
-from jobs.state.run_status import live_jobs
+from jobs.folder.submission_records import read_submissions, supervisor_is_alive
+from jobs.state.run_status import live_slurm_jobs
 
-PATIENCE_S = 30.0
+SUPERVISOR_GRACE_S = 30.0
 
 
 def cancel(run: str | Path, array: str | None = None) -> list[str]:
@@ -24,11 +24,15 @@ def cancel(run: str | Path, array: str | None = None) -> list[str]:
     unknown array, GnnhpcError if scancel refuses.
     """
     paths = open_run(run)
-    entries = submissions.read(paths)
+    submissions = read_submissions(paths)
     known = {path.stem for path in paths.arrays.glob("*.sbatch")}
     if array is not None and array not in known:
         raise InputError("--array", None, repr(array), ", ".join(sorted(known)))
-    alive = {entry.job_id: entry for entry in entries if submissions.supervised(entry)}
+    alive = {
+        submission.job_id: submission
+        for submission in submissions
+        if supervisor_is_alive(submission)
+    }
     if array is not None and alive:
         raise InputError("--array", None, "a local run", "no --array, one process runs all of them")
     ended = []
@@ -36,10 +40,10 @@ def cancel(run: str | Path, array: str | None = None) -> list[str]:
         os.kill(int(pid), signal.SIGTERM)
         ended.append(f"local supervisor {pid}")
     # Its ranks are given time to save what they have.
-    deadline = time.monotonic() + PATIENCE_S
-    while any(map(submissions.supervised, alive.values())) and time.monotonic() < deadline:
+    deadline = time.monotonic() + SUPERVISOR_GRACE_S
+    while any(map(supervisor_is_alive, alive.values())) and time.monotonic() < deadline:
         time.sleep(0.1)
-    jobs = live_jobs(paths, entries, array)
+    jobs = live_slurm_jobs(paths, submissions, array)
     if jobs:
         _scancel(jobs)
         ended += [f"Slurm job {job}" for job in jobs]

@@ -7,16 +7,16 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jobs.actions.local_executor import Ended, Report, Work
-from jobs.actions.supervise import PlainReport
+from jobs.actions.local_executor import EndedCell, LocalCell, ProgressListener
+from jobs.actions.supervise import ProgressLines
 
 
-def reporter() -> Report:
+def progress_listener() -> ProgressListener:
     """The report that suits where stdout goes."""
-    return BarReport() if sys.stdout.isatty() else PlainReport()
+    return ProgressBar() if sys.stdout.isatty() else ProgressLines()
 
 
-class BarReport:
+class ProgressBar:
     """Ended cells as lines, the running one beside a bar."""
 
     def __init__(self) -> None:
@@ -35,15 +35,15 @@ class BarReport:
         self._progress.update(self._bar, total=total)
         self._progress.start()
 
-    def started(self, work: Work) -> None:
+    def started(self, cell: LocalCell) -> None:
         """A cell's ranks are on their way."""
-        self._progress.update(self._bar, description=f"{work.array} {work.index}")
+        self._progress.update(self._bar, description=f"{cell.array} {cell.index}")
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: EndedCell) -> None:
         """A cell's ranks have ended."""
-        work = ended.work
+        cell = ended.cell
         colour = "green" if ended.done else "red"
-        line = f"{work.array} {work.index}: {ended.line}".replace("[", "\\[")
+        line = f"{cell.array} {cell.index}: {ended.line}".replace("[", "\\[")
         self._progress.console.print(f"[{colour}]{line}[/], {ended.seconds:.1f} s")
         self._progress.advance(self._bar)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.manifest import read_manifest
-from jobs.actions.local_executor import Report
-from jobs.actions.submit import Submission, check_cluster, start
+from jobs.actions.local_executor import ProgressListener
+from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
-from jobs.folder.locked_files import locked, open_run
+from jobs.folder.locked_files import open_run, run_lock
 from jobs.spec.index_list import format_indices, parse_indices
 from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
 
-HOW = "--index with --array, --array alone, --failed, --missing or --flagged"
+SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
 
 
 def rerun(
@@ -29,7 +29,7 @@ def rerun(
     cluster: str = "slurm",
     site: tuple[str, Site] | None = None,
     wait: bool = False,
-    report: Report | None = None,
+    report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
 ) -> Submission:
     """Submit cells of a run again, each as a new attempt.
@@ -40,9 +40,9 @@ def rerun(
     """
     paths = open_run(run)
     check_cluster(cluster, paths.root)
-    with locked(paths):
+    with run_lock(paths):
         known = status(paths.root)
-        chosen = select(
+        chosen = select_cells(
             known.cells,
             array=array,
             indices=None if index is None else parse_indices(index),
@@ -55,11 +55,11 @@ def rerun(
             raise InputError(str(run), None, found, "a run with such cells")
         wanted = {cell.cell for cell in chosen}
         cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
-        started = start(paths, cells, cluster, (site or ("", Site()))[1], wait)
+        started = start_cells(paths, cells, cluster, (site or ("", Site()))[1], wait)
     return started.finish(report, watch)
 
 
-def select(
+def select_cells(
     cells: Sequence[CellStatus],
     *,
     array: str | None = None,
@@ -72,7 +72,7 @@ def select(
     arrays = {cell.array for cell in cells}
     by_state = failed or missing or flagged
     if array is None and indices is None and not by_state:
-        raise InputError("rerun", None, "no cell selected", HOW)
+        raise InputError("rerun", None, "no cell selected", SELECTIONS)
     if array is not None and array not in arrays:
         raise InputError("--array", None, repr(array), ", ".join(sorted(arrays)))
     if indices is not None and by_state:

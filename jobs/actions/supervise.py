@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 from gnnhpc.records.paths import RunPaths
-from jobs.actions.local_executor import Ended, Terms, Work, run_cells
+from jobs.actions.local_executor import EndedCell, LocalCell, LocalLimits, run_local_cells
 
 
-class PlainReport:
+class ProgressLines:
     """One line when a cell starts and one when it ends, for logs."""
 
     def __init__(self) -> None:
@@ -22,16 +22,16 @@ class PlainReport:
         """How many cells are to come."""
         self._total = total
 
-    def started(self, work: Work) -> None:
+    def started(self, cell: LocalCell) -> None:
         """A cell's ranks are on their way."""
-        print(f"{work.array} {work.index}: {work.cell} started", flush=True)
+        print(f"{cell.array} {cell.index}: {cell.cell} started", flush=True)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: EndedCell) -> None:
         """A cell's ranks have ended."""
         self._ended += 1
-        work = ended.work
+        cell = ended.cell
         count = f"[{self._ended}/{self._total}]"
-        print(f"{count} {work.array} {work.index}: {ended.line}, {ended.seconds:.1f} s", flush=True)
+        print(f"{count} {cell.array} {cell.index}: {ended.line}, {ended.seconds:.1f} s", flush=True)
 
     def finish(self) -> None:
         """The caller sums up."""
@@ -44,9 +44,11 @@ def main() -> int:
         return 1
     order = json.loads(text)
     os.umask(0o022)
-    work = [Work(**item) for item in order["work"]]
+    cells = [LocalCell(**cell) for cell in order["cells"]]
     try:
-        ended = run_cells(RunPaths(Path(sys.argv[1])), work, Terms(**order["terms"]), PlainReport())
+        ended = run_local_cells(
+            RunPaths(Path(sys.argv[1])), cells, LocalLimits(**order["limits"]), ProgressLines()
+        )
     except KeyboardInterrupt:
         print("cancelled", flush=True)
         return 1

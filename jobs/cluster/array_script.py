@@ -12,7 +12,7 @@ import jinja2
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.site import Site
 
-HOME = Path(__file__).resolve().parents[2]
+CODE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def interpreter(site: Site) -> str:
@@ -26,7 +26,7 @@ def interpreter(site: Site) -> str:
     return f"{site.container} {python}" if site.container else python
 
 
-def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
+def setup_lines(site: Site, resources: Resources, home: Path = CODE_ROOT) -> list[str]:
     """Shell lines before the ranks start, the same however a cell is submitted."""
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
@@ -48,7 +48,9 @@ def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
     return lines
 
 
-def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path = HOME) -> str:
+def render_array_script(
+    array: Array, run: Path, needs: Resources, site: Site, *, home: Path = CODE_ROOT
+) -> str:
     """The text of RUN/arrays/<model>-<layout>.sbatch."""
     return _template().render(
         array=array.name,
@@ -61,7 +63,7 @@ def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path 
         range=array_range(array.indices, needs.max_parallel),
         options=needs.options(),
         signal=needs.signal_s,
-        prologue=prologue(site, needs, home),
+        setup_lines=setup_lines(site, needs, home),
         python=interpreter(site),
     )
 
@@ -75,10 +77,10 @@ def _template() -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
-    environment.filters["header"] = header_value
+    environment.filters["sbatch_value"] = sbatch_value
     return environment.get_template("array.sbatch.j2")
 
 
-def header_value(value: object) -> str:
+def sbatch_value(value: object) -> str:
     """A value as sbatch reads it in an #SBATCH line: quoted as in a shell, \\ doubled."""
     return shlex.quote(str(value).replace("\\", "\\\\"))

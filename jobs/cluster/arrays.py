@@ -74,7 +74,7 @@ class Resources:
         return {name: value for name, value in named.items() if value is not None}
 
 
-def group(cells: Iterable[Cell]) -> list[Array]:
+def group_by_array(cells: Iterable[Cell]) -> list[Array]:
     """Cells by array, in the order in which the arrays first appear."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -85,7 +85,7 @@ def group(cells: Iterable[Cell]) -> list[Array]:
     ]
 
 
-def resources(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
+def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
     """One task a rank, the site's tasks a node; raises InputError if they do not divide."""
     ranks = layout.world_size
     tasks = min(site.tasks_per_node, ranks)

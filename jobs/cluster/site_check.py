@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import GnnhpcError
-from jobs.cluster.site import Site, minutes
+from jobs.cluster.site import Site, time_limit_minutes
 
 _FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
 _MEM = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -32,7 +32,7 @@ class Partition:
     features: tuple[str, ...]
 
 
-def ask_sinfo() -> list[Partition] | None:
+def query_partitions() -> list[Partition] | None:
     """What sinfo says, asked once; None where there is no Slurm. Raises GnnhpcError if it fails."""
     if shutil.which("sinfo") is None:
         return None
@@ -57,7 +57,7 @@ def parse_sinfo(text: str) -> list[Partition]:
                 name=name.rstrip("*"),
                 default=name.endswith("*"),
                 up=avail == "up",
-                time_min=None if limit == "infinite" else minutes(limit),
+                time_min=None if limit == "infinite" else time_limit_minutes(limit),
                 nodes=int(nodes),
                 cpus=_number(cpus),
                 mem_mib=_number(mem),
@@ -68,7 +68,7 @@ def parse_sinfo(text: str) -> list[Partition]:
     return found
 
 
-def misfits(site: Site, partitions: Sequence[Partition]) -> list[str]:
+def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     """One line for each setting that this cluster cannot satisfy."""
     names = sorted({p.name for p in partitions})
     if site.partition is not None:
@@ -95,10 +95,15 @@ def misfits(site: Site, partitions: Sequence[Partition]) -> list[str]:
         )
     if site.mem and _mib(site.mem) > max(p.mem_mib for p in mine):
         found.append(f"mem: found {site.mem}; allowed: {max(p.mem_mib for p in mine)}M a node")
-    return found + _gpus(site, mine) + _features(site, mine) + _programs(site)
+    return (
+        found
+        + _gpu_mismatches(site, mine)
+        + _constraint_mismatches(site, mine)
+        + _container_mismatches(site)
+    )
 
 
-def _gpus(site: Site, mine: Sequence[Partition]) -> list[str]:
+def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
     offered = sorted({part for p in mine for part in p.gres.split(",") if part})
     if site.gres is None and site.gpus_per_node is None:
         return []
@@ -110,7 +115,7 @@ def _gpus(site: Site, mine: Sequence[Partition]) -> list[str]:
     return [f"{key}: found {value}; allowed: {', '.join(offered) or 'no GPUs in this partition'}"]
 
 
-def _features(site: Site, mine: Sequence[Partition]) -> list[str]:
+def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
     if site.constraint is None:
         return []
     offered = {feature for p in mine for feature in p.features}
@@ -121,7 +126,7 @@ def _features(site: Site, mine: Sequence[Partition]) -> list[str]:
     return [f"constraint: found {missing[0]}; allowed: {', '.join(sorted(offered)) or 'none'}"]
 
 
-def _programs(site: Site) -> list[str]:
+def _container_mismatches(site: Site) -> list[str]:
     """A container's command that is not here may still be on the nodes, after the modules."""
     if site.container is None or site.modules or site.setup:
         return []

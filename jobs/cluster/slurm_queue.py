@@ -21,13 +21,13 @@ from pathlib import Path
 from gnnhpc.core.errors import InputError
 from jobs.spec.index_list import parse_indices
 
-INTERVAL_S = 10.0
+QUERY_INTERVAL_S = 10.0
 _TIMEOUT_S = 15
 _SEPARATOR = "\x1f"
 
 
 @dataclass(frozen=True)
-class Job:
+class QueuedJob:
     """One array task in the queue, or a range of pending ones."""
 
     job_id: str
@@ -48,21 +48,21 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueueAnswer:
     """What Slurm said; `error` where it could not be asked."""
 
     at: float
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[QueuedJob, ...] = ()
     ended: dict[str, str] = field(default_factory=dict)
     """Array task -> Slurm's last word on it, such as TIMEOUT."""
     error: str | None = None
 
     @property
-    def asked(self) -> bool:
+    def answered(self) -> bool:
         return self.error is None
 
 
-def ask(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
+def query_queue(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> QueueAnswer:
     """The queue of these users, and what became of the jobs `ended`, where sacct exists.
 
     One answer a run is kept for ten seconds, whatever else is asked of that run meanwhile.
@@ -71,44 +71,44 @@ def ask(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> Answer:
 
     names, job_ids = sorted(set(users)), sorted(set(ended))
     if shutil.which("squeue") is None:
-        return Answer(time.time(), error="no Slurm here")
+        return QueueAnswer(time.time(), error="no Slurm here")
     key = json.dumps([str(run), names, os.environ.get("SLURM_CONF", "")])
     path = cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("a+", encoding="utf-8")
     except OSError:
-        return _query(names, job_ids)
+        return _ask_slurm(names, job_ids)
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
-        kept = _kept(stream.read())
+        kept = _fresh_answer(stream.read())
         if kept is not None:
             return kept
-        answer = _query(names, job_ids)
+        answer = _ask_slurm(names, job_ids)
         stream.seek(0)
         stream.truncate()
         json.dump(asdict(answer), stream)
         return answer
 
 
-def _kept(text: str) -> Answer | None:
+def _fresh_answer(text: str) -> QueueAnswer | None:
     """The last answer, while it is fresh."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         raw = json.loads(text)
-        if 0 <= time.time() - raw["at"] < INTERVAL_S:
-            return Answer(**raw | {"jobs": tuple(Job(**job) for job in raw["jobs"])})
+        if 0 <= time.time() - raw["at"] < QUERY_INTERVAL_S:
+            return QueueAnswer(**raw | {"jobs": tuple(QueuedJob(**job) for job in raw["jobs"])})
     return None
 
 
-def _query(users: list[str], job_ids: list[str]) -> Answer:
+def _ask_slurm(users: list[str], job_ids: list[str]) -> QueueAnswer:
     form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
     now = time.time()
     try:
         text = _run("squeue", "--noheader", f"--user={','.join(users)}", f"--format={form}")
     except (OSError, subprocess.SubprocessError) as error:
-        return Answer(now, error=_words(error))
-    jobs = tuple(job for line in text.splitlines() if (job := _job(line)))
+        return QueueAnswer(now, error=_error_line(error))
+    jobs = tuple(job for line in text.splitlines() if (job := _parse_queue_line(line)))
     ended: dict[str, str] = {}
     if job_ids and shutil.which("sacct") is not None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -116,15 +116,15 @@ def _query(users: list[str], job_ids: list[str]) -> Answer:
             ended = parse_sacct(
                 _run("sacct", "--noheader", "--parsable2", form, f"--jobs={','.join(job_ids)}")
             )
-    return Answer(now, jobs, ended)
+    return QueueAnswer(now, jobs, ended)
 
 
-def _job(line: str) -> Job | None:
+def _parse_queue_line(line: str) -> QueuedJob | None:
     parts = line.split(_SEPARATOR)
     if len(parts) != 6:
         return None
     job_id, _, indices = parts[0].partition("_")
-    return Job(job_id, indices.strip("[]"), *parts[1:])
+    return QueuedJob(job_id, indices.strip("[]"), *parts[1:])
 
 
 def parse_sacct(text: str) -> dict[str, str]:
@@ -134,13 +134,13 @@ def parse_sacct(text: str) -> dict[str, str]:
         name, _, state = line.partition("|")
         job, _, step = name.partition(".")
         word = state.split(" ")[0]
-        for task in _tasks(job):
+        for task in _array_tasks(job):
             if word == "OUT_OF_MEMORY" or (not step and found.get(task) != "OUT_OF_MEMORY"):
                 found[task] = word
     return found
 
 
-def _tasks(job: str) -> list[str]:
+def _array_tasks(job: str) -> list[str]:
     """`12_3` is itself; tasks that never began stand together, as `12_[4-6%2]`."""
     number, _, indices = job.partition("_")
     if not indices.startswith("["):
@@ -164,7 +164,7 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def _words(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     text = getattr(error, "stderr", None) or str(error)
     lines = [line for line in str(text).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

@@ -12,7 +12,7 @@ import submitit
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
-from jobs.cluster.array_script import interpreter, prologue
+from jobs.cluster.array_script import interpreter, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
 from jobs.cluster.site import Site
 from jobs.task import CellTask
@@ -20,7 +20,7 @@ from jobs.task import CellTask
 _UNREACHABLE = re.compile(r"unable to contact|timed out|zero bytes|configuration", re.IGNORECASE)
 
 
-def check_slurm(run: Path) -> None:
+def check_slurm_is_usable(run: Path) -> None:
     """Raises InputError where there is no Slurm, or for a path its log names cannot hold."""
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
@@ -36,7 +36,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
     submitted with the manifest's indices as --array, and what each index will look for, a pickle
     named after job and index, is linked to it. The job waits a minute for its pickle.
     """
-    folder = private_folder(paths)
+    folder = pickle_folder(paths)
     executor = submitit.SlurmExecutor(folder=folder, python=interpreter(site))
     log = str(log_pattern(paths.root, array.name))
     known = {"partition", "account", "qos", "constraint", "gres", "mem"}
@@ -51,7 +51,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         gpus_per_node=needs.gpus_per_node,
         time=needs.time_min,
         signal_delay_s=needs.signal_s,
-        setup=["umask 022", "trap : TERM USR1 USR2", *prologue(site, needs)],
+        setup=["umask 022", "trap : TERM USR1 USR2", *setup_lines(site, needs)],
         stderr_to_stdout=True,
         wckey=None,
         # srun has not taken CPUs a task from the job since Slurm 22.05.
@@ -72,14 +72,14 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         with contextlib.redirect_stderr(io.StringIO()):
             job = executor.submit(CellTask(str(paths.manifest), array.name))
     except submitit.core.utils.FailedJobError as error:
-        raise refused(str(error), array.name) from None
+        raise sbatch_error(str(error), array.name) from None
     pickle = job.paths.submitted_pickle
     for index in array.indices:
         (folder / f"{job.job_id}_{index}_submitted.pkl").symlink_to(pickle.name)
     return str(job.job_id)
 
 
-def private_folder(paths: RunPaths) -> Path:
+def pickle_folder(paths: RunPaths) -> Path:
     """Where submitit keeps its pickles: nobody else may read or write what a job will load.
 
     Raises InputError if it belongs to somebody else.
@@ -95,7 +95,7 @@ def private_folder(paths: RunPaths) -> Path:
     return folder
 
 
-def refused(words: str, array: str) -> GnnhpcError:
+def sbatch_error(words: str, array: str) -> GnnhpcError:
     """sbatch's own words on one line; only a Slurm that is down is not the input's fault."""
     line = " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without a word"
     if _UNREACHABLE.search(line):

@@ -28,7 +28,7 @@ _HEADER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Place:
+class ManifestEntry:
     """A cell as its manifest line names it, not checked any further."""
 
     id: str
@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptResult:
     """What result.json says of an attempt, as far as status needs it."""
 
     attempt: int
@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Header:
+class AttemptProcess:
     """First line of rank 0's records."""
 
     host: str
@@ -61,16 +61,16 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Progress:
+class AttemptProgress:
     """How far rank 0 has come in training; seconds a step from its last ones."""
 
     step: int
     step_s: float | None
 
 
-def read_places(manifest: Path) -> list[Place]:
+def read_manifest_entries(manifest: Path) -> list[ManifestEntry]:
     """Every cell of a manifest, in order; raises InputError for another version or damage."""
-    places = []
+    entries = []
     with manifest.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -82,20 +82,20 @@ def read_places(manifest: Path) -> list[Place]:
                     raise InputError(
                         f"{manifest}:{number}", "version", version, str(MANIFEST_VERSION)
                     )
-                places.append(_place(raw))
+                entries.append(_manifest_entry(raw))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 found = f"a damaged line ({type(error).__name__}: {error})"
                 raise InputError(f"{manifest}:{number}", None, found, "one cell a line") from None
-    return places
+    return entries
 
 
-def _place(raw: dict[str, Any]) -> Place:
+def _manifest_entry(raw: dict[str, Any]) -> ManifestEntry:
     experiment = raw["experiment"]
     ranks = 1
     for part in experiment.get("layout", "seq").split("-"):
         if part != "seq":
             ranks *= int(part[2:])
-    return Place(
+    return ManifestEntry(
         raw["id"], raw["array"], int(raw["index"]), ranks, int(experiment.get("train_steps", 10))
     )
 
@@ -105,18 +105,18 @@ def list_attempts(paths: RunPaths) -> dict[str, list[AttemptPaths]]:
     found: dict[str, list[AttemptPaths]] = {}
     with contextlib.suppress(OSError), os.scandir(paths.cells) as cells:
         for cell in cells:
-            with contextlib.suppress(OSError), os.scandir(cell.path) as attempts:
-                tries = [
-                    (int(match[1]), entry.path)
-                    for entry in attempts
-                    if (match := ATTEMPT.match(entry.name))
+            with contextlib.suppress(OSError), os.scandir(cell.path) as folders:
+                attempts = [
+                    (int(match[1]), folder.path)
+                    for folder in folders
+                    if (match := ATTEMPT.match(folder.name))
                 ]
-                tries.sort(reverse=True)
-                found[cell.name] = [AttemptPaths(Path(path)) for _, path in tries]
+                attempts.sort(reverse=True)
+                found[cell.name] = [AttemptPaths(Path(path)) for _, path in attempts]
     return found
 
 
-def read_outcome(attempt: AttemptPaths) -> Outcome | None:
+def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
     """The result of an attempt, None if it has none; a damaged one is a failure that says so."""
     number = attempt.number
     try:
@@ -124,41 +124,41 @@ def read_outcome(attempt: AttemptPaths) -> Outcome | None:
             raw = from_json(stream.read())
         if raw["schema"] != SCHEMA:
             cause = f"result.json of schema {raw['schema']}, this is schema {SCHEMA}"
-            return Outcome(number, "failed", "", False, (), cause)
+            return AttemptResult(number, "failed", "", False, (), cause)
         verdicts = [(check["name"], check["verdict"]) for check in raw.get("audit", ())]
         failure = raw.get("failure")
-        return Outcome(
+        return AttemptResult(
             attempt=number,
             status=raw["status"],
             ended_at=raw["ended_at"],
             valid=raw["status"] == "done" and all(v != "invalid" for _, v in verdicts),
             flags=tuple(name for name, v in verdicts if v in ("invalid", "suspect")),
-            cause=_cause(failure) if failure else None,
+            cause=_failure_text(failure) if failure else None,
         )
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Outcome(number, "failed", "", False, (), f"result.json: {error.strerror}")
+        return AttemptResult(number, "failed", "", False, (), f"result.json: {error.strerror}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         words = f"damaged result.json ({type(error).__name__}: {error})"
-        return Outcome(number, "failed", "", False, (), words)
+        return AttemptResult(number, "failed", "", False, (), words)
 
 
-def read_cause(attempt: AttemptPaths, world_size: int) -> str | None:
+def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
     """What the first failing rank left, where no result could be written."""
     failures = read_failures(attempt, world_size)
     first = next((f for f in failures if not is_echo(f)), failures[0] if failures else None)
-    return _cause(first.__dict__) if first else None
+    return _failure_text(first.__dict__) if first else None
 
 
-def _cause(failure: dict[str, Any]) -> str:
+def _failure_text(failure: dict[str, Any]) -> str:
     place = f"rank {failure.get('rank')} on {failure.get('host')}"
     if failure.get("step") is not None:
         place += f", {failure.get('phase') or 'train'} step {failure['step']}"
     return f"{place}: {' '.join(str(failure.get('error')).split())}"
 
 
-def read_header(attempt: AttemptPaths) -> Header | None:
+def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
     """Where rank 0 runs or ran; None before it has written its first line."""
     try:
         with attempt.records(0).open("rb") as stream:
@@ -166,12 +166,12 @@ def read_header(attempt: AttemptPaths) -> Header | None:
         slurm = raw.get("slurm", {})
         array, task = slurm.get("SLURM_ARRAY_JOB_ID"), slurm.get("SLURM_ARRAY_TASK_ID")
         job = f"{array}_{task}" if array and task else slurm.get("SLURM_JOB_ID")
-        return Header(str(raw["host"]), int(raw["pid"]), job)
+        return AttemptProcess(str(raw["host"]), int(raw["pid"]), job)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def read_progress(attempt: AttemptPaths) -> Progress:
+def read_attempt_progress(attempt: AttemptPaths) -> AttemptProgress:
     """The last training step in the tail of rank 0's records."""
     steps: list[tuple[int, float]] = []
     for record in _last_records(attempt.records(0)):
@@ -181,8 +181,8 @@ def read_progress(attempt: AttemptPaths) -> Progress:
             if len(steps) == 10:
                 break
     if not steps:
-        return Progress(0, None)
-    return Progress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
+        return AttemptProgress(0, None)
+    return AttemptProgress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
 
 
 def _last_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -201,7 +201,7 @@ def _last_records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def last_sign_of_life(attempt: AttemptPaths) -> float:
+def last_write_time(attempt: AttemptPaths) -> float:
     """When anything in the attempt's folder was last written, as seconds since the epoch."""
     newest = 0.0
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ def open_run(run: str | Path) -> RunPaths:
 
 
 @contextlib.contextmanager
-def locked(paths: RunPaths) -> Iterator[None]:
+def run_lock(paths: RunPaths) -> Iterator[None]:
     """Only one submit or rerun of a run at a time; the others wait.
 
     What is written meanwhile is readable for everyone, whatever the umask is.

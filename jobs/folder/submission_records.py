@@ -22,7 +22,7 @@ CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
 
 
 @dataclass(frozen=True)
-class Entry:
+class SubmissionRecord:
     """Some cells of one array, asked for at once."""
 
     cluster: Cluster
@@ -44,9 +44,11 @@ class Entry:
         return parse_indices(self.indices, "submissions.jsonl")
 
 
-def note(paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], job: str) -> None:
+def record_submission(
+    paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], job: str
+) -> None:
     """Add one line; the caller holds the run's lock."""
-    entry = Entry(
+    entry = SubmissionRecord(
         cluster=cluster,
         array=array,
         indices=format_indices(indices),
@@ -54,13 +56,13 @@ def note(paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], 
         at=utc_now(),
         user=user(),
         host=socket.gethostname(),
-        started=process_start(int(job)) if cluster == "local" else None,
+        started=process_start_ticks(int(job)) if cluster == "local" else None,
         command=tuple(command_line()),
     )
     append_lines(paths.submissions, [json.dumps(asdict(entry), ensure_ascii=False)])
 
 
-def read(paths: RunPaths) -> list[Entry]:
+def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
     try:
         text = paths.submissions.read_text(encoding="utf-8")
@@ -73,13 +75,13 @@ def read(paths: RunPaths) -> list[Entry]:
             raw = json.loads(line)
             if raw.get("version") != VERSION:
                 raise InputError(where, "version", raw.get("version"), str(VERSION))
-            entries.append(Entry(**raw | {"command": tuple(raw.get("command", ()))}))
+            entries.append(SubmissionRecord(**raw | {"command": tuple(raw.get("command", ()))}))
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise InputError(where, None, f"damaged line ({error})", "as written") from None
     return entries
 
 
-def process_start(pid: int) -> int | None:
+def process_start_ticks(pid: int) -> int | None:
     """When a process of this machine began, in clock ticks since boot; None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -90,7 +92,7 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def supervised(entry: Entry) -> bool:
+def supervisor_is_alive(entry: SubmissionRecord) -> bool:
     """Whether the local supervisor of a submission lives; only its own machine can tell.
 
     A process that asks about itself is not supervising: it has waited, and gone on.
@@ -100,5 +102,5 @@ def supervised(entry: Entry) -> bool:
         and int(entry.job_id) != os.getpid()
         and entry.host == socket.gethostname()
         and entry.started is not None
-        and process_start(int(entry.job_id)) == entry.started
+        and process_start_ticks(int(entry.job_id)) == entry.started
     )

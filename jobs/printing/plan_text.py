@@ -6,22 +6,22 @@ from pathlib import Path
 from shlex import quote
 
 from jobs.actions.submit import Submission
-from jobs.cluster.array_script import render
-from jobs.cluster.arrays import array_range, group, resources
+from jobs.cluster.array_script import render_array_script
+from jobs.cluster.arrays import array_range, group_by_array, resources_for
 from jobs.cluster.site import Site
-from jobs.printing.status_table import console, duration, new_table
+from jobs.printing.status_table import console, format_duration, new_table
 from jobs.spec.planning import Plan
 
 
 def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
     """Arrays, cells, resources and scripts of a plan that is not submitted."""
-    arrays = group(plan.cells)
+    arrays = group_by_array(plan.cells)
     head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
     print(f"would write {run}\n")
     table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
     for array in arrays:
-        needs = resources(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, site, gpu=array.gpu)
         table.add_row(
             array.name,
             str(len(array.cells)),
@@ -29,14 +29,14 @@ def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
             str(needs.nodes),
             str(needs.tasks_per_node),
             str(needs.cpus_per_task),
-            duration(needs.time_min * 60),
+            format_duration(needs.time_min * 60),
         )
     console().print(table)
     print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
     for array in arrays:
-        needs = resources(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, site, gpu=array.gpu)
         print(f"\n--- {run}/arrays/{array.name}.sbatch")
-        print(render(array, run, needs, site), end="")
+        print(render_array_script(array, run, needs, site), end="")
 
 
 def print_submission(done: Submission) -> None:

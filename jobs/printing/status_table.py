@@ -31,20 +31,20 @@ def print_status(known: RunStatus, *, cells: bool) -> None:
         for line in _cell_lines(known, colour=sys.stdout.isatty()):
             print(line)
     else:
-        out.print(_arrays(known))
-    out.print(summary(known), markup=False)
+        out.print(_array_table(known))
+    out.print(status_line(known), markup=False)
     if not cells:
-        for cell in _worth_a_line(known.cells):
+        for cell in _cells_to_look_at(known.cells):
             out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
 
 
-def summary(known: RunStatus) -> str:
+def status_line(known: RunStatus) -> str:
     """All counts in one line."""
     counts = ", ".join(f"{count} {state}" for state, count in known.counts().items())
     return f"{known.run.name}: {counts or 'no cells'} ({known.slurm})"
 
 
-def as_json(known: RunStatus) -> str:
+def status_json(known: RunStatus) -> str:
     """For scripts: run, counts, and every cell."""
     return json.dumps(
         {
@@ -57,7 +57,7 @@ def as_json(known: RunStatus) -> str:
     )
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Seconds as people read them: 42 s, 3:05, 2:10:00."""
     if seconds is None:
         return ""
@@ -69,7 +69,7 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _arrays(known: RunStatus) -> Table:
+def _array_table(known: RunStatus) -> Table:
     states = list(known.counts())
     table = new_table("array", "cells", *states, "s a step", "left")
     for name, cells in known.arrays().items():
@@ -81,14 +81,14 @@ def _arrays(known: RunStatus) -> Table:
             str(len(cells)),
             *(_colour(state, str(count or "")) for state, count in counts.items()),
             f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
-            duration(max(etas)) if etas else "",
+            format_duration(max(etas)) if etas else "",
         )
     return table
 
 
 def _cell_lines(known: RunStatus, *, colour: bool) -> Iterator[str]:
     """A line a cell in columns; by hand, as a table of ten thousand rows takes rich a minute."""
-    rows = [_HEADINGS, *(_row(cell) for cell in known.cells)]
+    rows = [_HEADINGS, *(_cell_row(cell) for cell in known.cells)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
     form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<><>><<", widths, strict=True))
     for row, cell in zip(rows, (None, *known.cells), strict=True):
@@ -97,28 +97,28 @@ def _cell_lines(known: RunStatus, *, colour: bool) -> Iterator[str]:
         yield f"\x1b[{code}m{line}\x1b[0m" if code else line
 
 
-def _row(cell: CellStatus) -> tuple[str, ...]:
+def _cell_row(cell: CellStatus) -> tuple[str, ...]:
     return (
         cell.array,
         str(cell.index),
         cell.state,
         str(cell.attempts or ""),
         f"{cell.step} of {cell.steps}" if cell.step else "",
-        _left(cell),
+        _remaining_text(cell),
         cell.cell,
         cell.detail or "",
     )
 
 
-def _left(cell: CellStatus) -> str:
+def _remaining_text(cell: CellStatus) -> str:
     """Seconds a step, and how long it will still take."""
     if cell.step_s is None:
         return ""
-    left = f", {duration(cell.eta_s)} left" if cell.eta_s else ""
+    left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
     return f"{cell.step_s:.3g} s a step{left}"
 
 
-def _worth_a_line(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[CellStatus]:
+def _cells_to_look_at(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[CellStatus]:
     """The first few cells that somebody should look at."""
     found = 0
     for cell in cells:

@@ -14,7 +14,7 @@ from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.models.outline import cut
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
-from jobs.spec.overrides import apply
+from jobs.spec.overrides import apply_overrides
 from jobs.spec.run_name import check_run_name
 from jobs.spec.sweep import Sweep, expand
 from jobs.spec.yaml_file import read_mapping, read_text
@@ -56,7 +56,7 @@ def plan(
         path = Path(spec)
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
-    raw = apply(read_mapping(text, source, _KEYS), overrides)
+    raw = apply_overrides(read_mapping(text, source, _KEYS), overrides)
     sweep = Sweep.check(raw, source)
     experiments = expand(sweep, source)
     _check_stages(experiments, source)
@@ -69,7 +69,7 @@ def plan(
     return Plan(run, source, text, tuple(overrides), cells, absolute)
 
 
-def continued(first: Plan, existing: Sequence[Cell]) -> Plan:
+def plan_of_new_cells(first: Plan, existing: Sequence[Cell]) -> Plan:
     """The part of a plan that a run does not have yet, with indices that go on from it."""
     new = deal_indices((cell.experiment for cell in first.cells), first.data_root, existing)
     return replace(first, cells=tuple(new))
@@ -103,7 +103,7 @@ def _check_files(experiments: Sequence[Experiment], root: Path | None) -> None:
         check_data(config, root)
 
 
-def nothing_new(plan: Plan, run: Path) -> InputError:
+def no_new_cells_error(plan: Plan, run: Path) -> InputError:
     """The complaint of an extension that adds no cell."""
     return InputError(
         plan.source, "grids", f"no cell that {run} does not have", "a larger spec, or rerun"

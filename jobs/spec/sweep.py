@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.spec.experiment import DataConfig, Experiment, ModelConfig, Strict
-from jobs.spec.spec_errors import as_mapping, check_keys, describe, located
+from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {
     "models": "model",
@@ -46,7 +46,7 @@ GRID_KEYS = (
     }
 )
 # What means nothing for a kind of data: as a default it is left out there, in a grid it is wrong.
-_FOREIGN = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
+_NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
 
 
 class Sweep(Strict):
@@ -66,14 +66,14 @@ class Sweep(Strict):
         check_keys(raw, cls.model_fields, where, None)
         grids = raw.get("grids")
         if not isinstance(grids, list) or not grids:
-            raise InputError(where, "grids", describe(grids), "a list of at least one grid")
+            raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
         for number, grid in enumerate(grids):
             as_mapping(grid, where, f"grids.{number}")
         as_mapping(raw.get("defaults", {}), where, "defaults")
         try:
             return cls.model_validate(dict(raw) | {"grids": tuple(grids)}, strict=True)
         except ValidationError as error:
-            inner = located(error, where, "")
+            inner = from_validation_error(error, where, "")
             raise InputError(
                 where, inner.key and inner.key[1:], inner.found, inner.allowed
             ) from None
@@ -108,7 +108,7 @@ class _Grid:
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         for place, mapping in (("defaults", defaults), (key, grid)):
-            self._take(place, mapping)
+            self._add_values(place, mapping)
         self.models = [self._config("model", entry) for entry in self._axis("model")]
         self.data = [self._config("data", entry) for entry in self._axis("data")]
         self.layouts = [self._layout(entry) for entry in self._axis("layout", ["seq"])]
@@ -123,7 +123,7 @@ class _Grid:
         if isinstance(self.fixed.get("balance"), list):
             self.fixed["balance"] = tuple(self.fixed["balance"])
 
-    def _take(self, place: str, mapping: Mapping[str, Any]) -> None:
+    def _add_values(self, place: str, mapping: Mapping[str, Any]) -> None:
         for name, value in mapping.items():
             if name in SINGULAR and SINGULAR[name] in mapping:
                 found = f"both {name} and {SINGULAR[name]}"
@@ -152,13 +152,13 @@ class _Grid:
         cls = known.get(raw.get("name", ""))
         if cls is None:
             raise InputError(
-                self.where, f"{key}.name", describe(raw.get("name")), ", ".join(sorted(known))
+                self.where, f"{key}.name", short_value(raw.get("name")), ", ".join(sorted(known))
             )
         check_keys(raw, cls.model_fields, self.where, key)
         try:
             return _adapter(field).validate_python(raw, strict=True)
         except ValidationError as error:
-            raise located(error, self.where, key) from None
+            raise from_validation_error(error, self.where, key) from None
 
     def _layout(self, entry: object) -> Layout:
         try:
@@ -177,7 +177,7 @@ class _Grid:
         repeats = self.values.get("repeats", 1)
         if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
             raise InputError(
-                self.where, self.origin["repeats"], describe(repeats), "a whole number from 1"
+                self.where, self.origin["repeats"], short_value(repeats), "a whole number from 1"
             )
         return repeats
 
@@ -189,7 +189,7 @@ class _Grid:
                     for chunks in self.chunks:
                         for schedule in self.schedules:
                             base = {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                            base |= self._suited(data.facts().kind)
+                            base |= self._fields_for(data.facts().kind)
                             if chunks is not None and data.facts().kind == "graph":
                                 base["chunks"] = chunks
                             yield from self._over_layouts(base, schedule)
@@ -210,10 +210,10 @@ class _Grid:
                     del raw["balance"]
                 yield self._experiment(raw)
 
-    def _suited(self, kind: str) -> dict[str, Any]:
+    def _fields_for(self, kind: str) -> dict[str, Any]:
         """The fixed fields, without defaults that mean nothing for this kind of data."""
         fixed = dict(self.fixed)
-        for name in _FOREIGN[kind]:
+        for name in _NOT_FOR_DATA[kind]:
             if name not in self.values:
                 continue
             if not self.origin[name].startswith("defaults."):
@@ -221,7 +221,7 @@ class _Grid:
                 raise InputError(
                     self.where,
                     self.origin[name],
-                    describe(self.values[name]),
+                    short_value(self.values[name]),
                     f"nothing here, {name} is for {other} data",
                 )
             fixed.pop(name, None)
@@ -231,7 +231,7 @@ class _Grid:
         try:
             return Experiment.model_validate(raw, strict=True)
         except ValidationError as error:
-            plain = located(error, self.where, "")
+            plain = from_validation_error(error, self.where, "")
             field, _, rest = (plain.key or "").lstrip(".").partition(".")
             source = field
             if field == "microbatches" and raw["layout"] == Layout():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from jobs.cluster.site import minutes
+from jobs.cluster.site import time_limit_minutes
 from jobs.spec.index_list import format_indices, parse_indices
 from jobs.spec.run_name import check_run_name
 
@@ -57,10 +57,10 @@ def test_names_that_break_paths_or_slurm_are_refused(name: str) -> None:
     ],
 )
 def test_time_limits_are_read_as_slurm_reads_them(text: str, expected: int) -> None:
-    assert minutes(text) == expected
+    assert time_limit_minutes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "1h", "1:2:3:4", "-5", "a-1", "1-"])
 def test_what_is_no_time_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="allowed"):
-        minutes(text)
+        time_limit_minutes(text)

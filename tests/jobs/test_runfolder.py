@@ -18,8 +18,8 @@ from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cluster.site import Site
 from jobs.folder import submission_records as submissions
-from jobs.folder.locked_files import append_lines, locked, open_run
-from jobs.folder.run_folder import create, extend
+from jobs.folder.locked_files import append_lines, open_run, run_lock
+from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.spec.planning import Plan, plan
 
 
@@ -29,7 +29,7 @@ def planned(*overrides: str, **grid: Any) -> Plan:
 
 
 def make(folder: Path, one: Plan) -> RunPaths:
-    return create(one, folder / one.name, "built-in", Site())
+    return create_run_folder(one, folder / one.name, "built-in", Site())
 
 
 def test_a_run_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_extending_appends_and_leaves_old_lines_alone(tmp_path: Path) -> None:
     paths = make(tmp_path, planned(seeds=[1]))
     before = paths.manifest.read_bytes()
-    new = extend(planned(seeds=[0, 1, 2]), paths, Site())
+    new = extend_run_folder(planned(seeds=[0, 1, 2]), paths, Site())
     assert paths.manifest.read_bytes().startswith(before)
     assert [(c.array, c.index, c.experiment.seed) for c in new.cells] == [
         ("gat-seq", 1, 0), ("gat-pp2", 1, 0), ("gat-seq", 2, 2), ("gat-pp2", 2, 2),
@@ -115,7 +115,7 @@ def test_extending_appends_and_leaves_old_lines_alone(tmp_path: Path) -> None:
     assert "#SBATCH --array=0-2\n" in paths.script("gat-seq").read_text()
     assert (paths.root / "sweep-2.yaml").is_file()
     with pytest.raises(InputError, match="no cell that"):
-        extend(planned(seeds=[0, 1, 2]), paths, Site())
+        extend_run_folder(planned(seeds=[0, 1, 2]), paths, Site())
 
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_only_one_changes_a_run_at_a_time(tmp_path: Path) -> None:
     seen = []
 
     def change(number: int) -> None:
-        with locked(paths):
+        with run_lock(paths):
             seen.append(number)
             seen.append(number)
 
@@ -159,13 +159,13 @@ def test_only_one_changes_a_run_at_a_time(tmp_path: Path) -> None:
 
 def test_submissions_are_read_as_they_were_noted(tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
-    submissions.note(paths, "slurm", "gat-seq", [0, 2, 3], "17")
-    submissions.note(paths, "local", "gat-pp2", [0], str(os.getppid()))
-    slurm, local = submissions.read(paths)
+    submissions.record_submission(paths, "slurm", "gat-seq", [0, 2, 3], "17")
+    submissions.record_submission(paths, "local", "gat-pp2", [0], str(os.getppid()))
+    slurm, local = submissions.read_submissions(paths)
     assert (slurm.job_id, slurm.index_list()) == ("17", [0, 2, 3])
-    assert not submissions.supervised(slurm)
-    assert submissions.supervised(local)
-    assert not submissions.supervised(dataclasses.replace(local, started=1))
+    assert not submissions.supervisor_is_alive(slurm)
+    assert submissions.supervisor_is_alive(local)
+    assert not submissions.supervisor_is_alive(dataclasses.replace(local, started=1))
 
 
 @pytest.mark.parametrize("line", ["{", "3", "{}", '{"version": 2}', '{"version": 1, "x": 0}'])
@@ -173,7 +173,7 @@ def test_damaged_submissions_are_named(line: str, tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
     paths.submissions.write_text(line + "\n")
     with pytest.raises(InputError, match=r"submissions.jsonl:1: "):
-        submissions.read(paths)
+        submissions.read_submissions(paths)
 
 
 def test_a_run_can_be_opened_by_a_relative_path(

@@ -19,8 +19,8 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from jobs.cluster.array_script import header_value, interpreter, prologue, render
-from jobs.cluster.arrays import Array, array_range, group, resources
+from jobs.cluster.array_script import interpreter, render_array_script, sbatch_value, setup_lines
+from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for
 from jobs.cluster.site import Site
 from jobs.spec.planning import plan
 
@@ -51,7 +51,7 @@ SITES = {
 
 def array(layout: str, **keys: Any) -> Array:
     grid = {"models": "gat", "data": "synthetic-citation", "layouts": layout, "repeats": 3} | keys
-    return group(plan({"name": "sweep", "grids": [grid]}).cells)[0]
+    return group_by_array(plan({"name": "sweep", "grids": [grid]}).cells)[0]
 
 
 def compare(name: str, text: str) -> None:
@@ -71,15 +71,15 @@ def compare(name: str, text: str) -> None:
 )
 def test_scripts_are_as_they_were(site: str, layout: str, run: str) -> None:
     one = array(layout, device="gpu" if site == "gpu" else "cpu")
-    needs = resources(one.layout, SITES[site], gpu=one.gpu)
-    text = render(one, Path(run), needs, SITES[site], home=HOME)
+    needs = resources_for(one.layout, SITES[site], gpu=one.gpu)
+    text = render_array_script(one, Path(run), needs, SITES[site], home=HOME)
     compare(f"{site}-{layout}.sbatch", text)
 
 
 def test_resources_are_as_they_were() -> None:
     asked = {
         f"{site} {layout} {'gpu' if gpu else 'cpu'}": dataclasses.asdict(
-            resources(Layout.parse(layout), SITES[site], gpu=gpu)
+            resources_for(Layout.parse(layout), SITES[site], gpu=gpu)
         )
         for site in SITES
         for layout in ("seq", "pp2", "pp4", "dp2-pp2")
@@ -92,7 +92,9 @@ def test_resources_are_as_they_were() -> None:
 @pytest.mark.parametrize("run", ["/runs/a", "/runs/it's", '/r/"$(touch x)`y`', "/r/é \\ #"])
 def test_scripts_are_shell_whatever_the_run_is_called(site: str, run: str, tmp_path: Path) -> None:
     one = array("pp2")
-    text = render(one, Path(run), resources(one.layout, SITES[site]), SITES[site], home=HOME)
+    text = render_array_script(
+        one, Path(run), resources_for(one.layout, SITES[site]), SITES[site], home=HOME
+    )
     checked = subprocess.run(["bash", "-n"], input=text.encode(), check=False, capture_output=True)
     assert checked.returncode == 0, checked.stderr
     line = next(line for line in text.splitlines() if line.startswith("written_for="))
@@ -107,7 +109,9 @@ def test_scripts_are_shell_whatever_the_run_is_called(site: str, run: str, tmp_p
 def test_a_script_without_slurm_says_what_it_is_for(tmp_path: Path) -> None:
     one = array("pp2")
     script = tmp_path / "gat-pp2.sbatch"
-    script.write_text(render(one, tmp_path, resources(one.layout, Site()), Site(), home=HOME))
+    script.write_text(
+        render_array_script(one, tmp_path, resources_for(one.layout, Site()), Site(), home=HOME)
+    )
     bare = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     done = subprocess.run(
         ["bash", str(script)], env=bare, check=False, capture_output=True, text=True
@@ -119,7 +123,9 @@ def test_a_script_without_slurm_says_what_it_is_for(tmp_path: Path) -> None:
 def test_a_script_finds_a_run_that_was_moved(tmp_path: Path) -> None:
     """Without scontrol, by the variable a user may give, or by where sbatch was called."""
     one = array("pp2")
-    text = render(one, tmp_path / "gone", resources(one.layout, Site()), Site(), home=HOME)
+    text = render_array_script(
+        one, tmp_path / "gone", resources_for(one.layout, Site()), Site(), home=HOME
+    )
     moved = tmp_path / "moved to"
     (moved / "arrays").mkdir(parents=True)
     (moved / "manifest.jsonl").write_text("")
@@ -151,7 +157,7 @@ def test_cells_go_to_one_array_a_model_and_layout() -> None:
         {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "seeds": [0, 1]},
         {"models": {"name": "gat", "heads": 2}, "data": "synthetic-citation", "layouts": "seq"},
     ]
-    arrays = group(plan({"name": "sweep", "grids": grids}).cells)
+    arrays = group_by_array(plan({"name": "sweep", "grids": grids}).cells)
     assert [(a.name, a.indices) for a in arrays] == [("gat-seq", [0, 1, 2]), ("gat-pp2", [0, 1])]
 
 
@@ -166,22 +172,22 @@ def test_a_throttle_larger_than_the_array_is_left_out() -> None:
     [("seq", 4, 1), ("pp2", 4, 1), ("pp4", 2, 2), ("dp3-pp2", 3, 2), ("dp3-pp2", 1, 6)],
 )
 def test_ranks_are_spread_over_nodes(layout: str, tasks: int, nodes: int) -> None:
-    asked = resources(Layout.parse(layout), Site(tasks_per_node=tasks))
+    asked = resources_for(Layout.parse(layout), Site(tasks_per_node=tasks))
     assert asked.nodes == nodes
     assert asked.tasks == Layout.parse(layout).world_size
 
 
 def test_tasks_that_do_not_divide_are_refused() -> None:
     with pytest.raises(InputError, match="1, 2, 3, 6"):
-        resources(Layout.parse("pp6"), Site(tasks_per_node=4))
+        resources_for(Layout.parse("pp6"), Site(tasks_per_node=4))
 
 
 def test_gpus_are_asked_for_where_cells_use_them() -> None:
     layout = Layout.parse("pp4")
-    assert resources(layout, Site(tasks_per_node=2), gpu=True).gpus_per_node == 2
-    assert resources(layout, Site(gpus_per_node=8), gpu=True).gpus_per_node == 8
-    assert resources(layout, Site(gres="gpu:1"), gpu=True).gpus_per_node is None
-    assert resources(layout, Site(gres="gpu:1"), gpu=False).gres is None
+    assert resources_for(layout, Site(tasks_per_node=2), gpu=True).gpus_per_node == 2
+    assert resources_for(layout, Site(gpus_per_node=8), gpu=True).gpus_per_node == 8
+    assert resources_for(layout, Site(gres="gpu:1"), gpu=True).gpus_per_node is None
+    assert resources_for(layout, Site(gres="gpu:1"), gpu=False).gres is None
 
 
 def test_the_interpreter_is_the_sites() -> None:
@@ -192,12 +198,12 @@ def test_the_interpreter_is_the_sites() -> None:
 
 
 def test_an_installed_package_needs_no_search_path() -> None:
-    needs = resources(Layout(), Site())
-    lines = prologue(Site(), needs, Path("/env/lib/python3.11/site-packages"))
+    needs = resources_for(Layout(), Site())
+    lines = setup_lines(Site(), needs, Path("/env/lib/python3.11/site-packages"))
     assert not any("PYTHONPATH" in line for line in lines)
 
 
 def test_header_values_are_one_word_for_sbatch() -> None:
-    assert header_value("plain") == "plain"
-    assert header_value("a b") == "'a b'"
-    assert header_value("a\\b") == "'a\\\\b'"
+    assert sbatch_value("plain") == "plain"
+    assert sbatch_value("a b") == "'a b'"
+    assert sbatch_value("a\\b") == "'a\\\\b'"

@@ -9,7 +9,7 @@ import pytest
 from gnnhpc.core.errors import InputError
 from jobs.cli import main
 from jobs.cluster.site import Site, find_site_file, load_site
-from jobs.cluster.site_check import misfits, parse_sinfo
+from jobs.cluster.site_check import parse_sinfo, site_mismatches
 
 SINFO = """\
 main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib
@@ -43,7 +43,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_settings_are_held_against_what_sinfo_says(site: Site, words: list[str]) -> None:
-    found = misfits(site, parse_sinfo(SINFO))
+    found = site_mismatches(site, parse_sinfo(SINFO))
     assert len(found) == len(words), found
     for line, word in zip(found, words, strict=True):
         assert line.startswith(word)
