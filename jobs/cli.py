@@ -14,7 +14,7 @@ from gnnhpc.core.command_line import run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from jobs.actions.local_executor import ProgressListener
+    from jobs.actions.local_cells import ProgressListener
     from jobs.actions.submit import Submission
 
 

@@ -14,86 +14,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 import submitit
 
 from gnnhpc.records.paths import RunPaths
-from gnnhpc.spec.manifest import Cell
+from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
 from jobs.cluster.array_script import CODE_ROOT
-from jobs.cluster.site import Site
 from jobs.cluster.slurm_submit import pickle_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
 from jobs.task import CellTask
 
 _POLL_S = 0.1
 _GRACE_S = 20.0
-_WEEK_MIN = 7 * 24 * 60
-
-
-@dataclass(frozen=True)
-class LocalCell:
-    """One cell to run, with what the executor needs to know of it."""
-
-    array: str
-    index: int
-    cell: str
-    ranks: int
-    gpu: bool
-
-    @classmethod
-    def of(cls, cell: Cell) -> LocalCell:
-        experiment = cell.experiment
-        gpu = experiment.device == "gpu"
-        return cls(cell.array, cell.index, cell.id, experiment.layout.world_size, gpu)
-
-
-@dataclass(frozen=True)
-class LocalLimits:
-    """How this machine is to be used."""
-
-    threads: int | None
-    """Threads a rank; None leaves them to $GNNHPC_THREADS."""
-    time_min: int
-    signal_s: int
-    parallel: int
-    """Cells that run at once."""
-
-    @classmethod
-    def of(cls, site: Site) -> LocalLimits:
-        given = site.model_fields_set
-        return cls(
-            threads=None
-            if "cpus_per_task" not in given and os.environ.get("GNNHPC_THREADS")
-            else site.cpus_per_task,
-            time_min=site.time_min if "time" in given else _WEEK_MIN,
-            signal_s=site.signal,
-            parallel=site.max_parallel or 1,
-        )
-
-
-@dataclass(frozen=True)
-class EndedCell:
-    """How one local job ended; `line` says it in words."""
-
-    cell: LocalCell
-    done: bool
-    line: str
-    seconds: float
-
-
-class ProgressListener(Protocol):
-    """Whoever watches a local run."""
-
-    def expect(self, total: int) -> None: ...
-
-    def started(self, cell: LocalCell) -> None: ...
-
-    def ended(self, ended: EndedCell) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 def run_local_cells(
@@ -131,7 +65,7 @@ def run_local_cells(
 
 
 def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
-    """A process that runs these cells after this one has ended; it waits for `release`."""
+    """A process that runs these cells after this one has ended; it waits for `send_cells`."""
     log = paths.logs / f"supervisor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as stream:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.manifest import read_manifest
-from jobs.actions.local_executor import ProgressListener
+from jobs.actions.local_cells import ProgressListener
 from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock

@@ -12,15 +12,9 @@ from pathlib import Path
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
-from jobs.actions.local_executor import (
-    EndedCell,
-    LocalCell,
-    LocalLimits,
-    ProgressListener,
-    run_local_cells,
-    send_cells,
-    start_supervisor,
-)
+from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
+from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
+from jobs.actions.local_progress import NoProgress
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.site import Site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
@@ -176,19 +170,3 @@ def _wait_for_slurm(
         if not any(cell.state in ("running", "pending") for cell in mine):
             return sum(cell.state not in ("done", "flagged") for cell in mine)
         time.sleep(SLURM_POLL_S)
-
-
-class NoProgress:
-    """For callers of the library that want no words."""
-
-    def expect(self, total: int) -> None:
-        """Nothing is said."""
-
-    def started(self, cell: LocalCell) -> None:
-        """Nothing is said."""
-
-    def ended(self, ended: EndedCell) -> None:
-        """Nothing is said."""
-
-    def finish(self) -> None:
-        """Nothing is said."""

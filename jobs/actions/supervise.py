@@ -8,33 +8,9 @@ import sys
 from pathlib import Path
 
 from gnnhpc.records.paths import RunPaths
-from jobs.actions.local_executor import EndedCell, LocalCell, LocalLimits, run_local_cells
-
-
-class ProgressLines:
-    """One line when a cell starts and one when it ends, for logs."""
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._ended = 0
-
-    def expect(self, total: int) -> None:
-        """How many cells are to come."""
-        self._total = total
-
-    def started(self, cell: LocalCell) -> None:
-        """A cell's ranks are on their way."""
-        print(f"{cell.array} {cell.index}: {cell.cell} started", flush=True)
-
-    def ended(self, ended: EndedCell) -> None:
-        """A cell's ranks have ended."""
-        self._ended += 1
-        cell = ended.cell
-        count = f"[{self._ended}/{self._total}]"
-        print(f"{count} {cell.array} {cell.index}: {ended.line}, {ended.seconds:.1f} s", flush=True)
-
-    def finish(self) -> None:
-        """The caller sums up."""
+from jobs.actions.local_cells import LocalCell, LocalLimits
+from jobs.actions.local_executor import run_local_cells
+from jobs.actions.local_progress import ProgressLines
 
 
 def main() -> int:
