@@ -24,7 +24,7 @@ class Cluster(StrEnum):
 
 
 app = typer.Typer(
-    help="Submit sweeps as Slurm job arrays, look after them, run parts of them again.\n\n"
+    help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
     "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array a "
     "model and layout. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
     add_completion=False,
@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-site_app = typer.Typer(help="Look at site settings.", no_args_is_help=True)
+site_app = typer.Typer(help="Check site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
@@ -87,7 +87,7 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
-    Returns at once with the job ids. A mistake in the spec is told before anything is written.
+    Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     """
     from jobs.cluster.site import load_site
     from jobs.spec.planning import plan
@@ -109,10 +109,10 @@ def submit(
         site=settings,
         extend_run=extend,
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command(
@@ -129,23 +129,24 @@ def status(
     ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="A line a cell.")] = False,
 ) -> int:
-    """What became of every cell: from its folder, and one query of Slurm in ten seconds.
+    """Show the state of every cell, from its folder and from Slurm's queue.
 
-    Works without Slurm, without sacct and on a copied folder.
+    Slurm is asked at most once in ten seconds. Works without Slurm, without sacct and on a copied
+    folder.
     """
     from jobs.state.run_status import status as status_of
 
     while True:
-        known = status_of(run)
+        current = status_of(run)
         if json_:
             from jobs.printing.status_table import status_json
 
-            print(status_json(known))
+            print(status_json(current))
         else:
             from jobs.printing.status_table import print_status
 
-            print_status(known, cells=cells)
-        if not (watch and known.live):
+            print_status(current, cells=cells)
+        if not (watch and current.live):
             return EXIT_DONE
         sys.stdout.flush()
         time.sleep(10)
@@ -191,19 +192,19 @@ def rerun(
         cluster=cluster.value,
         site=load_site(site_file, site),
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command()
 def cancel(run: Run, array: ArrayName = None) -> int:
-    """Cancel what a run still has in Slurm, or stop its local supervisor; results stay."""
+    """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
     from jobs.actions.cancel import cancel as cancel_run
 
     ended = cancel_run(run, array)
-    print("\n".join(f"cancelled {what}" for what in ended) or "nothing was on its way")
+    print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
 
 
@@ -229,7 +230,7 @@ def logs(
 
 @site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
-    """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
+    """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
     from jobs.cluster.site import find_site_file, load_site
     from jobs.cluster.site_check import query_partitions, site_mismatches
 
@@ -239,7 +240,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         print(f"  {key}: {value}")
     partitions = query_partitions()
     if partitions is None:
-        print("no sinfo here: the file reads well, and what the cluster offers is not known")
+        print("no sinfo here: the file is valid, but cannot be compared with the cluster")
         return EXIT_DONE
     for part in partitions:
         limit = "no limit" if part.time_min is None else f"{part.time_min} min"
@@ -249,13 +250,13 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     wrong = site_mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
-    print("account, qos and modules are known to Slurm and the nodes alone; not checked")
+    print("not checked: account, qos and modules, which sinfo does not list")
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _report(wait: bool) -> ProgressListener | None:
+def _progress(wait: bool) -> ProgressListener | None:
     if not wait:
         return None
     from jobs.actions.local_progress import progress_listener
@@ -266,18 +267,19 @@ def _report(wait: bool) -> ProgressListener | None:
 def _watch() -> Any:
     from jobs.printing.status_table import status_line
 
-    shown: list[str] = []
+    printed: list[str] = []
 
-    def show(known: Any) -> None:
-        line = status_line(known).rpartition(" (")[0]
-        if shown[-1:] != [line]:
-            shown.append(line)
+    def print_change(current: Any) -> None:
+        line = status_line(current).rpartition(" (")[0]
+        if printed[-1:] != [line]:
+            printed.append(line)
             print(line, flush=True)
 
-    return show
+    return print_change
 
 
-def _conclude(done: Submission) -> int:
+def _print_submission(done: Submission) -> int:
+    """Print what was submitted; returns the exit status."""
     from jobs.printing.plan_text import print_submission
 
     print_submission(done)
@@ -285,5 +287,5 @@ def _conclude(done: Submission) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistake is one line on stderr and exit status 2."""
     return run_app_for_reader(app, "python -m jobs", arguments)

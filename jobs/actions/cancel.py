@@ -1,4 +1,4 @@
-"""Ending what a run still has on its way."""
+"""Cancels a run's jobs in Slurm and stops its local supervisors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SUPERVISOR_GRACE_S = 30.0
 
 
 def cancel(run: str | Path, array: str | None = None) -> list[str]:
-    """Cancel a run's Slurm arrays and stop its local supervisors; returns what was told to end.
+    """Cancel a run's Slurm arrays and stop its local supervisors; returns a line each.
 
-    `array` cancels that array alone, which a local supervisor cannot. Raises InputError for an
-    unknown array, GnnhpcError if scancel refuses.
+    `array` cancels that array alone, which is not possible for a local run. Raises InputError for
+    an unknown array, GnnhpcError if scancel refuses.
     """
     paths = open_run(run)
     submissions = read_submissions(paths)
@@ -39,7 +39,7 @@ def cancel(run: str | Path, array: str | None = None) -> list[str]:
     for pid in sorted(alive):
         os.kill(int(pid), signal.SIGTERM)
         ended.append(f"local supervisor {pid}")
-    # Its ranks are given time to save what they have.
+    # The ranks get time to save a checkpoint.
     deadline = time.monotonic() + SUPERVISOR_GRACE_S
     while any(map(supervisor_is_alive, alive.values())) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,7 +1,6 @@
-"""Running cells on this machine through submitit's local executor, one at a time by default.
+"""Runs cells on this machine through submitit's local executor.
 
-Measurements that share a machine must not overlap, so the supervisor waits for a cell's ranks to
-end before it starts the next one.
+One cell at a time unless the site says otherwise: measurements on one machine must not overlap.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _GRACE_S = 20.0
 def run_local_cells(
     paths: RunPaths, cells: Sequence[LocalCell], limits: LocalLimits, report: ProgressListener
 ) -> list[EndedCell]:
-    """Run every cell, in order; a failed one does not stop the others.
+    """Run the cells in order; a failed one does not stop the others.
 
     On SIGINT or SIGTERM the running ranks end first, then KeyboardInterrupt is raised.
     """
@@ -65,7 +64,7 @@ def run_local_cells(
 
 
 def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
-    """A process that runs these cells after this one has ended; it waits for `send_cells`."""
+    """Start a process that outlives this one; it runs the cells that `send_cells` gives it."""
     log = paths.logs / f"supervisor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as stream:
@@ -82,10 +81,10 @@ def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
 def send_cells(
     process: subprocess.Popen[bytes], cells: Sequence[LocalCell], limits: LocalLimits
 ) -> None:
-    """Tell a supervisor what to do; before that it has done nothing."""
+    """Tell a supervisor which cells to run; it starts none before."""
     assert process.stdin is not None
-    order = {"cells": [asdict(cell) for cell in cells], "limits": asdict(limits)}
-    process.stdin.write(json.dumps(order).encode())
+    message = {"cells": [asdict(cell) for cell in cells], "limits": asdict(limits)}
+    process.stdin.write(json.dumps(message).encode())
     process.stdin.close()
 
 
@@ -102,7 +101,7 @@ def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Jo
 
 
 def _gpus(cell: LocalCell) -> dict[str, object]:
-    """One GPU a rank, of those this user left visible."""
+    """One GPU a rank, of those in $CUDA_VISIBLE_DEVICES if it is set."""
     if not cell.gpu:
         return {}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -138,7 +137,7 @@ def _ended_cell(paths: RunPaths, cell: LocalCell, before: int, seconds: float) -
 
 
 def _keep_log(paths: RunPaths, cell: LocalCell, job: submitit.Job[int]) -> None:
-    """What the ranks printed before they had their own logs, in the run's logs folder."""
+    """Copy what the ranks printed before they opened their own logs to the run's logs folder."""
     target = paths.logs / f"{cell.array}-{cell.index}-local-{job.job_id}.log"
     paths.logs.mkdir(exist_ok=True)
     with target.open("w", encoding="utf-8") as stream:
@@ -150,9 +149,9 @@ def _keep_log(paths: RunPaths, cell: LocalCell, job: submitit.Job[int]) -> None:
 
 
 def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:
-    """Ranks are asked to save and end, and ended if they do not."""
+    """Ask the ranks to save and end; kill them if they do not."""
     for job in jobs:
-        # submitit names a local job after its controller's process, which passes TERM on.
+        # A local job's id is the process id of submitit's controller, which forwards SIGTERM.
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(job.job_id), signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
@@ -164,14 +163,14 @@ def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:
 
 
 def _search_path() -> str:
-    """Jobs import this package from where it is, however they are started."""
+    """PYTHONPATH with this package's own folder first, so that ranks import the same code."""
     known = os.environ.get("PYTHONPATH")
     return f"{CODE_ROOT}{os.pathsep}{known}" if known else str(CODE_ROOT)
 
 
 @contextlib.contextmanager
 def _rank_environment(limits: LocalLimits) -> Iterator[None]:
-    """What ranks started here find in their environment."""
+    """Set the environment variables of the ranks; restored at the end of the block."""
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = _search_path()
     if limits.threads is not None:
@@ -186,7 +185,7 @@ def _rank_environment(limits: LocalLimits) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupt_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends a local run as Ctrl-C does: its ranks first."""
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that the ranks are stopped first."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

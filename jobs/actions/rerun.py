@@ -1,4 +1,4 @@
-"""Running parts of a sweep again: which cells, and that none runs twice at once."""
+"""Selects cells of a run and submits them again."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def rerun(
     paths = open_run(run)
     check_cluster(cluster, paths.root)
     with run_lock(paths):
-        known = status(paths.root)
+        current = status(paths.root)
         chosen = select_cells(
-            known.cells,
+            current.cells,
             array=array,
             indices=None if index is None else parse_indices(index),
             failed=failed,
@@ -51,7 +51,7 @@ def rerun(
             flagged=flagged,
         )
         if not chosen:
-            found = f"no cell to run again ({_counts(known)})"
+            found = f"no cell to run again ({_counts(current)})"
             raise InputError(str(run), None, found, "a run with such cells")
         wanted = {cell.cell for cell in chosen}
         cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
@@ -68,7 +68,11 @@ def select_cells(
     missing: bool = False,
     flagged: bool = False,
 ) -> list[CellStatus]:
-    """Which cells `rerun` means; raises InputError for what cannot be meant."""
+    """The cells that `rerun`'s options select.
+
+    Raises InputError for unknown arrays or indices, options that exclude each other, and cells
+    selected by array or index that are running or pending.
+    """
     arrays = {cell.array for cell in cells}
     by_state = failed or missing or flagged
     if array is None and indices is None and not by_state:
@@ -97,9 +101,11 @@ def select_cells(
     busy = [cell for cell in pool if cell.state in LIVE]
     if busy:
         found = f"{busy[0].array} {busy[0].index}, which is {busy[0].state}"
-        raise InputError("rerun", None, found, "cells at rest: wait, or cancel first")
+        raise InputError(
+            "rerun", None, found, "cells that neither run nor wait: wait, or cancel first"
+        )
     return pool
 
 
-def _counts(known: RunStatus) -> str:
-    return ", ".join(f"{count} {state}" for state, count in known.counts().items())
+def _counts(current: RunStatus) -> str:
+    return ", ".join(f"{count} {state}" for state, count in current.counts().items())

@@ -1,4 +1,4 @@
-"""From a plan to a run folder and jobs that are on their way."""
+"""Writes a plan's run folder and submits its cells."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from jobs.spec.planning import Plan
 from jobs.state.run_status import RunStatus, status
 
 SLURM_POLL_S = 15.0
-"""Between two looks at a Slurm run that is waited for."""
+"""Seconds between two looks at the status of a Slurm run that is waited for."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What was asked for: the jobs' ids, and how the cells ended if that was waited for."""
+    """What was submitted: the jobs' ids, and how many cells failed if that was waited for."""
 
     run: Path
     cluster: str
@@ -39,7 +39,7 @@ class Submission:
     """Job id, array, indices; on a local cluster the id of the supervising process."""
     cells: tuple[Cell, ...]
     failed: int | None = None
-    """Cells that did not end as done; None if nobody waited."""
+    """Cells that did not end as done; None without `wait`."""
 
 
 def submit(
@@ -56,8 +56,9 @@ def submit(
     """Write the run folder and submit its cells; returns at once unless `wait`.
 
     `extend_run` adds the cells that a run of this name does not have and submits these alone.
-    `report` hears of a local run's cells, `watch` of a Slurm run's states, both with `wait` only.
-    Raises InputError, with nothing written, where the folder or Slurm cannot take the plan.
+    `report` is told of a local run's cells, `watch` is given a Slurm run's status every 15 seconds,
+    both only with `wait`. Raises InputError, with nothing written, if the folder cannot be made
+    or Slurm refuses the job.
     """
     name, settings = site or ("built-in", Site())
     run = run_folder_path(plan, runs)
@@ -72,14 +73,14 @@ def submit(
             started = start_cells(paths, new.cells, cluster, settings, wait)
         except GnnhpcError:
             if fresh and not read_submissions(paths):
-                # Made a moment ago, and no job knows of it: leave nothing behind.
+                # The folder is new and no job uses it.
                 shutil.rmtree(run)
             raise
     return started.finish(report, watch)
 
 
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:
-    """Where a plan's run folder stands."""
+    """The path of a plan's run folder."""
     return Path(runs).expanduser().absolute() / plan.name
 
 
@@ -93,7 +94,7 @@ def check_cluster(cluster: str, run: Path) -> None:
 
 @dataclass(frozen=True)
 class StartedCells:
-    """Jobs that are on their way, and what is left to do for whoever waits."""
+    """Cells that have been submitted, with what is needed to wait for them."""
 
     paths: RunPaths
     cluster: str
@@ -107,7 +108,7 @@ class StartedCells:
         report: ProgressListener | None = None,
         watch: Callable[[RunStatus], None] | None = None,
     ) -> Submission:
-        """Wait for the cells if that was asked for."""
+        """Wait for the cells if `wait` is set; a waited-for local run is run here."""
         failed = None
         if self.wait and self.cluster == "local":
             local_cells = [LocalCell.of(cell) for cell in self.cells]
@@ -121,7 +122,7 @@ class StartedCells:
 def start_cells(
     paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool
 ) -> StartedCells:
-    """Ask for cells of a run that exists; the caller holds its lock."""
+    """Submit cells of an existing run; the caller holds its lock."""
     limits = LocalLimits.of(site)
     if cluster == "local":
         return _start_local(paths, cells, limits, wait)
@@ -163,10 +164,10 @@ def _wait_for_slurm(
 ) -> int:
     wanted = {cell.id for cell in cells}
     while True:
-        known = status(paths.root)
+        current = status(paths.root)
         if watch is not None:
-            watch(known)
-        mine = [cell for cell in known.cells if cell.cell in wanted]
+            watch(current)
+        mine = [cell for cell in current.cells if cell.cell in wanted]
         if not any(cell.state in ("running", "pending") for cell in mine):
             return sum(cell.state not in ("done", "flagged") for cell in mine)
         time.sleep(SLURM_POLL_S)

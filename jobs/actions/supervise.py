@@ -1,4 +1,4 @@
-"""`python -m jobs.actions.supervise RUN`: runs the cells it is told on stdin; started by submit."""
+"""`python -m jobs.actions.supervise RUN`: runs the cells read from stdin; started by submit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobs.actions.local_progress import ProgressLines
 def main() -> int:
     text = sys.stdin.read()
     if not text:
-        # The submitting process died before it had noted this one.
+        # The submitting process died before it had recorded the submission.
         return 1
-    order = json.loads(text)
+    message = json.loads(text)
     os.umask(0o022)
-    cells = [LocalCell(**cell) for cell in order["cells"]]
+    cells = [LocalCell(**cell) for cell in message["cells"]]
     try:
         ended = run_local_cells(
-            RunPaths(Path(sys.argv[1])), cells, LocalLimits(**order["limits"]), ProgressLines()
+            RunPaths(Path(sys.argv[1])), cells, LocalLimits(**message["limits"]), ProgressLines()
         )
     except KeyboardInterrupt:
         print("cancelled", flush=True)

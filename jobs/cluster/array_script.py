@@ -1,4 +1,4 @@
-"""The batch script of an array that a user can submit by hand, and the lines set-up needs."""
+"""The batch script of an array, which a user can submit by hand, and its set-up lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def interpreter(site: Site) -> str:
-    """The Python command as the shell reads it, with the container's command before it."""
+    """The Python command, quoted for a shell, with the container's command before it."""
     if site.python:
         python = site.python
     elif site.activate or site.container:
@@ -27,12 +27,12 @@ def interpreter(site: Site) -> str:
 
 
 def setup_lines(site: Site, resources: Resources, home: Path = CODE_ROOT) -> list[str]:
-    """Shell lines before the ranks start, the same however a cell is submitted."""
+    """Shell lines that run before the ranks, in the batch script and in submitit's jobs."""
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
-    # An installed package is found by its interpreter; a checkout has to be named.
+    # The interpreter finds an installed package; a checkout must be on PYTHONPATH.
     if "site-packages" not in home.parts:
         lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
@@ -41,7 +41,7 @@ def setup_lines(site: Site, resources: Resources, home: Path = CODE_ROOT) -> lis
         name = shlex.quote(site.interface)
         lines.append(f"export GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}")
     if site.scratch:
-        # A variable such as $SLURM_JOB_ID in the path is the job's, so the shell may expand it.
+        # Double quotes: the shell expands variables in the path, such as $SLURM_JOB_ID.
         scratch = '"' + site.scratch.replace('"', '\\"') + '"'
         lines.append(f"export TMPDIR={scratch}")
         lines.append('mkdir -p "$TMPDIR"')
@@ -82,5 +82,5 @@ def _template() -> jinja2.Template:
 
 
 def sbatch_value(value: object) -> str:
-    """A value as sbatch reads it in an #SBATCH line: quoted as in a shell, \\ doubled."""
+    """A value quoted for an #SBATCH line: as for a shell, with backslashes doubled."""
     return shlex.quote(str(value).replace("\\", "\\\\"))

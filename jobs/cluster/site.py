@@ -1,4 +1,4 @@
-"""Site settings: what this cluster wants to be asked, kept out of sweeps.
+"""Site settings: partition, account, modules and the like, which differ between clusters.
 
 default: cineca
 sites:
@@ -65,7 +65,7 @@ Line = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(Strict):
-    """One cluster's settings; what is left out is left to Slurm."""
+    """One cluster's settings; Slurm's defaults hold for what is left out."""
 
     partition: Word | None = None
     account: Word | None = None
@@ -76,7 +76,7 @@ class Site(Strict):
     gpus_per_node: Positive | None = None
     """GPUs as --gpus-per-node asks for them; for cells with device gpu."""
     cpus_per_task: Positive = 1
-    """CPUs a rank; the worker takes as many threads."""
+    """CPUs a rank; the worker uses as many threads."""
     tasks_per_node: Positive = 1
     """Ranks a node, at most the layout's; it must divide them."""
     mem: Annotated[str, Field(pattern=r"^\d+[KMGT]?B?$")] | None = None
@@ -90,7 +90,7 @@ class Site(Strict):
     activate: Line | None = None
     """Shell line that activates the Python environment; `python` is then what it activates."""
     python: Line | None = None
-    """Interpreter; none takes the submitting one, or `python` with activate or container."""
+    """Interpreter; if None, the submitting one, or `python` with activate or container."""
     container: Line | None = None
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:=^,-]+$")] | None = None
@@ -161,7 +161,7 @@ def _parse_site(entry: object, path: Path, name: str) -> Site:
     if raw.get("gres") is not None and raw.get("gpus_per_node") is not None:
         raise InputError(path, f"{key}.gres", "both gres and gpus_per_node", "one of them")
     lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
-    # A number of minutes is as good a time as text.
+    # YAML reads a time limit of plain minutes as a number.
     time = raw.get("time")
     texts = {"time": str(time)} if isinstance(time, int) and not isinstance(time, bool) else {}
     try:

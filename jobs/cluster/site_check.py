@@ -1,4 +1,4 @@
-"""`site check`: what this cluster offers, and which settings of a site do not fit it."""
+"""`site check`: compares a site's settings with what sinfo says the cluster has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Partition:
     default: bool
     up: bool
     time_min: int | None
-    """Longest time limit; None has none."""
+    """Longest time limit, minutes; None if there is no limit."""
     nodes: int
     cpus: int
     mem_mib: int
@@ -33,7 +33,10 @@ class Partition:
 
 
 def query_partitions() -> list[Partition] | None:
-    """What sinfo says, asked once; None where there is no Slurm. Raises GnnhpcError if it fails."""
+    """The partitions that sinfo lists; None where there is no Slurm.
+
+    Raises GnnhpcError if sinfo fails.
+    """
     if shutil.which("sinfo") is None:
         return None
     command = ["sinfo", "--noheader", f"--format={_FORMAT}"]
@@ -43,12 +46,12 @@ def query_partitions() -> list[Partition] | None:
         raise GnnhpcError("sinfo: no answer within a minute") from None
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if line.strip()]
-        raise GnnhpcError(words[-1] if words else "sinfo failed without a word")
+        raise GnnhpcError(words[-1] if words else "sinfo failed without a message")
     return parse_sinfo(done.stdout)
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Lines of sinfo in our format."""
+    """Partitions from sinfo's output in the format `_FORMAT`."""
     found = []
     for line in text.splitlines():
         name, avail, limit, nodes, cpus, mem, gres, features = line.split("|")
@@ -127,7 +130,7 @@ def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
 
 
 def _container_mismatches(site: Site) -> list[str]:
-    """A container's command that is not here may still be on the nodes, after the modules."""
+    """Checked only without modules and set-up lines, which may provide the command on the nodes."""
     if site.container is None or site.modules or site.setup:
         return []
     program = shlex.split(site.container)[0]
@@ -143,6 +146,6 @@ def _mib(text: str) -> float:
 
 
 def _number(text: str) -> int:
-    """sinfo marks a smallest value with +."""
+    """sinfo writes a minimum over several nodes as `16+`."""
     digits = re.sub(r"\D", "", text)
     return int(digits) if digits else 0

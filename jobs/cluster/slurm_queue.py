@@ -1,7 +1,7 @@
-"""One look at Slurm for all arrays of a user, and no second within ten seconds.
+"""Looks up a run's jobs in Slurm: squeue for live jobs, sacct for ended ones.
 
-The answer is kept in the user's cache folder, so that several `status` at once, or one a second
-in a loop, cost the scheduler one query.
+An answer is kept for ten seconds in the user's cache folder, so that several `status` at once, or
+one a second in a loop, cost the scheduler one query.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class QueuedJob:
 
 @dataclass(frozen=True)
 class QueueAnswer:
-    """What Slurm said; `error` where it could not be asked."""
+    """Slurm's answer at time `at` (seconds since the epoch); `error` if there was none."""
 
     at: float
     jobs: tuple[QueuedJob, ...] = ()
     ended: dict[str, str] = field(default_factory=dict)
-    """Array task -> Slurm's last word on it, such as TIMEOUT."""
+    """Array task -> its final state in Slurm, such as TIMEOUT."""
     error: str | None = None
 
     @property
@@ -63,9 +63,9 @@ class QueueAnswer:
 
 
 def query_queue(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> QueueAnswer:
-    """The queue of these users, and what became of the jobs `ended`, where sacct exists.
+    """The queued jobs of these users, and the final states of the jobs `ended` where sacct exists.
 
-    One answer a run is kept for ten seconds, whatever else is asked of that run meanwhile.
+    A run's last answer is returned for ten seconds, whichever jobs `ended` names meanwhile.
     """
     from gnnhpc.data.roots import cache_root
 
@@ -93,7 +93,7 @@ def query_queue(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> Q
 
 
 def _fresh_answer(text: str) -> QueueAnswer | None:
-    """The last answer, while it is fresh."""
+    """The kept answer if it is at most ten seconds old."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         raw = json.loads(text)
         if 0 <= time.time() - raw["at"] < QUERY_INTERVAL_S:
@@ -128,7 +128,7 @@ def _parse_queue_line(line: str) -> QueuedJob | None:
 
 
 def parse_sacct(text: str) -> dict[str, str]:
-    """Array task -> state; a step that ran out of memory speaks for its job."""
+    """Array task -> state; a job is OUT_OF_MEMORY if any of its steps is."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, _, state = line.partition("|")
@@ -141,7 +141,7 @@ def parse_sacct(text: str) -> dict[str, str]:
 
 
 def _array_tasks(job: str) -> list[str]:
-    """`12_3` is itself; tasks that never began stand together, as `12_[4-6%2]`."""
+    """The tasks that sacct names: `12_3`, or `12_[4-6%2]` for tasks that never began."""
     number, _, indices = job.partition("_")
     if not indices.startswith("["):
         return [job]

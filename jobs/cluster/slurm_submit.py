@@ -21,7 +21,7 @@ _UNREACHABLE = re.compile(r"unable to contact|timed out|zero bytes|configuration
 
 
 def check_slurm_is_usable(run: Path) -> None:
-    """Raises InputError where there is no Slurm, or for a path its log names cannot hold."""
+    """Raises InputError without sbatch or srun, or for a path that log names cannot contain."""
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
             raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
@@ -32,9 +32,9 @@ def check_slurm_is_usable(run: Path) -> None:
 def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) -> str:
     """Submit these cells as one job array; returns Slurm's job id at once.
 
-    submitit numbers an array's jobs from 0, and makes none of a single job. So one task is
-    submitted with the manifest's indices as --array, and what each index will look for, a pickle
-    named after job and index, is linked to it. The job waits a minute for its pickle.
+    submitit numbers an array's jobs from 0, and makes no array of a single job. So one task is
+    submitted with the manifest's indices as --array; each job looks for a pickle named after job
+    and index, so these names are links to that task's pickle. A job waits a minute for its pickle.
     """
     folder = pickle_folder(paths)
     executor = submitit.SlurmExecutor(folder=folder, python=interpreter(site))
@@ -54,7 +54,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         setup=["umask 022", "trap : TERM USR1 USR2", *setup_lines(site, needs)],
         stderr_to_stdout=True,
         wckey=None,
-        # srun has not taken CPUs a task from the job since Slurm 22.05.
+        # Since Slurm 22.05 srun does not inherit CPUs per task from the job.
         srun_args=[
             "--kill-on-bad-exit=1",
             "--label",
@@ -68,7 +68,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         },
     )
     try:
-        # submitit repeats what sbatch says; the error below says it once.
+        # submitit prints sbatch's message too; the error below already contains it.
         with contextlib.redirect_stderr(io.StringIO()):
             job = executor.submit(CellTask(str(paths.manifest), array.name))
     except submitit.core.utils.FailedJobError as error:
@@ -80,7 +80,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
 
 
 def pickle_folder(paths: RunPaths) -> Path:
-    """Where submitit keeps its pickles: nobody else may read or write what a job will load.
+    """Create the folder of submitit's pickles, for this user alone: a job runs what it loads.
 
     Raises InputError if it belongs to somebody else.
     """
@@ -96,8 +96,10 @@ def pickle_folder(paths: RunPaths) -> Path:
 
 
 def sbatch_error(words: str, array: str) -> GnnhpcError:
-    """sbatch's own words on one line; only a Slurm that is down is not the input's fault."""
-    line = " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without a word"
+    """sbatch's message on one line: a GnnhpcError if Slurm is down, else an InputError."""
+    line = (
+        " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without a message"
+    )
     if _UNREACHABLE.search(line):
         return GnnhpcError(f"sbatch {array}: {line}")
     allowed = "what this cluster offers: python -m jobs site check"

@@ -1,6 +1,6 @@
-"""What the folders of cells say: attempts, results, failures and how far a rank has come.
+"""Reads what `status` needs of the cells' folders: attempts, results, failures, progress.
 
-Written for runs of ten thousand cells: nothing is read twice, nothing checked that is not used.
+Must be fast for ten thousand cells: each file is read once, and only what is used is checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gnnhpc.records.failures import is_echo, read_failures
 from gnnhpc.records.paths import ATTEMPT, AttemptPaths, RunPaths
 from gnnhpc.records.schema import SCHEMA
 
-# gnnhpc.spec.manifest's own; it would bring pydantic. A test holds the two together.
+# Equal to gnnhpc.spec.manifest.MANIFEST_VERSION (a test compares them): importing that module
+# would import pydantic, which costs `status` time.
 MANIFEST_VERSION = 1
 _TAIL_BYTES = 64 * 1024
 _HEADER_BYTES = 64 * 1024
@@ -29,7 +30,7 @@ _HEADER_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """A cell as its manifest line names it, not checked any further."""
+    """A cell's line in the manifest, as far as status needs it; its experiment is not checked."""
 
     id: str
     array: str
@@ -40,7 +41,7 @@ class ManifestEntry:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """What result.json says of an attempt, as far as status needs it."""
+    """An attempt's result.json, as far as status needs it."""
 
     attempt: int
     status: str
@@ -52,17 +53,17 @@ class AttemptResult:
 
 @dataclass(frozen=True)
 class AttemptProcess:
-    """First line of rank 0's records."""
+    """The process of rank 0, from the first line of its records."""
 
     host: str
     pid: int
     job: str | None
-    """Slurm's name of the array task, such as 1234_5."""
+    """Slurm's id of the array task, such as 1234_5."""
 
 
 @dataclass(frozen=True)
 class AttemptProgress:
-    """How far rank 0 has come in training; seconds a step from its last ones."""
+    """Training steps that rank 0 has done, and seconds a step (median of the last ten)."""
 
     step: int
     step_s: float | None
@@ -117,7 +118,7 @@ def list_attempts(paths: RunPaths) -> dict[str, list[AttemptPaths]]:
 
 
 def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
-    """The result of an attempt, None if it has none; a damaged one is a failure that says so."""
+    """The result of an attempt, None if there is none; a damaged one is returned as failed."""
     number = attempt.number
     try:
         with attempt.result.open("rb") as stream:
@@ -140,12 +141,12 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
     except OSError as error:
         return AttemptResult(number, "failed", "", False, (), f"result.json: {error.strerror}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        words = f"damaged result.json ({type(error).__name__}: {error})"
-        return AttemptResult(number, "failed", "", False, (), words)
+        cause = f"damaged result.json ({type(error).__name__}: {error})"
+        return AttemptResult(number, "failed", "", False, (), cause)
 
 
 def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
-    """What the first failing rank left, where no result could be written."""
+    """The failure that the first failing rank recorded, for attempts without a result."""
     failures = read_failures(attempt, world_size)
     first = next((f for f in failures if not is_echo(f)), failures[0] if failures else None)
     return _failure_text(first.__dict__) if first else None
@@ -159,7 +160,7 @@ def _failure_text(failure: dict[str, Any]) -> str:
 
 
 def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
-    """Where rank 0 runs or ran; None before it has written its first line."""
+    """Host, process and job of rank 0; None before it has written its first line."""
     try:
         with attempt.records(0).open("rb") as stream:
             raw = json.loads(stream.readline(_HEADER_BYTES))
@@ -172,7 +173,7 @@ def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
 
 
 def read_attempt_progress(attempt: AttemptPaths) -> AttemptProgress:
-    """The last training step in the tail of rank 0's records."""
+    """The progress that the end of rank 0's records shows."""
     steps: list[tuple[int, float]] = []
     for record in _last_records(attempt.records(0)):
         if record.get("kind") == "step" and record.get("phase") == "train":
@@ -186,7 +187,7 @@ def read_attempt_progress(attempt: AttemptPaths) -> AttemptProgress:
 
 
 def _last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records from the last backwards; a line cut short at either end is left out."""
+    """Records, last one first; an incomplete line at either end is skipped."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -202,7 +203,7 @@ def _last_records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_write_time(attempt: AttemptPaths) -> float:
-    """When anything in the attempt's folder was last written, as seconds since the epoch."""
+    """When a file in the attempt's folder was last written, seconds since the epoch."""
     newest = 0.0
     with contextlib.suppress(OSError):
         newest = attempt.root.stat().st_mtime

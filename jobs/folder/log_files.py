@@ -1,4 +1,4 @@
-"""Finding the file in which a cell says what happened."""
+"""Finds the log file of a cell."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jobs.folder.locked_files import open_run
 def find_log(
     run: str | Path, cell: str, rank: int | None = None, attempt: int | None = None
 ) -> Path:
-    """The log of a rank; of the first failing one if there is one and `rank` is not given.
+    """The log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
 
-    `cell` is a cell's id, the start of one, or array:index. Where no attempt was made, the log
-    is what the job printed before. Raises InputError naming what there is.
+    `cell` is a cell's id, the start of one, or array:index. Without an attempt, the log of the
+    cell's job is returned. Raises InputError for an unknown cell, attempt or rank.
     """
     paths = open_run(run)
     entry = find_cell(read_manifest_entries(paths.manifest), cell)
@@ -38,7 +38,7 @@ def find_log(
 
 
 def find_cell(entries: list[ManifestEntry], cell: str) -> ManifestEntry:
-    """The one cell that `cell` means."""
+    """The cell with this id, start of an id, or array:index; InputError unless it is one."""
     array, colon, index = cell.rpartition(":")
     if colon:
         found = [p for p in entries if p.array == array and str(p.index) == index]
@@ -60,7 +60,7 @@ def _first_failing(attempt: AttemptPaths, world_size: int) -> int:
 
 
 def _job_log(paths: RunPaths, entry: ManifestEntry) -> Path:
-    """What the newest job of this cell printed before its worker had a log of its own."""
+    """The log of the newest job of this cell, written before the ranks opened theirs."""
     logs = list(paths.logs.glob(f"{entry.array}-{entry.index}-*.log"))
     if not logs:
         raise InputError(

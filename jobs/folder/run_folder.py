@@ -1,4 +1,4 @@
-"""Making and extending run folders: all of it appears at once, or nothing does."""
+"""Creates and extends run folders; a new one appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PROVENANCE_VERSION = 1
 
 
 def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
-    """A new run folder, made beside its place and renamed into it.
+    """Create the run folder `run`: written under a temporary name beside it, then renamed.
 
-    Raises InputError if there is one already, also when another submit wins the race.
+    Raises InputError if it exists already, also if another submit creates it meanwhile.
     """
     if run.exists() and any(run.iterdir()):
         raise run_exists_error(run)
@@ -55,9 +55,9 @@ def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunP
 
 
 def extend_run_folder(plan: Plan, paths: RunPaths, site: Site) -> Plan:
-    """Append the cells a run does not have; returns the plan of these alone.
+    """Add the plan's cells that a run does not have; returns the plan of these alone.
 
-    Indices go on from the run's own and old lines stay as they are. Raises InputError if the
+    Indices follow the run's last, and old manifest lines stay unchanged. Raises InputError if the
     folder is no run, or has every cell already.
     """
     existing = read_manifest(paths.manifest)
@@ -82,7 +82,7 @@ def run_exists_error(run: Path) -> InputError:
 
 
 def spec_text_with_overrides(plan: Plan) -> str:
-    """The spec as submitted, its overrides noted in comments at the top."""
+    """The spec as submitted, with its overrides as comments at the top."""
     notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
     return "".join(notes) + plan.text
 
@@ -108,7 +108,7 @@ def _write_provenance(paths: RunPaths, plan: Plan, site_name: str, site: Site) -
 
 
 def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], site: Site) -> None:
-    """The script of each array; `run` is where the folder will stand."""
+    """Write each array's batch script; `run` is the folder's final path."""
     for array in group_by_array(cells):
         needs = resources_for(array.layout, site, gpu=array.gpu)
         script = paths.script(array.name)
@@ -117,7 +117,7 @@ def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], site: Site
 
 
 def _make_readable(folder: Path) -> None:
-    """Readable for everyone, writable for its owner, whatever the umask was."""
+    """Make everything readable by everyone and writable by its owner, whatever the umask was."""
     folder.chmod(0o755)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".sbatch" else 0o644)

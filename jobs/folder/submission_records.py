@@ -1,4 +1,4 @@
-"""submissions.jsonl: who asked for which cells, when, and under which job id."""
+"""submissions.jsonl: who submitted which cells, when, and under which job id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
 
 @dataclass(frozen=True)
 class SubmissionRecord:
-    """Some cells of one array, asked for at once."""
+    """One line of submissions.jsonl: cells of one array, submitted together."""
 
     cluster: Cluster
     array: str
@@ -36,7 +36,7 @@ class SubmissionRecord:
     user: str
     host: str
     started: int | None = None
-    """When the local supervisor's process began, in clock ticks: its id alone is used again."""
+    """Start of the local supervisor's process, in clock ticks: process ids are used again."""
     command: tuple[str, ...] = ()
     version: int = VERSION
 
@@ -47,8 +47,8 @@ class SubmissionRecord:
 def record_submission(
     paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], job: str
 ) -> None:
-    """Add one line; the caller holds the run's lock."""
-    entry = SubmissionRecord(
+    """Append one line to submissions.jsonl; the caller holds the run's lock."""
+    submission = SubmissionRecord(
         cluster=cluster,
         array=array,
         indices=format_indices(indices),
@@ -59,7 +59,7 @@ def record_submission(
         started=process_start_ticks(int(job)) if cluster == "local" else None,
         command=tuple(command_line()),
     )
-    append_lines(paths.submissions, [json.dumps(asdict(entry), ensure_ascii=False)])
+    append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
 
 
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
@@ -68,39 +68,39 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
         text = paths.submissions.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    entries = []
+    submissions = []
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{paths.submissions}:{number}"
         try:
             raw = json.loads(line)
             if raw.get("version") != VERSION:
                 raise InputError(where, "version", raw.get("version"), str(VERSION))
-            entries.append(SubmissionRecord(**raw | {"command": tuple(raw.get("command", ()))}))
+            submissions.append(SubmissionRecord(**raw | {"command": tuple(raw.get("command", ()))}))
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise InputError(where, None, f"damaged line ({error})", "as written") from None
-    return entries
+    return submissions
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """When a process of this machine began, in clock ticks since boot; None if there is none."""
+    """Start of a process of this machine, in clock ticks since boot; None if it does not run."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         fields = text.rpartition(")")[2].split()
     except OSError:
         return None
-    # Field 22 of proc(5), counted from the state, which is field 3; Z and X are dead.
+    # proc(5): start time is field 22, the state field 3, which is the first here; Z and X are dead.
     return None if fields[0] in "ZX" else int(fields[19])
 
 
-def supervisor_is_alive(entry: SubmissionRecord) -> bool:
-    """Whether the local supervisor of a submission lives; only its own machine can tell.
+def supervisor_is_alive(submission: SubmissionRecord) -> bool:
+    """Whether the local supervisor of a submission still runs; False on any other machine.
 
-    A process that asks about itself is not supervising: it has waited, and gone on.
+    False also for this very process: a `submit --wait` that asks has finished supervising.
     """
     return (
-        entry.cluster == "local"
-        and int(entry.job_id) != os.getpid()
-        and entry.host == socket.gethostname()
-        and entry.started is not None
-        and process_start_ticks(int(entry.job_id)) == entry.started
+        submission.cluster == "local"
+        and int(submission.job_id) != os.getpid()
+        and submission.host == socket.gethostname()
+        and submission.started is not None
+        and process_start_ticks(int(submission.job_id)) == submission.started
     )

@@ -1,4 +1,4 @@
-"""What commands print.
+"""Formats what the commands print: plans, submissions, status.
 
 Imports jobs.actions and below.
 """

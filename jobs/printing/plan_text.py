@@ -1,4 +1,4 @@
-"""What `submit` and `rerun` print: a plan that is not submitted, or what was."""
+"""The text that `submit` and `rerun` print: a dry run's plan, or what was submitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.spec.planning import Plan
 
 
 def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
-    """Arrays, cells, resources and scripts of a plan that is not submitted."""
+    """Print a dry run: arrays, cells, resources and scripts."""
     arrays = group_by_array(plan.cells)
     head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
@@ -40,7 +40,7 @@ def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
 
 
 def print_submission(done: Submission) -> None:
-    """Run folder, job ids and what to do next."""
+    """Print job ids, the run folder, and the next command or how many cells failed."""
     where = "Slurm job" if done.cluster == "slurm" else "local process"
     for job, array, indices in done.jobs:
         print(f"{array} {indices}: {where} {job}")

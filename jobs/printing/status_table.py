@@ -1,4 +1,4 @@
-"""What `status` prints: a line an array, a line a cell, or JSON."""
+"""The output of `status`: a line an array, a line a cell, or JSON."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ _COLOURS = {"done": "green", "running": "cyan", "pending": "blue", "missing": "d
 
 
 def console() -> Console:
-    """A terminal's own width; wide where the output goes to a file, so that no line is cut."""
+    """As wide as the terminal; in a file or pipe wide enough that no line is cut."""
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
 
 
-def print_status(known: RunStatus, *, cells: bool) -> None:
-    """A line an array, or a line a cell; then the counts."""
+def print_status(status: RunStatus, *, cells: bool) -> None:
+    """Print a line an array, or a line a cell; then the counts."""
     out = console()
     if cells:
-        for line in _cell_lines(known, colour=sys.stdout.isatty()):
+        for line in _cell_lines(status, colour=sys.stdout.isatty()):
             print(line)
     else:
-        out.print(_array_table(known))
-    out.print(status_line(known), markup=False)
+        out.print(_array_table(status))
+    out.print(status_line(status), markup=False)
     if not cells:
-        for cell in _cells_to_look_at(known.cells):
+        for cell in _cells_to_look_at(status.cells):
             out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
 
 
-def status_line(known: RunStatus) -> str:
-    """All counts in one line."""
-    counts = ", ".join(f"{count} {state}" for state, count in known.counts().items())
-    return f"{known.run.name}: {counts or 'no cells'} ({known.slurm})"
+def status_line(status: RunStatus) -> str:
+    """The counts of all states, and when Slurm was asked, in one line."""
+    counts = ", ".join(f"{count} {state}" for state, count in status.counts().items())
+    return f"{status.run.name}: {counts or 'no cells'} ({status.slurm})"
 
 
-def status_json(known: RunStatus) -> str:
+def status_json(status: RunStatus) -> str:
     """For scripts: run, counts, and every cell."""
     return json.dumps(
         {
-            "run": str(known.run),
-            "slurm": known.slurm,
-            "counts": known.counts(),
-            "cells": [asdict(cell) for cell in known.cells],
+            "run": str(status.run),
+            "slurm": status.slurm,
+            "counts": status.counts(),
+            "cells": [asdict(cell) for cell in status.cells],
         },
         indent=1,
     )
 
 
 def format_duration(seconds: float | None) -> str:
-    """Seconds as people read them: 42 s, 3:05, 2:10:00."""
+    """Seconds as 42 s, 3:05 or 2:10:00."""
     if seconds is None:
         return ""
     whole = round(seconds)
@@ -69,10 +69,10 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _array_table(known: RunStatus) -> Table:
-    states = list(known.counts())
+def _array_table(status: RunStatus) -> Table:
+    states = list(status.counts())
     table = new_table("array", "cells", *states, "s a step", "left")
-    for name, cells in known.arrays().items():
+    for name, cells in status.arrays().items():
         counts = {state: sum(cell.state == state for cell in cells) for state in states}
         step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
         etas = [c.eta_s for c in cells if c.eta_s is not None]
@@ -86,12 +86,12 @@ def _array_table(known: RunStatus) -> Table:
     return table
 
 
-def _cell_lines(known: RunStatus, *, colour: bool) -> Iterator[str]:
-    """A line a cell in columns; by hand, as a table of ten thousand rows takes rich a minute."""
-    rows = [_HEADINGS, *(_cell_row(cell) for cell in known.cells)]
+def _cell_lines(status: RunStatus, *, colour: bool) -> Iterator[str]:
+    """A line a cell, in columns; not a rich table, which takes a minute for ten thousand rows."""
+    rows = [_HEADINGS, *(_cell_row(cell) for cell in status.cells)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) - 1)]
     form = "  ".join(f"{{:{side}{width}}}" for side, width in zip("<><>><<", widths, strict=True))
-    for row, cell in zip(rows, (None, *known.cells), strict=True):
+    for row, cell in zip(rows, (None, *status.cells), strict=True):
         line = f"{form.format(*row)}  {row[-1]}".rstrip()
         code = _ANSI.get(cell.state, _ANSI_ELSE) if cell and colour else ""
         yield f"\x1b[{code}m{line}\x1b[0m" if code else line
@@ -111,7 +111,7 @@ def _cell_row(cell: CellStatus) -> tuple[str, ...]:
 
 
 def _remaining_text(cell: CellStatus) -> str:
-    """Seconds a step, and how long it will still take."""
+    """Seconds a step, and the time left."""
     if cell.step_s is None:
         return ""
     left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
@@ -119,7 +119,7 @@ def _remaining_text(cell: CellStatus) -> str:
 
 
 def _cells_to_look_at(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator[CellStatus]:
-    """The first few cells that somebody should look at."""
+    """The first `most` cells that ended badly, with a detail to print."""
     found = 0
     for cell in cells:
         if cell.detail and cell.state not in ("done", "running", "pending") and found < most:

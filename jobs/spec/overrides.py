@@ -1,4 +1,4 @@
-"""`--set key=value`: one value put into the defaults and every grid of a spec."""
+"""`--set key=value`: puts values into the defaults and grids of a spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan: what a spec means, checked to the last cell, before anything is written."""
+"""A plan: every cell that a spec asks for, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Plan:
 
     name: str
     source: str
-    """The spec's path, or where else it came from: what error lines begin with."""
+    """The spec's path, or `spec` for a mapping; error lines begin with it."""
     text: str
     """The spec as written."""
     overrides: tuple[str, ...]
@@ -47,8 +47,8 @@ def plan(
     """Read a spec (a path, or its content as a mapping) and expand it to cells.
 
     `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
-    `check=False` leaves out only the look at the data's files. Raises InputError for every
-    mistake, naming the place.
+    `check=False` skips only the check that the data's files are there. Raises InputError for any
+    mistake, with the key it is in.
     """
     if isinstance(spec, Mapping):
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
@@ -70,7 +70,7 @@ def plan(
 
 
 def plan_of_new_cells(first: Plan, existing: Sequence[Cell]) -> Plan:
-    """The part of a plan that a run does not have yet, with indices that go on from it."""
+    """The plan of the cells that a run does not have yet; indices follow the run's last."""
     new = deal_indices((cell.experiment for cell in first.cells), first.data_root, existing)
     return replace(first, cells=tuple(new))
 
@@ -89,7 +89,7 @@ def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -
 
 
 def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
-    """More stages than layers, or a balance that does not add up; once a distinct cut."""
+    """Raises InputError for more stages than layers, or a balance with another sum."""
     seen: set[tuple[object, ...]] = set()
     for experiment in experiments:
         key = (experiment.model, experiment.data, experiment.layout.stages, experiment.balance)
@@ -104,7 +104,7 @@ def _check_files(experiments: Sequence[Experiment], root: Path | None) -> None:
 
 
 def no_new_cells_error(plan: Plan, run: Path) -> InputError:
-    """The complaint of an extension that adds no cell."""
+    """The error for an extension that adds no cell."""
     return InputError(
         plan.source, "grids", f"no cell that {run} does not have", "a larger spec, or rerun"
     )

@@ -1,4 +1,4 @@
-"""Words for mistakes: one line each, naming file, key, what was found and what is allowed."""
+"""Errors of specs and site files: file, key, what was found and what is allowed, on one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnnhpc.spec.experiment import explain
 def check_keys(
     mapping: Mapping[str, Any], allowed: Collection[str], where: object, key: str | None
 ) -> None:
-    """Raises InputError for the first key that is not allowed, with the nearest that is."""
+    """Raises InputError for the first key that is not allowed; suggests the most similar one."""
     for name in mapping:
         if name not in allowed:
             full = f"{key}.{name}" if key else str(name)
@@ -25,6 +25,7 @@ def check_keys(
 
 
 def unknown_key_text(name: str, allowed: Collection[str]) -> str:
+    """`an unknown key`, with the most similar allowed one if there is any."""
     close = difflib.get_close_matches(name, list(allowed), n=1)
     return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
 
@@ -45,7 +46,7 @@ def short_value(value: object) -> str:
 
 
 def from_validation_error(error: ValidationError, where: object, key: str) -> InputError:
-    """pydantic's first complaint, its key put under `key`."""
+    """The first error that pydantic found, as an InputError; its key is prefixed with `key`."""
     plain = explain(error, where)
     inner = f"{key}.{plain.key}" if plain.key else key
     return InputError(where, inner, plain.found, plain.allowed)

@@ -1,4 +1,4 @@
-"""A sweep spec: YAML with defaults and grids, expanded to the experiments it means.
+"""A sweep spec: YAML with defaults and grids, expanded to a list of experiments.
 
 name: raffi-vig
 description: ViG on CIFAR-10
@@ -45,12 +45,12 @@ GRID_KEYS = (
         "seq_microbatches",
     }
 )
-# What means nothing for a kind of data: as a default it is left out there, in a grid it is wrong.
+# Keys that a kind of data does not have: left out as a default, an error in a grid.
 _NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
 
 
 class Sweep(Strict):
-    """The head of a spec; grids are checked as they are expanded."""
+    """The top level of a spec; the grids are checked as they are expanded."""
 
     name: Annotated[str, Field(min_length=1)]
     """Name of the run folder, unless --name gives another."""
@@ -62,7 +62,7 @@ class Sweep(Strict):
 
     @classmethod
     def check(cls, raw: Mapping[str, Any], where: object) -> Sweep:
-        """Raises InputError for unknown keys and wrong types of the head."""
+        """Raises InputError for unknown keys and wrong types at the top level."""
         check_keys(raw, cls.model_fields, where, None)
         grids = raw.get("grids")
         if not isinstance(grids, list) or not grids:
@@ -82,8 +82,8 @@ class Sweep(Strict):
 def expand(sweep: Sweep, where: object) -> list[Experiment]:
     """All experiments, repeats outermost and layouts innermost.
 
-    So within an array the index counts repeat by repeat, and arrays that run side by side, or a
-    local run in this order, measure the layouts interleaved. Raises InputError for any mistake.
+    In this order a local run, and arrays that run at the same time, measure the layouts in turn,
+    so that a slow hour of the machine affects all of them. Raises InputError for any mistake.
     """
     check_keys(sweep.defaults, GRID_KEYS, where, "defaults")
     grids = [_Grid(sweep.defaults, grid, where, f"grids.{n}") for n, grid in enumerate(sweep.grids)]
@@ -211,7 +211,7 @@ class _Grid:
                 yield self._experiment(raw)
 
     def _fields_for(self, kind: str) -> dict[str, Any]:
-        """The fixed fields, without defaults that mean nothing for this kind of data."""
+        """The fixed fields, without defaults that this kind of data does not have."""
         fixed = dict(self.fixed)
         for name in _NOT_FOR_DATA[kind]:
             if name not in self.values:

@@ -1,4 +1,4 @@
-"""The state of one cell, from its folder, the queue and the local supervisor."""
+"""The state of one cell, from its folder, Slurm's queue and the local supervisor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATES = (
     "lost",
     "missing",
 )
-"""`flagged`: done, but an audit found it invalid. `lost`: neither process nor result.
+"""`flagged`: done, but an audit found it invalid. `lost`: ended without result or failure.
 `missing`: never tried."""
 LIVE = ("running", "pending")
 UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *LIVE))
@@ -64,7 +64,7 @@ class CellStatus:
     state: str
     attempts: int = 0
     attempt: int | None = None
-    """The attempt the state is about."""
+    """The attempt that the state is taken from."""
     step: int | None = None
     steps: int | None = None
     step_s: float | None = None
@@ -77,12 +77,15 @@ class CellStatus:
 
 @dataclass
 class JobLookup:
-    """What is lookup of live and ended jobs before any cell is looked at."""
+    """What Slurm and the submission records say of a run's jobs; keys are (array, index)."""
 
     answer: QueueAnswer
+    """Of the queue, and of sacct for ended jobs."""
     queued: dict[tuple[str, int], QueuedJob] = field(default_factory=dict)
     supervised: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """Submissions to a local supervisor that still runs."""
     submitted: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """The newest submission of each cell."""
 
 
 def cell_status(
@@ -91,7 +94,11 @@ def cell_status(
     result: AttemptResult | None,
     lookup: JobLookup,
 ) -> CellStatus:
-    """`tries` are the cell's attempts, newest first; `outcome` is its best result."""
+    """The status of one cell.
+
+    `attempts` are the cell's, newest first; `result` is the newest valid one, else the newest
+    attempt's.
+    """
     newest = attempts[0] if attempts else None
     cell = CellStatus(
         cell=entry.id,
@@ -103,7 +110,7 @@ def cell_status(
         steps=entry.train_steps,
     )
     key = (entry.array, entry.index)
-    # A result newer than the submission ends what the submission began.
+    # With a result newer than its submission the cell no longer runs, whatever the queue says.
     submission = lookup.submitted.get(key)
     ended = result is not None and submission is not None and _after(result.ended_at, submission.at)
     live = _live_status(cell, newest if result is None else None, lookup, ended)
@@ -125,9 +132,10 @@ def cell_status(
 def _live_status(
     cell: CellStatus, attempt: AttemptPaths | None, lookup: JobLookup, ended: bool
 ) -> CellStatus | None:
-    """Running or pending, as the queue or a supervisor has it; None for a cell at rest.
+    """The status of a cell that is queued or supervised; None for others.
 
-    `attempt` is the newest, if it has no result yet.
+    `attempt` is the newest, if it has no result yet; `ended`: a result is newer than the
+    submission.
     """
     key = (cell.array, cell.index)
     job, submission = lookup.queued.get(key), lookup.submitted.get(key)
@@ -147,14 +155,14 @@ def _live_status(
         and lookup.answer.answered
         and _epoch_seconds(submission.at) > lookup.answer.at - 1
     ):
-        # The queue was looked at before this was submitted.
+        # The kept answer of the queue is older than this submission.
         name = f"{submission.job_id}_{cell.index}"
         return replace(cell, state="pending", detail="just submitted", job=name)
     return None
 
 
 def _running_status(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
-    """How far it is; `attempt` is None while the worker has not made its own yet."""
+    """`running`, with progress; `attempt` is None until the worker has created it."""
     if attempt is None:
         return replace(cell, state="running", detail="starting")
     progress = read_attempt_progress(attempt)
@@ -176,55 +184,55 @@ def _ended_status(
     result: AttemptResult | None,
     lookup: JobLookup,
 ) -> CellStatus:
-    """Not queued and not done: ended in some way, or never begun."""
+    """The status of a cell that is neither queued nor done: failed, lost, missing and so on."""
     submission = lookup.submitted.get((entry.array, entry.index))
     slurm = submission if submission is not None and submission.cluster == "slurm" else None
     process = read_attempt_process(attempt) if attempt else None
     job = _last_job(slurm, process, entry.index)
-    word = lookup.answer.ended.get(job or "", "")
+    slurm_state = lookup.answer.ended.get(job or "", "")
     cell = replace(cell, job=job)
     if attempt is None:
-        if not word:
+        if not slurm_state:
             return cell
-        detail = f"Slurm says {word}, and no worker began: see logs"
-        return replace(cell, state=_STATE_OF_SLURM_END.get(word, "failed"), detail=detail)
-    abandoned = process is None and submission is not None and _is_local_to_this_host(submission)
-    untold = result is None and not word and not abandoned
-    if untold and _may_still_run(attempt, process, lookup.answer.answered):
+        detail = f"Slurm says {slurm_state}, and no worker began: see logs"
+        return replace(cell, state=_STATE_OF_SLURM_END.get(slurm_state, "failed"), detail=detail)
+    never_began = process is None and submission is not None and _is_local_to_this_host(submission)
+    unknown_end = result is None and not slurm_state and not never_began
+    if unknown_end and _may_still_run(attempt, process, lookup.answer.answered):
         return _running_status(cell, attempt)
     progress = read_attempt_progress(attempt)
     cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
     if result is not None:
-        plain = "interrupted" if result.status == "interrupted" else "failed"
+        state = "interrupted" if result.status == "interrupted" else "failed"
     else:
-        plain = "failed" if cause else "lost"
+        state = "failed" if cause else "lost"
     return replace(
         cell,
-        state=_STATE_OF_SLURM_END.get(word, plain),
+        state=_STATE_OF_SLURM_END.get(slurm_state, state),
         step=progress.step,
         step_s=progress.step_s,
-        detail=cause or f"no result; Slurm says {word or 'nothing'}",
+        detail=cause or f"no result; Slurm says {slurm_state or 'nothing'}",
     )
 
 
 def _last_job(
     slurm: SubmissionRecord | None, process: AttemptProcess | None, index: int
 ) -> str | None:
-    """The newer of the job that was submitted and the job that made the newest attempt."""
+    """The newer of the submitted job and the job of the newest attempt."""
     submitted = f"{slurm.job_id}_{index}" if slurm else None
     ran = process.job if process else None
     return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
 
 
 def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
-    """A local submission of this machine: once its supervisor is gone, nobody begins a cell."""
+    """Whether it is a local submission of this host; without its supervisor no cell begins."""
     return submission.cluster == "local" and submission.host == socket.gethostname()
 
 
 def _may_still_run(
     attempt: AttemptPaths, process: AttemptProcess | None, slurm_answers: bool
 ) -> bool:
-    """Whether somebody may still be writing to an attempt that no queue knows of."""
+    """Whether an attempt that is in no queue may still be running."""
     if process is not None and process.host == socket.gethostname():
         return process_start_ticks(process.pid) is not None
     if process is not None and process.job and slurm_answers:

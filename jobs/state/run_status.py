@@ -1,4 +1,4 @@
-"""What became of every cell of a run: folders, the queue and the supervisor put together."""
+"""The status of a run: the state of every cell, with one look at its folders and at Slurm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunStatus:
     run: Path
     cells: tuple[CellStatus, ...]
     slurm: str
-    """Where the word on queued jobs is from, or why there is none."""
+    """When Slurm was asked about queued jobs, or why it was not."""
 
     def counts(self) -> dict[str, int]:
         found = Counter(cell.state for cell in self.cells)
@@ -97,32 +97,33 @@ def _look_up_jobs(
     results: Mapping[str, AttemptResult | None],
     attempts_of: Mapping[str, list[AttemptPaths]],
 ) -> JobLookup:
-    submitted = {(e.array, i): e for e in submissions for i in e.index_list()}
-    supervised = {key: e for key, e in submitted.items() if supervisor_is_alive(e)}
-    unfinished = [p for p in entries if not ((o := results.get(p.id)) and o.valid)]
-    slurm = [e for e in submissions if e.cluster == "slurm"]
-    by_hand = any(results.get(p.id) is None for p in unfinished) and not supervised
-    if not slurm and not by_hand:
+    submitted = {(s.array, index): s for s in submissions for index in s.index_list()}
+    supervised = {key: s for key, s in submitted.items() if supervisor_is_alive(s)}
+    unfinished = [e for e in entries if not ((result := results.get(e.id)) and result.valid)]
+    slurm = [s for s in submissions if s.cluster == "slurm"]
+    # Cells without a result or supervisor may have been submitted by hand.
+    maybe_by_hand = any(results.get(e.id) is None for e in unfinished) and not supervised
+    if not slurm and not maybe_by_hand:
         return JobLookup(
             QueueAnswer(time.time(), error="no job in Slurm"), {}, supervised, submitted
         )
-    users = {e.user for e in slurm} or {user()}
-    ended = {
+    users = {s.user for s in slurm} or {user()}
+    job_ids = {
         submission.job_id
         for entry in unfinished
         if (submission := submitted.get((entry.array, entry.index)))
         and submission.cluster == "slurm"
     }
-    ended |= _jobs_of_attempts(
+    job_ids |= _jobs_of_attempts(
         attempts_of[entry.id][0] for entry in unfinished if attempts_of.get(entry.id)
     )
-    answer = query_queue(paths.root, users, ended)
+    answer = query_queue(paths.root, users, job_ids)
     queued = _queued_cells(paths, answer, submissions)
     return JobLookup(answer, queued, supervised, submitted)
 
 
 def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
-    """Jobs that made these attempts; those submitted by hand are noted nowhere else."""
+    """Ids of the jobs that made these attempts; jobs submitted by hand have no other record."""
     processes = [read_attempt_process(attempt) for attempt in newest]
     return {process.job.partition("_")[0] for process in processes if process and process.job}
 
@@ -130,7 +131,7 @@ def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
 def _queued_cells(
     paths: RunPaths, answer: QueueAnswer, submissions: list[SubmissionRecord]
 ) -> dict[tuple[str, int], QueuedJob]:
-    """Which cells of this run are queued: by job id, or by script or comment if by hand."""
+    """Queued jobs by cell: known by job id, or, if submitted by hand, by script or comment."""
     ids = {
         submission.job_id: submission.array
         for submission in submissions
@@ -151,7 +152,7 @@ def _queued_cells(
 def live_slurm_jobs(
     paths: RunPaths, submissions: list[SubmissionRecord], array: str | None = None
 ) -> list[str]:
-    """Slurm's ids of this run's jobs that have not ended, as far as Slurm says."""
+    """Ids of this run's jobs that are queued, or were submitted after the queue was looked at."""
     slurm = [submission for submission in submissions if submission.cluster == "slurm"]
     answer = query_queue(paths.root, {submission.user for submission in slurm} or {user()})
     queued = _queued_cells(paths, answer, submissions)
