@@ -44,11 +44,11 @@ def report(
     ] = "seq",
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
-    from analysis.render.terminal import SUMMARY, show_frame
-    from analysis.report.report_folder import make_report
+    from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
+    from analysis.report.report_folder import write_report_folder
 
-    loaded, summary, place = make_report(run, out, baseline)
-    show_frame(summary[summary["n"] > 0], SUMMARY)
+    loaded, summary, place = write_report_folder(run, out, baseline)
+    print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
     left_out = int((~loaded.cells["valid"].astype(bool)).sum())
     if left_out:
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
@@ -87,21 +87,21 @@ def import_csv(
     ] = False,
 ) -> int:
     """Step-time table, speedups with intervals, bound and verdict of anybody's step logs."""
-    from analysis.foreign.csv_page import write_imported
-    from analysis.foreign.csv_table import expand, import_logs, parse_declared
-    from analysis.render.terminal import LOGS, show_frame
+    from analysis.foreign.csv_page import write_import_page
+    from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
+    from analysis.render.terminal import LOG_COLUMNS, print_frame
 
     imported = import_logs(
-        expand(logs),
+        list_csv_files(logs),
         declared=parse_declared(layout or []),
         baseline=baseline,
         drop_warmup=drop_warmup,
     )
-    show_frame(imported.steps.frame, LOGS)
-    for line in imported.remarks:
+    print_frame(imported.steps.frame, LOG_COLUMNS)
+    for line in imported.warnings:
         print(line)
     if out is not None:
-        print(f"report: {write_imported(imported, out)}")
+        print(f"report: {write_import_page(imported, out)}")
     return EXIT_DONE
 
 

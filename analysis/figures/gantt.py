@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.style import ACTION_COLOURS, FULL_IN, new_figure, styled
-from analysis.timeline.step_timeline import Bar, Row, Timeline
+from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _NUMBER_IN = 0.065
 """Width of a digit of a micro-batch number, inches."""
 
 
-def draw(timeline: Timeline) -> Figure:
+def draw_timeline(timeline: Timeline) -> Figure:
     """Measured above, ideal below, on one time axis; micro-batch numbers where they fit."""
     with styled():
         rows = timeline.rows[:MAX_RANKS]
@@ -42,7 +42,7 @@ def draw(timeline: Timeline) -> Figure:
 
 def _panel(
     axes: Axes,
-    rows: Sequence[Row],
+    rows: Sequence[RankRow],
     bars: Sequence[Bar],
     end_s: float,
     scale: float,
@@ -64,14 +64,14 @@ def _panel(
                 linewidth=0.3,
             )
             for bar in mine:
-                _number(axes, bar, number, scale, inches)
+                _microbatch_number(axes, bar, number, scale, inches)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), [_row_label(row, rows) for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
 
 
-def _number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
+def _microbatch_number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
     if bar.microbatch is None or bar.name == "wait":
         return
     text = str(bar.microbatch)
@@ -88,7 +88,7 @@ def _number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None
     )
 
 
-def _row_label(row: Row, rows: Sequence[Row]) -> str:
+def _row_label(row: RankRow, rows: Sequence[RankRow]) -> str:
     replicas = len({other.replica for other in rows}) > 1
     where = f"r{row.replica} s{row.stage}" if replicas else f"stage {row.stage}"
     return f"rank {row.rank} ({where})"

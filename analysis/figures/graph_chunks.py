@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.figures.panels import error_bars, grid, layouts_in, legend, name_panels
+from analysis.figures.panels import add_legend, error_bars, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import (
     FULL_IN,
     MODE_DASHES,
     MODE_MARKERS,
     SERIES_COLOURS,
-    look,
+    layout_look,
     new_figure,
     styled,
 )
@@ -30,7 +30,7 @@ _CHUNKS = "chunks of the graph (all replicas)"
 ACCURACIES = ("test_accuracy", "val_accuracy")
 
 
-def time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Seconds an epoch against chunks; bars are the interval of the mean where there is one."""
     rows = study.summary[study.summary["phase"] == "train"].copy()
     rows = rows.dropna(subset=["mean_s"])
@@ -40,7 +40,7 @@ def time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     with styled():
         figure, axes = _panels(study, rows, "mean_s", ("mean_low", "mean_high"))
         if published is not None:
-            _published(axes[0], published, "avg_epoch_s")
+            _draw_published(axes[0], published, "avg_epoch_s")
         axes[0].set_ylabel("epoch time (s)")
         spread = [rows["mean_s"].min(), rows["mean_s"].max()]
         if published is not None:
@@ -49,11 +49,11 @@ def time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
             axes[0].set_yscale("log")
         else:
             axes[0].set_ylim(bottom=0)
-        legend(figure, axes, _mode_handles(rows))
+        add_legend(figure, axes, _mode_handles(rows))
     return figure
 
 
-def accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Final accuracy against chunks, mean and range over seeds and repeats."""
     known = [name for name in ACCURACIES if name in study.cells and study.cells[name].notna().any()]
     if not known:
@@ -71,13 +71,13 @@ def accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | st
     with styled():
         figure, axes = _panels(study, rows, "mean", ("min", "max"))
         if published is not None:
-            _published(axes[0], published, "val_acc")
+            _draw_published(axes[0], published, "val_acc")
         axes[0].set_ylabel(f"{metric.split('_')[0]} accuracy")
-        legend(figure, axes, _mode_handles(rows))
+        add_legend(figure, axes, _mode_handles(rows))
     return figure
 
 
-def loss_of_chunking(study: Study) -> Figure | str:
+def chunk_losses(study: Study) -> Figure | str:
     """Edges kept, and nodes and edges computed over own, against chunks, a line a mode."""
     columns = ["edges_kept", "node_redundancy", "edge_redundancy"]
     if study.cells["edges_kept"].isna().all():
@@ -109,9 +109,9 @@ def loss_of_chunking(study: Study) -> Figure | str:
                 one.set_ylim(0, 105)
             else:
                 one.set_ylim(bottom=min(1.0, float(rows[column].min())))
-            _whole_ticks(one, rows["total"])
+            _integer_ticks(one, rows["total"])
         axes[0].set_title(study.title, loc="left")
-        legend(figure, axes)
+        add_legend(figure, axes)
     return figure
 
 
@@ -119,12 +119,12 @@ def _panels(
     study: Study, rows: pd.DataFrame, column: str, interval: tuple[str, str]
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows, but=("chunks",)))
-    figure, axes = grid(len(parts))
-    name_panels(figure, axes, [title for title, _ in parts], study.title)
+    figure, axes = panel_grid(len(parts))
+    title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
         _lines(one, part, column, interval)
         one.set_xlabel(_CHUNKS if len(axes) == 1 else "chunks")
-        _whole_ticks(one, rows["total"])
+        _integer_ticks(one, rows["total"])
     return figure, axes
 
 
@@ -135,7 +135,7 @@ def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str
     apart = 0.012 * max(1, int(rows["total"].max() - rows["total"].min()))
     for number, name in enumerate(names):
         shift = (number - (len(names) - 1) / 2) * apart
-        style = look(name)
+        style = layout_look(name)
         for mode in modes:
             mine = rows[(rows["layout"] == name) & (rows["chunks"] == mode)].sort_values("total")
             if mine.empty:
@@ -166,7 +166,7 @@ def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-def _published(axes: Axes, points: pd.DataFrame, column: str) -> None:
+def _draw_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
     axes.plot(
         points["chunks"],
         points[column],
@@ -178,7 +178,7 @@ def _published(axes: Axes, points: pd.DataFrame, column: str) -> None:
     )
 
 
-def _whole_ticks(axes: Axes, counts: pd.Series[int]) -> None:
+def _integer_ticks(axes: Axes, counts: pd.Series[int]) -> None:
     ticks = sorted({int(count) for count in counts})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.grid(visible=False, axis="x")

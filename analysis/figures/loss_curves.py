@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.figures.panels import grid, layouts_in, legend, name_panels
+from analysis.figures.panels import add_legend, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
-from analysis.figures.style import SERIES_COLOURS, look, styled
+from analysis.figures.style import SERIES_COLOURS, layout_look, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COPY_LOSS = "replica_loss"
+REPLICA_LOSS = "replica_loss"
 """The metric of a replica's own loss, before it is averaged over replicas."""
 _MAX_CURVES = 9
 
 
-def loss(study: Study) -> Figure | str:
+def training_loss(study: Study) -> Figure | str:
     """Mean training loss over seeds and repeats, a line a layout and micro-batches."""
     steps = _losses(study)
     if steps.empty:
         return "no training loss in the records"
     with styled():
         parts = list(study.panels(steps))
-        figure, axes = grid(len(parts))
-        name_panels(figure, axes, [title for title, _ in parts], study.title)
+        figure, axes = panel_grid(len(parts))
+        title_panels(figure, axes, [title for title, _ in parts], study.title)
         for one, (_, part) in zip(axes, parts, strict=False):
             _curves(one, part)
             one.set_xlabel("training step")
         _loss_axis(axes, steps["loss"])
-        legend(figure, axes)
+        add_legend(figure, axes)
     return figure
 
 
-def copies(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Loss of the sequential run against the copies of the smallest data-parallel layout.
 
     After Raffi & Dazzi 2024, figure 3; `published` has its points (step, seq, dp_copy0, dp_copy1).
@@ -48,35 +48,35 @@ def copies(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     if not parallel or sequential.empty:
         return "no sequential run beside a data-parallel one"
     with styled():
-        figure, axes = grid(1)
-        style = look("seq")
+        figure, axes = panel_grid(1)
+        style = layout_look("seq")
         mean = sequential.groupby("step")["loss"].mean()
         axes[0].plot(mean.index, mean, color=style.colour, ls=style.dash, label="seq")
-        curves = _copies(study, steps, parallel[0])
+        curves = _replica_curves(study, steps, parallel[0])
         for number, (name, curve) in enumerate(curves.items()):
             colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
             axes[0].plot(curve.index, curve, color=colour, ls=dash, label=name)
         if published is not None:
-            _published(axes[0], published)
+            _draw_published(axes[0], published)
         axes[0].set_title(study.title, loc="left")
         axes[0].set_xlabel("training step")
         _loss_axis(axes, pd.concat([steps["loss"], *_values(published)]))
-        legend(figure, axes)
+        add_legend(figure, axes)
     return figure
 
 
-def _copies(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
+def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
     """Mean loss a step of each replica of `layout`, or of all where that is all there is."""
     ranks = study.ranks
-    if COPY_LOSS not in ranks or ranks[COPY_LOSS].isna().all():
+    if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
         mine = steps[steps["layout"] == layout]
         return {f"{layout}, all copies": mine.groupby("step")["loss"].mean()}
     cells = study.cells.loc[study.cells["layout"] == layout, "cell"]
-    known = ranks[(ranks["phase"] == "train") & ranks[COPY_LOSS].notna()]
+    known = ranks[(ranks["phase"] == "train") & ranks[REPLICA_LOSS].notna()]
     own = known[known["cell"].isin(cells)]
     return {
         f"{layout}, copy {replica}": own[own["replica"] == replica]
-        .groupby("step")[COPY_LOSS]
+        .groupby("step")[REPLICA_LOSS]
         .mean()
         for replica in sorted({int(number) for number in own["replica"]})
     }
@@ -86,9 +86,9 @@ def _values(published: pd.DataFrame | None) -> list[pd.Series[float]]:
     return [] if published is None else [published[name] for name in ("seq", "dp_copy0")]
 
 
-def _published(axes: Axes, points: pd.DataFrame) -> None:
+def _draw_published(axes: Axes, points: pd.DataFrame) -> None:
     colours = {
-        "seq": look("seq").colour,
+        "seq": layout_look("seq").colour,
         "dp_copy0": SERIES_COLOURS[0],
         "dp_copy1": SERIES_COLOURS[1],
     }
@@ -126,7 +126,7 @@ def _curves(axes: Axes, steps: pd.DataFrame) -> None:
 def _curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
     """The mean over cells of one layout; the band around it spans them."""
     curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
-    style = look(str(steps["layout"].iloc[0]))
+    style = layout_look(str(steps["layout"].iloc[0]))
     # Curves that coincide show their markers at different steps.
     every = max(1, len(curve) // 6)
     axes.plot(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, layout_order, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ MAX_PANELS = 6
 _HEIGHT_IN = 2.6
 
 
-def grid(count: int) -> tuple[Figure, list[Axes]]:
+def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
     """One column-wide panel, or several across the page, three a row; call within `styled`."""
     count = min(count, MAX_PANELS)
     across = min(3, count)
@@ -33,7 +33,7 @@ def grid(count: int) -> tuple[Figure, list[Axes]]:
     return figure, flat[:count]
 
 
-def name_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
+def title_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
     """Each panel its title; a figure of one panel, and the row of several, that of the whole."""
     for one, title in zip(axes, titles, strict=False):
         one.set_title(title or whole, loc="left")
@@ -46,7 +46,7 @@ def layouts_in(frame: pd.DataFrame) -> list[str]:
     return sorted({str(name) for name in frame["layout"]}, key=layout_order)
 
 
-def by_microbatches(
+def plot_by_microbatches(
     axes: Axes,
     rows: pd.DataFrame,
     column: str,
@@ -67,7 +67,7 @@ def by_microbatches(
         mine = rows[rows["layout"] == name].sort_values("microbatches")
         shift = (number - (len(names) - 1) / 2) * min(0.12, 0.5 / len(names))
         across = [place[int(m)] + shift for m in mine["microbatches"]]
-        style = look(name)
+        style = layout_look(name)
         if reference is not None:
             axes.plot(
                 across, mine[reference], ls="none", marker="_", ms=12, mew=1.3, c=style.colour
@@ -121,7 +121,7 @@ def error_bars(
     )
 
 
-def legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
+def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
     """One legend under all panels: each label once, then `extra` handles."""
     seen: dict[str, Any] = {}
     for one in axes:

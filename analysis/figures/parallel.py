@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from typing import TypeVar
 
 Result = TypeVar("Result")
-Jobs = Sequence[Callable[[], Result]]
+Tasks = Sequence[Callable[[], Result]]
 
-MOST = 4
+MAX_PROCESSES = 4
 """Processes at most: the machine may be a login node, which others use too."""
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """How many processes may work at once; 1 where a fork is not safe, or not allowed."""
     # macOS can fork, but has libraries that do not survive it.
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
@@ -30,26 +30,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def side_by_side(jobs: Jobs[Result]) -> list[Result]:
+def run_in_parallel(jobs: Tasks[Result]) -> list[Result]:
     """What each job returns, in their order; an error of one is raised, and ends the others.
 
     Results and errors must pickle. Where there is one core, the jobs run here, one by one.
     """
-    workers = max(1, min(len(jobs), cores(), MOST))
+    workers = max(1, min(len(jobs), usable_cores(), MAX_PROCESSES))
     mine, *others = (jobs[number::workers] for number in range(workers))
     with ExitStack() as stack:
-        pipes = [stack.enter_context(_helper(share)) for share in others]
+        pipes = [stack.enter_context(_worker_process(share)) for share in others]
         done = [[job() for job in mine]]
-        done += [_received(pipe, share) for pipe, share in zip(pipes, others, strict=True)]
+        done += [_receive_results(pipe, share) for pipe, share in zip(pipes, others, strict=True)]
     return [done[number % workers][number // workers] for number in range(len(jobs))]
 
 
 @contextmanager
-def _helper(jobs: Jobs[Result]) -> Iterator[Connection]:
+def _worker_process(jobs: Tasks[Result]) -> Iterator[Connection]:
     """A process at work on `jobs`, and the pipe that its results will come through."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(jobs, sending), daemon=True)
+    process = context.Process(target=_run_and_send, args=(jobs, sending), daemon=True)
     process.start()
     # Held by the helper alone, so that its end is the pipe's.
     sending.close()
@@ -61,7 +61,7 @@ def _helper(jobs: Jobs[Result]) -> Iterator[Connection]:
         receiving.close()
 
 
-def _work(jobs: Jobs[Result], pipe: Connection) -> None:
+def _run_and_send(jobs: Tasks[Result], pipe: Connection) -> None:
     # An interrupt reaches both processes; the other one ends this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outcome: list[Result] | Exception
@@ -74,7 +74,7 @@ def _work(jobs: Jobs[Result], pipe: Connection) -> None:
     pipe.send(outcome)
 
 
-def _received(pipe: Connection, jobs: Jobs[Result]) -> list[Result]:
+def _receive_results(pipe: Connection, jobs: Tasks[Result]) -> list[Result]:
     try:
         outcome: list[Result] | Exception = pipe.recv()
     except EOFError:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.figures.panels import (
-    by_microbatches,
-    grid,
+    add_legend,
     layouts_in,
-    legend,
-    name_panels,
+    panel_grid,
+    plot_by_microbatches,
     reference_handle,
+    title_panels,
 )
-from analysis.figures.studies import Study, label
-from analysis.figures.style import FULL_IN, Look, look, new_figure, styled
+from analysis.figures.studies import Study, settings_label
+from analysis.figures.style import FULL_IN, LayoutLook, layout_look, new_figure, styled
 from gnnhpc.core.schedule import ideal_bubble
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def speedup(study: Study) -> Figure | str:
         )
         axes[0].set_ylabel("speedup over seq (ratio)")
         axes[0].set_ylim(bottom=0)
-        legend(figure, axes, [reference_handle("bound")])
+        add_legend(figure, axes, [reference_handle("bound")])
     return figure
 
 
@@ -58,7 +58,7 @@ def efficiency(study: Study) -> Figure | str:
         lowest = float(rows["efficiency"].min())
         axes[0].set_ylim(min(0.8, 0.05 * np.floor(lowest / 0.05)), max(1.02, _top(rows)))
         axes[0].set_ylabel("efficiency (ideal / step time)")
-        legend(figure, axes)
+        add_legend(figure, axes)
     return figure
 
 
@@ -80,7 +80,7 @@ def bubble(study: Study) -> Figure | str:
         figure, axes = _by_variant(study, rows, "waited", reference="ideal")
         axes[0].set_ylabel("waiting (% of rank-time)")
         axes[0].set_ylim(bottom=0)
-        legend(figure, axes, [reference_handle("equal stages")])
+        add_legend(figure, axes, [reference_handle("equal stages")])
     return figure
 
 
@@ -93,10 +93,10 @@ def _by_variant(
     reference: str | None = None,
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows))
-    figure, axes = grid(len(parts))
-    name_panels(figure, axes, [title for title, _ in parts], study.title)
+    figure, axes = panel_grid(len(parts))
+    title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
-        by_microbatches(one, part, column, interval=interval, reference=reference)
+        plot_by_microbatches(one, part, column, interval=interval, reference=reference)
         one.set_xlabel(_CHUNKS if study.graphs else _MICROBATCHES)
     return figure, axes
 
@@ -136,7 +136,7 @@ def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[obj
     for layout in layouts_in(settings):
         mine = settings[settings["layout"] == layout]
         for row in mine.sort_values(["microbatches", *study.variants]).to_dict("records"):
-            extra = label({key: row[key] for key in study.variants})
+            extra = settings_label({key: row[key] for key in study.variants})
             name = f"{layout}, {row['microbatches']}" + (f", {extra}" if extra else "")
             rows.append((name, tuple(row.values())))
     return rows
@@ -162,7 +162,7 @@ def _boxes(
         median = float(np.median(mine))
         (box,) = boxplot_stats(100 * (mine / median - 1))
         boxes.append(box)
-        style = look(str(settings[0]))
+        style = layout_look(str(settings[0]))
         axes.barh(
             place,
             box["q3"] - box["q1"],
@@ -173,22 +173,22 @@ def _boxes(
             edgecolor="white",
             linewidth=0,
         )
-        _outliers(axes, place, box["fliers"], style)
+        _draw_outliers(axes, place, box["fliers"], style)
         text = f"{median:.4g} s, n {mine.size}"
         across = axes.get_yaxis_transform()
         axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
     places = np.array([place for place, _ in drawn])
-    colours = [look(str(settings[0])).colour for _, settings in drawn]
+    colours = [layout_look(str(settings[0])).colour for _, settings in drawn]
     for end, quartile in (("whislo", "q1"), ("whishi", "q3")):
         ends = [box[end] for box in boxes]
         axes.hlines(places, ends, [box[quartile] for box in boxes], colors=colours)
         axes.vlines(ends, places - 0.15, places + 0.15, colors=colours)
     axes.vlines([box["med"] for box in boxes], places - 0.3, places + 0.3, colors="white", lw=1.6)
-    _widen(axes, list(seconds.values()))
+    _compress_far_outliers(axes, list(seconds.values()))
     axes.grid(visible=False, axis="y")
 
 
-def _outliers(axes: Axes, place: int, beyond: Any, style: Look) -> None:
+def _draw_outliers(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> None:
     if not len(beyond):
         return
     axes.plot(
@@ -205,7 +205,7 @@ def _outliers(axes: Axes, place: int, beyond: Any, style: Look) -> None:
     )
 
 
-def _widen(axes: Axes, rows: list[Any]) -> None:
+def _compress_far_outliers(axes: Axes, rows: list[Any]) -> None:
     """Where outliers would squeeze the boxes to lines, space what lies beyond by its logarithm."""
     if not rows:
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.summary.summary_table import VARIANTS
+from analysis.summary.summary_table import VARIANT_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,10 +50,10 @@ class Study:
             yield "", frame
             return
         for values, part in frame.groupby(keys, sort=True, observed=True, dropna=False):
-            yield label(dict(zip(keys, values, strict=True))), part
+            yield settings_label(dict(zip(keys, values, strict=True))), part
 
 
-def label(settings: dict[str, object]) -> str:
+def settings_label(settings: dict[str, object]) -> str:
     """Settings as a short title: a word speaks for itself, a number needs its name."""
     words = []
     for key, value in settings.items():
@@ -64,7 +64,7 @@ def label(settings: dict[str, object]) -> str:
     return ", ".join(words)
 
 
-def studies(run: Run, summary: pd.DataFrame) -> list[Study]:
+def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:
     """The studies of a run, each with its valid cells; a study without one is left out."""
     valid = run.cells[run.cells["valid"].astype(bool)]
     found = []
@@ -90,8 +90,8 @@ def studies(run: Run, summary: pd.DataFrame) -> list[Study]:
 
 def _candidates(run: Run, summary: pd.DataFrame) -> list[str]:
     """Settings that the summary keeps apart: the usual ones first."""
-    others = [key for key in run.settings if key not in VARIANTS and key not in _AXES]
-    return [key for key in (*VARIANTS, *others) if key in summary.columns]
+    others = [key for key in run.settings if key not in VARIANT_COLUMNS and key not in _AXES]
+    return [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
 
 
 def _varies(cells: pd.DataFrame, key: str) -> bool:

@@ -29,7 +29,7 @@ DPI = 220
 
 
 @dataclass(frozen=True)
-class Look:
+class LayoutLook:
     """How one layout is drawn, in every figure."""
 
     colour: str
@@ -40,10 +40,10 @@ class Look:
 
 
 _FIXED = {
-    "seq": Look("#1f1f1f", "o", "", "-"),
-    "pp2": Look("#005f9e", "s", "//", (0, (5, 1.5))),
-    "pp4": Look("#d55e00", "^", "xx", (0, (3, 1.2, 1, 1.2))),
-    "dp2-pp2": Look("#4fbf97", "D", "..", (0, (1.5, 1))),
+    "seq": LayoutLook("#1f1f1f", "o", "", "-"),
+    "pp2": LayoutLook("#005f9e", "s", "//", (0, (5, 1.5))),
+    "pp4": LayoutLook("#d55e00", "^", "xx", (0, (3, 1.2, 1, 1.2))),
+    "dp2-pp2": LayoutLook("#4fbf97", "D", "..", (0, (1.5, 1))),
 }
 _MARKERS = "vPX<>pdh*"
 _HATCHES = ("\\\\", "++", "oo", "--", "||", "**", "OO")
@@ -97,7 +97,7 @@ _RC: dict[Any, Any] = {
 }
 
 
-def look(layout: str) -> Look:
+def layout_look(layout: str) -> LayoutLook:
     """The look of a layout: fixed for the four under study, derived from R and S for others.
 
     Distinct layouts get distinct hues: turns of the golden angle never meet again.
@@ -107,7 +107,7 @@ def look(layout: str) -> Look:
     try:
         parsed = Layout.parse(layout)
     except InputError:
-        return Look("#808080", "x", "", ":")
+        return LayoutLook("#808080", "x", "", ":")
     if str(parsed) in _FIXED:
         return _FIXED[str(parsed)]
     # Cantor's pairing gives each (R, S) its own number.
@@ -117,7 +117,7 @@ def look(layout: str) -> Look:
     lightness = (0.28, 0.39, 0.5)[number % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.65)
     colour = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-    return Look(
+    return LayoutLook(
         colour,
         _MARKERS[number % len(_MARKERS)],
         _HATCHES[number % len(_HATCHES)],
@@ -156,7 +156,7 @@ def load_backends() -> None:
         importlib.import_module(f"matplotlib.backends.backend_{name}")
 
 
-def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """Write `name`.png and `name`.pdf; the same figure gives the same bytes on any day."""
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.papers.published_data import table_of_log
+from analysis.papers.published_data import table_made_from_log
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -38,7 +38,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True)
-class Log:
+class StepLog:
     """One file; layout and micro-batches are none where neither name nor user says."""
 
     path: Path
@@ -59,7 +59,7 @@ class Log:
         return self.layout == Layout() and self.microbatches == 1
 
 
-def read_log(path: Path, declared: str | None = None) -> Log:
+def read_log(path: Path, declared: str | None = None) -> StepLog:
     """Read one log; `declared` is LAYOUT or LAYOUT:MICROBATCHES, else the file's name is asked.
 
     Raises InputError for a missing file or column, or a value that is no number or no phase,
@@ -81,11 +81,11 @@ def read_log(path: Path, declared: str | None = None) -> Log:
     if not rows:
         raise InputError(path, None, "no steps", "at least one line under the header")
     steps = pd.DataFrame(rows)
-    log = infer(path.name)
+    log = setting_from_name(path.name)
     if declared:
         layout, microbatches = parse_setting(declared)
         log = replace(log, layout=layout, microbatches=microbatches)
-    return replace(log, path=path, steps=steps, known_table=table_of_log(path))
+    return replace(log, path=path, steps=steps, known_table=table_made_from_log(path))
 
 
 def _find_columns(header: Sequence[str], path: Path) -> dict[str, str]:
@@ -142,7 +142,7 @@ def parse_setting(text: str) -> tuple[Layout, int]:
     return Layout.parse(name), int(count or 1)
 
 
-def infer(name: str) -> Log:
+def setting_from_name(name: str) -> StepLog:
     """What a file name says: `seq.csv`, `pipe_0_micro5_stage2.csv`, `dp2-pp2_m5_rank1.csv`."""
     stem = name.rpartition(".")[0] or name
     layout = None
@@ -156,7 +156,7 @@ def infer(name: str) -> Log:
     if layout == Layout() and microbatches is None:
         microbatches = 1
     rank = _count(r"(?:pipe|rank)_?(\d+)", stem, zero=True)
-    return Log(Path(name), stem, layout, microbatches, rank, pd.DataFrame())
+    return StepLog(Path(name), stem, layout, microbatches, rank, pd.DataFrame())
 
 
 def _words(stem: str) -> str:

@@ -7,31 +7,39 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.foreign.csv_logs import Log
-from analysis.papers.published_data import read_printed, same_as_printed, sources
-from analysis.render.table_files import Table
+from analysis.foreign.csv_logs import StepLog
+from analysis.papers.published_data import (
+    matches_published_digits,
+    published_studies,
+    read_published_text,
+)
+from analysis.render.table_files import NamedTable
 from analysis.stats.step_times import step_statistics
 
 
-def compare_printed(logs: Sequence[Log]) -> Table | None:
+def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
     """For logs that are Raffi's own: his printed statistics against the log; none for others."""
-    printed = read_printed("raffi_tables")
+    printed = read_published_text("raffi_tables")
     rows = []
     for log in logs:
         for _, row in printed[printed["table"] == str(log.known_table)].iterrows():
             values = step_statistics(log.seconds(row["phase"]).to_numpy())
-            rows += [_compare(log, row, quantity, value) for quantity, value in values.items()]
+            rows += [
+                _comparison_row(log, row, quantity, value) for quantity, value in values.items()
+            ]
     if not rows:
         return None
-    return Table(
+    return NamedTable(
         "printed",
         "Printed statistics against the logs they were printed from",
         pd.DataFrame(rows),
-        tuple(f"Known defect: {text}" for text in sources()["raffi"].defects.values()),
+        tuple(f"Known defect: {text}" for text in published_studies()["raffi"].defects.values()),
     )
 
 
-def _compare(log: Log, row: pd.Series[str], quantity: str, value: float) -> dict[str, Any]:
+def _comparison_row(
+    log: StepLog, row: pd.Series[str], quantity: str, value: float
+) -> dict[str, Any]:
     return {
         "table": int(row["table"]),
         "log": log.name,
@@ -39,12 +47,12 @@ def _compare(log: Log, row: pd.Series[str], quantity: str, value: float) -> dict
         "quantity": quantity,
         "printed": float(row[quantity]),
         "from_log": value,
-        "verdict": _printed_verdict(value, row[quantity]),
+        "verdict": _published_verdict(value, row[quantity]),
     }
 
 
-def _printed_verdict(value: float, printed: str) -> str:
-    if not same_as_printed(value, printed):
+def _published_verdict(value: float, printed: str) -> str:
+    if not matches_published_digits(value, printed):
         return f"misprint: the log has {value:.2f}"
     decimals = len(printed.partition(".")[2])
     return "as printed" if f"{value:.{decimals}f}" == printed else "as printed, digits cut off"

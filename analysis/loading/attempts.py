@@ -32,7 +32,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ResumePoint:
     """Where an attempt went on from: another's checkpoint before training step `step`."""
 
     attempt: int
@@ -40,7 +40,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Part:
+class UsedSteps:
     """The stretch of an attempt that belongs to a cell: training steps `first` up to `stop`."""
 
     attempt: AttemptPaths
@@ -57,7 +57,7 @@ def read_attempts(cell: CellPaths) -> list[Attempt]:
     ]
 
 
-def choose(attempts: list[Attempt]) -> Attempt | None:
+def choose_attempt(attempts: list[Attempt]) -> Attempt | None:
     """The newest valid attempt, else the newest done one, else the newest that ended."""
     ended = [attempt for attempt in attempts if attempt.result is not None]
     done = [attempt for attempt in ended if attempt.status == "done"]
@@ -66,7 +66,7 @@ def choose(attempts: list[Attempt]) -> Attempt | None:
     return preferred[-1] if preferred else None
 
 
-def chain(chosen: Attempt, attempts: list[Attempt]) -> list[Part]:
+def resume_chain(chosen: Attempt, attempts: list[Attempt]) -> list[UsedSteps]:
     """The attempts whose records make up `chosen`, newest first, following its resumes.
 
     An attempt that went on from step k of another takes that one's steps before k, and so on
@@ -74,12 +74,12 @@ def chain(chosen: Attempt, attempts: list[Attempt]) -> list[Part]:
     attempt that is not there or not earlier.
     """
     by_number = {attempt.number: attempt for attempt in attempts}
-    parts: list[Part] = []
+    parts: list[UsedSteps] = []
     current, stop = chosen, None
     while True:
-        origin = origin_of(current)
+        origin = resume_point(current)
         first = 0 if origin is None else origin.step
-        parts.append(Part(current.paths, first, stop))
+        parts.append(UsedSteps(current.paths, first, stop))
         if origin is None:
             return parts
         if origin.attempt >= current.number or origin.attempt not in by_number:
@@ -93,7 +93,7 @@ def chain(chosen: Attempt, attempts: list[Attempt]) -> list[Part]:
         current = by_number[origin.attempt]
 
 
-def origin_of(attempt: Attempt) -> Origin | None:
+def resume_point(attempt: Attempt) -> ResumePoint | None:
     """Where the attempt went on from: its result says so, or, if it failed, its first records."""
     raw = attempt.result.resumed_from if attempt.result else None
     if raw is None and attempt.status != "done":
@@ -101,7 +101,7 @@ def origin_of(attempt: Attempt) -> Origin | None:
     if raw is None:
         return None
     try:
-        return Origin(int(raw["attempt"]), int(raw["step"]))
+        return ResumePoint(int(raw["attempt"]), int(raw["step"]))
     except (KeyError, TypeError, ValueError):
         raise InputError(attempt.paths.root, "resumed_from", raw, "an attempt and a step") from None
 

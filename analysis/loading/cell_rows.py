@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analysis.loading.attempts import Attempt, origin_of
+from analysis.loading.attempts import Attempt, resume_point
 from gnnhpc.records.schema import Failure
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell
@@ -15,7 +15,7 @@ _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 
 
-def settings(experiment: Experiment) -> dict[str, Any]:
+def flat_settings(experiment: Experiment) -> dict[str, Any]:
     """Everything that decides what is measured, flat; model and data keys carry a prefix."""
     flat: dict[str, Any] = {}
     for key, value in experiment.model_dump(mode="json").items():
@@ -42,7 +42,7 @@ def cell_row(
         "cell": cell.id,
         "array": cell.array,
         "index": cell.index,
-        **settings(experiment),
+        **flat_settings(experiment),
         "stages": layout.stages,
         "replicas": layout.replicas,
         "world_size": layout.world_size,
@@ -61,7 +61,7 @@ def cell_row(
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
         "threads": max((h["threads"] for h in headers), default=None),
-        "parameters": _parameters(headers),
+        "parameters": _parameters_of_replica(headers),
         "startup_s": max(map(_startup_s, headers), default=None),
         "failure": failure_text(result.failure) if result else None,
         **(result.final if result else {}),
@@ -74,7 +74,7 @@ def _startup_s(header: dict[str, Any]) -> float:
     return parts.get("total", sum(parts.values()))
 
 
-def _parameters(headers: list[dict[str, Any]]) -> int | None:
+def _parameters_of_replica(headers: list[dict[str, Any]]) -> int | None:
     """Of one replica, in the newest attempt."""
     if not headers:
         return None
@@ -93,7 +93,7 @@ def failure_text(failure: Failure | None) -> str | None:
 
 def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str, Any]:
     result = attempt.result
-    origin = origin_of(attempt)
+    origin = resume_point(attempt)
     return {
         "cell": cell.id,
         "attempt": attempt.number,

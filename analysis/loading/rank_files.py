@@ -19,13 +19,13 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from analysis.loading.record_frames import (
-    FIELDS,
     PHASES,
-    SCHEMA,
-    groups_of,
-    join,
-    spans_of,
-    steps_of,
+    RECORD_SCHEMA,
+    STEP_COLUMNS,
+    group_frames,
+    join_frames,
+    span_frame,
+    step_frame,
 )
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import check_header, read_lines
@@ -36,7 +36,7 @@ _BLOCK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class RankFile:
     """One rank's file, and which of its training steps count."""
 
     path: Path
@@ -51,7 +51,7 @@ class Source:
 
 
 @dataclass
-class Columns:
+class RankFrames:
     """What the files hold; each frame has `source`, the number of the file its rows are from."""
 
     headers: list[dict[str, Any] | None]
@@ -77,33 +77,33 @@ class _Batch:
         self.size += len(body)
 
 
-def read(sources: list[Source]) -> Columns:
+def read_rank_files(sources: list[RankFile]) -> RankFrames:
     """Read all files; a last line cut short is left out.
 
     Raises InputError naming file and line for another schema or a damaged line before the last.
     """
-    columns = Columns([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
+    columns = RankFrames([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
     pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "spans": []}
-    for batch, table in _parsed(sources, columns.headers):
+    for batch, table in _parsed_batches(sources, columns.headers):
         origin = np.repeat(np.array(batch.sources, dtype=np.int32), batch.lines)
-        _check(table, origin, sources)
+        _check_records(table, origin, sources)
         is_step = pc.equal(table["kind"], "step").combine_chunks()
         steps, step_origin = table, origin
         if is_step.true_count < len(is_step):
-            steps, step_origin = table.filter(is_step), origin[_mask(is_step)]
-        pieces["steps"].append(steps_of(steps, step_origin))
-        pieces["groups"] += groups_of(steps, step_origin, [s.path for s in sources])
+            steps, step_origin = table.filter(is_step), origin[_as_mask(is_step)]
+        pieces["steps"].append(step_frame(steps, step_origin))
+        pieces["groups"] += group_frames(steps, step_origin, [s.path for s in sources])
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
-            pieces["spans"].append(spans_of(table.filter(is_span), origin[_mask(is_span)]))
-    columns.steps = join(pieces["steps"], sorted(FIELDS))
-    columns.groups = join(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
-    columns.spans = join(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
+            pieces["spans"].append(span_frame(table.filter(is_span), origin[_as_mask(is_span)]))
+    columns.steps = join_frames(pieces["steps"], sorted(STEP_COLUMNS))
+    columns.groups = join_frames(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
+    columns.spans = join_frames(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
     return columns
 
 
-def _parsed(
-    sources: list[Source], headers: list[dict[str, Any] | None]
+def _parsed_batches(
+    sources: list[RankFile], headers: list[dict[str, Any] | None]
 ) -> Iterator[tuple[_Batch, pa.Table]]:
     """Batches with their tables; the next is parsed while the last is made use of."""
     with ThreadPoolExecutor(1) as pool:
@@ -117,7 +117,7 @@ def _parsed(
             yield ready, future.result()
 
 
-def _check(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> None:
+def _check_records(table: pa.Table, origin: NDArray[Any], sources: list[RankFile]) -> None:
     """Every line is a step or a span, of a known phase, with its step."""
     known = pc.and_(
         pc.is_in(table["phase"], value_set=pa.array(PHASES)),
@@ -131,11 +131,11 @@ def _check(table: pa.Table, origin: NDArray[Any], sources: list[Source]) -> None
         raise InputError(f"{path}:{line}", None, "a record without kind, phase or step", "records")
 
 
-def _batches(sources: list[Source], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
+def _batches(sources: list[RankFile], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
     """Whole files, together about as large as parses well; `headers` is filled on the way."""
     batch = _Batch()
     for number, source in enumerate(sources):
-        header, body = _split(source.path)
+        header, body = _read_rank_file(source.path)
         headers.append(header)
         if body:
             batch.add(number, body)
@@ -146,14 +146,14 @@ def _batches(sources: list[Source], headers: list[dict[str, Any] | None]) -> Ite
         yield batch
 
 
-def _split(path: Path) -> tuple[dict[str, Any] | None, bytes]:
+def _read_rank_file(path: Path) -> tuple[dict[str, Any] | None, bytes]:
     """Header and whole lines of steps and spans of one file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "the records of each rank") from None
     first, _, body = text.partition(b"\n")
-    if not body and not _whole(first):
+    if not body and not _is_json(first):
         return None, b""
     try:
         header = check_header(json.loads(first), path)
@@ -161,14 +161,14 @@ def _split(path: Path) -> tuple[dict[str, Any] | None, bytes]:
         raise InputError(f"{path}:1", None, "damaged JSON", "one record a line") from None
     if body and not body.endswith(b"\n"):
         kept, _, tail = body.rpartition(b"\n")
-        body = body + b"\n" if _whole(tail) else kept + b"\n" if kept else b""
+        body = body + b"\n" if _is_json(tail) else kept + b"\n" if kept else b""
     if b'"event"' in body:
         kept_lines = [line for line in body.split(b"\n") if line.strip() and not _is_event(line)]
         body = b"".join(line + b"\n" for line in kept_lines)
     return header, b"" if body.isspace() else body
 
 
-def _whole(line: bytes) -> bool:
+def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
     except ValueError:
@@ -181,8 +181,8 @@ def _is_event(line: bytes) -> bool:
     return b'"event"' in line and json.loads(line).get("kind") == "event"
 
 
-def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
-    options = pj.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="infer")
+def _parse(batch: _Batch, sources: list[RankFile]) -> pa.Table:
+    options = pj.ParseOptions(explicit_schema=RECORD_SCHEMA, unexpected_field_behavior="infer")
     text = b"".join(batch.bodies)
     reading = pj.ReadOptions(block_size=_BLOCK_BYTES)
     try:
@@ -200,6 +200,6 @@ def _parse(batch: _Batch, sources: list[Source]) -> pa.Table:
     return table
 
 
-def _mask(array: pa.BooleanArray) -> NDArray[np.bool_]:
+def _as_mask(array: pa.BooleanArray) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
     return mask

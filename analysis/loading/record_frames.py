@@ -37,10 +37,10 @@ _OPTIONAL = (
     "steal_s",
     "grad_norm",
 )
-FIELDS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
+STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
 """Columns of the step frame that every run has; the others are metrics."""
 
-SCHEMA = pa.schema(
+RECORD_SCHEMA = pa.schema(
     [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
     + [("warmup", pa.bool_()), ("microbatch", pa.float64()), ("end_s", pa.float64())]
     + [(name, pa.int64()) for name in _INTEGERS]
@@ -53,18 +53,18 @@ def _phase(table: pa.Table) -> pd.Categorical[Any]:
     return pd.Categorical.from_codes(codes.astype(np.int8), pd.Index(PHASES))
 
 
-def steps_of(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
+def step_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
     """The fields of step records, metrics as columns; `origin` is each row's source."""
     data: dict[str, Any] = {"source": origin, "phase": _phase(table)}
     for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
         data[name] = table[name].to_numpy()
-    for name, values in _fields(table, "metrics"):
+    for name, values in _struct_fields(table, "metrics"):
         key = name if name not in data else f"metric_{name}"
         data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return pd.DataFrame(data)
 
 
-def _fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
+def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
     """The fields of a column of objects, where there are any."""
     if column not in table.column_names or not pa.types.is_struct(table[column].type):
         return
@@ -73,14 +73,16 @@ def _fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
         yield struct.type.field(index).name, pc.struct_field(struct, [index])
 
 
-def groups_of(table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]) -> list[pd.DataFrame]:
+def group_frames(
+    table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]
+) -> list[pd.DataFrame]:
     """Forward and backward seconds of each group, of the steps that have it: one frame, or none.
 
     `paths` are the sources' files. Raises InputError for a group that is no pair of seconds.
     """
     names: list[str] = []
     places, pairs = [], []
-    for name, lists in _fields(table, "groups"):
+    for name, lists in _struct_fields(table, "groups"):
         rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         if not rows.size:
             continue
@@ -109,7 +111,7 @@ def groups_of(table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]) -> l
     ]
 
 
-def spans_of(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
+def span_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
     """The fields of span records; `origin` is each row's source."""
     names = table["name"].combine_chunks().dictionary_encode()
     return pd.DataFrame(
@@ -125,7 +127,7 @@ def spans_of(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
     )
 
 
-def join(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+def join_frames(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     """All pieces, their categories joined; an empty frame with the right columns for none."""
     frames = list(pieces)
     if not frames:

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.loading.attempts import Attempt, chain, choose, read_attempts
-from analysis.loading.cell_rows import attempt_row, cell_row, settings
-from analysis.loading.rank_files import Columns, Source, read
-from analysis.loading.record_frames import FIELDS
-from analysis.stats.noise import add_noise, mark_steps
+from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, resume_chain
+from analysis.loading.cell_rows import attempt_row, cell_row, flat_settings
+from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
+from analysis.loading.record_frames import STEP_COLUMNS
+from analysis.stats.noise import add_noise_columns, mark_steps
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
 
-_PLACE = {"cell", "rank", "stage", "replica"}
+_RANK_COLUMNS = {"cell", "rank", "stage", "replica"}
 
 
 @dataclass(frozen=True)
@@ -63,35 +63,35 @@ def load(run: Path | str) -> Run:
         raise InputError(paths.root, None, "no such folder", "a run folder")
     manifest = read_manifest(paths.manifest)
     tries = [read_attempts(paths.cell(cell.id)) for cell in manifest]
-    chosen = [choose(attempts) for attempts in tries]
+    chosen = [choose_attempt(attempts) for attempts in tries]
     sources = [
         source
         for number, attempt in enumerate(chosen)
         if attempt is not None
-        for source in _sources(number, manifest[number], attempt, tries[number])
+        for source in _rank_files(number, manifest[number], attempt, tries[number])
     ]
-    columns = read(sources)
+    columns = read_rank_files(sources)
     names = [cell.id for cell in manifest]
-    ranks, redone = _ranks(columns, sources, names)
+    ranks, redone = _rank_frame(columns, sources, names)
     cells = pd.DataFrame(
         [
             cell_row(cell, attempt, attempts, headers)
             for cell, attempt, attempts, headers in zip(
-                manifest, chosen, tries, _headers(columns, sources, len(names)), strict=True
+                manifest, chosen, tries, _headers_by_cell(columns, sources, len(names)), strict=True
             )
         ]
     )
     cells["cell"] = pd.Categorical(cells["cell"], names)
     cells["redone"] = redone
-    steps, phases = mark_steps(_steps(ranks, cells["world_size"].to_numpy()))
-    keys = {key: None for cell in manifest for key in settings(cell.experiment)}
+    steps, phases = mark_steps(_step_frame(ranks, cells["world_size"].to_numpy()))
+    keys = {key: None for cell in manifest for key in flat_settings(cell.experiment)}
     return Run(
         root=paths.root,
         cells=cells,
         steps=steps,
         ranks=ranks,
-        groups=_placed(columns.groups, sources, columns, names),
-        spans=_placed(columns.spans, sources, columns, names),
+        groups=_with_ranks(columns.groups, sources, columns, names),
+        spans=_with_ranks(columns.spans, sources, columns, names),
         attempts=pd.DataFrame(
             [
                 attempt_row(cell, attempt, used)
@@ -100,7 +100,7 @@ def load(run: Path | str) -> Run:
             ],
             columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "failure"],
         ),
-        phases=add_noise(phases, ranks),
+        phases=add_noise_columns(phases, ranks),
         settings=tuple(keys),
         provenance=_read_provenance(paths.provenance),
     )
@@ -116,18 +116,22 @@ def _read_provenance(path: Path) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
-def _sources(number: int, cell: Cell, chosen: Attempt, attempts: list[Attempt]) -> list[Source]:
+def _rank_files(
+    number: int, cell: Cell, chosen: Attempt, attempts: list[Attempt]
+) -> list[RankFile]:
     """The rank files of a cell; a done attempt must have them all."""
     warmup = cell.experiment.warmup_steps
     return [
-        Source(path, number, part.attempt.number, part.first, part.stop, warmup)
-        for part in chain(chosen, attempts)
+        RankFile(path, number, part.attempt.number, part.first, part.stop, warmup)
+        for part in resume_chain(chosen, attempts)
         for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
         if chosen.status == "done" or path.exists()
     ]
 
 
-def _headers(columns: Columns, sources: list[Source], cells: int) -> list[list[dict[str, Any]]]:
+def _headers_by_cell(
+    columns: RankFrames, sources: list[RankFile], cells: int
+) -> list[list[dict[str, Any]]]:
     found: list[list[dict[str, Any]]] = [[] for _ in range(cells)]
     for source, header in zip(sources, columns.headers, strict=True):
         if header is not None:
@@ -135,7 +139,7 @@ def _headers(columns: Columns, sources: list[Source], cells: int) -> list[list[d
     return found
 
 
-def _place(columns: Columns, sources: list[Source], names: list[str]) -> pd.DataFrame:
+def _ranks_of_files(columns: RankFrames, sources: list[RankFile], names: list[str]) -> pd.DataFrame:
     """One row a source: which cell, rank, stage, replica and attempt its records are of."""
     headers = [header or {} for header in columns.headers]
     place = pd.DataFrame(
@@ -149,24 +153,24 @@ def _place(columns: Columns, sources: list[Source], names: list[str]) -> pd.Data
     return place
 
 
-def _placed(
-    frame: pd.DataFrame, sources: list[Source], columns: Columns, names: list[str]
+def _with_ranks(
+    frame: pd.DataFrame, sources: list[RankFile], columns: RankFrames, names: list[str]
 ) -> pd.DataFrame:
     """`frame` with `source` replaced by cell, rank, stage, replica; superseded rows left out."""
     if frame.empty:
-        place = _place(columns, sources, names)
+        place = _ranks_of_files(columns, sources, names)
         return place.iloc[:0].drop(columns="attempt").join(frame.drop(columns="source").iloc[:0])
-    place = _place(columns, sources, names).iloc[frame["source"]].reset_index(drop=True)
-    keep = ~_beyond(frame, sources)
+    place = _ranks_of_files(columns, sources, names).iloc[frame["source"]].reset_index(drop=True)
+    keep = ~_redone_after_resume(frame, sources)
     if place["attempt"].gt(1).any():
-        keep &= ~_superseded(frame, place)
+        keep &= ~_recorded_again(frame, place)
     data = {name: place[name].array for name in ("cell", "rank", "stage", "replica")}
     data |= {name: frame[name].array for name in frame.columns if name != "source"}
     placed = pd.DataFrame(data, copy=False)
     return placed if keep.all() else placed[keep].reset_index(drop=True)
 
 
-def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
+def _redone_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
     """Training steps that a later attempt did again, from its checkpoint on."""
     never = np.iinfo(np.int64).max
     stops = np.array([never if s.stop is None else s.stop for s in sources], np.int64)
@@ -176,7 +180,7 @@ def _beyond(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
     return beyond
 
 
-def _restarting(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]:
+def _warmup_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
     """Training steps right after a resume: as cold as the first ones, and warm-up as they are."""
     warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
     training = (frame["phase"] == "train").to_numpy()
@@ -186,19 +190,19 @@ def _restarting(frame: pd.DataFrame, sources: list[Source]) -> NDArray[np.bool_]
     return early
 
 
-def _superseded(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool_]:
+def _recorded_again(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows whose mini-batch the same rank recorded again in a later attempt of the chain."""
     keys = place[["cell", "rank"]].assign(phase=frame["phase"].array, step=frame["step"].array)
     newest = place["attempt"].groupby([keys[k] for k in keys], observed=True).transform("max")
     return np.asarray(place["attempt"] < newest)
 
 
-def _ranks(
-    columns: Columns, sources: list[Source], names: list[str]
+def _rank_frame(
+    columns: RankFrames, sources: list[RankFile], names: list[str]
 ) -> tuple[pd.DataFrame, NDArray[Any]]:
     """The frame of rank records, sorted, and how many training steps each cell did twice."""
-    columns.steps["warmup"] |= _restarting(columns.steps, sources)
-    ranks = _placed(columns.steps, sources, columns, names)
+    columns.steps["warmup"] |= _warmup_after_resume(columns.steps, sources)
+    ranks = _with_ranks(columns.steps, sources, columns, names)
     order = np.lexsort(
         [
             ranks["rank"].to_numpy(),
@@ -208,14 +212,14 @@ def _ranks(
         ]
     )
     ranks = ranks.iloc[order].reset_index(drop=True)
-    beyond = columns.steps[_beyond(columns.steps, sources)]
+    beyond = columns.steps[_redone_after_resume(columns.steps, sources)]
     cell_of = np.array([source.cell for source in sources], np.int64)
     again = pd.DataFrame({"cell": cell_of[beyond["source"]], "step": beyond["step"].to_numpy()})
     counts = again.drop_duplicates()["cell"].value_counts()
     return ranks, counts.reindex(range(len(names)), fill_value=0).to_numpy()
 
 
-def _steps(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
+def _step_frame(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
     """Rank-wide truth of each mini-batch; `ranks` is sorted by cell, phase, step, rank."""
     cell, phase = ranks["cell"].cat.codes.to_numpy(), ranks["phase"].cat.codes.to_numpy()
     step = ranks["step"].to_numpy()
@@ -239,7 +243,7 @@ def _steps(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
         steps["bubble"] = over(ranks["wait_s"].to_numpy(), np.add) / over(wall, np.add)
     for name in ("cpu_s", "data_s", "peak_rss_mib", "peak_device_mib"):
         steps[name] = over(ranks[name].to_numpy(), np.fmax)
-    metrics = [name for name in ranks.columns if name not in FIELDS | _PLACE]
+    metrics = [name for name in ranks.columns if name not in STEP_COLUMNS | _RANK_COLUMNS]
     for name in ("loss", *metrics):
         steps[name] = over(ranks[name].to_numpy(), np.fmax)
     recorded = np.diff(np.append(starts, len(ranks)))

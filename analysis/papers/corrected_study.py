@@ -9,10 +9,10 @@ import pandas as pd
 
 from analysis.loading.run import Run
 from analysis.papers.gat_tables_beside_ours import boca_table, torchgpipe_table
-from analysis.papers.gat_verdicts import dearing_rows
-from analysis.papers.vig_verdicts import raffi_rows
+from analysis.papers.gat_verdicts import gat_verdict_rows
+from analysis.papers.vig_verdicts import vig_verdict_rows
 
-COLUMNS = [
+STUDY_COLUMNS = [
     "study",
     "table",
     "model",
@@ -29,15 +29,15 @@ COLUMNS = [
 ]
 
 
-def corrected_study(summary: pd.DataFrame, run: Run | None = None) -> pd.DataFrame:
+def corrected_study_frame(summary: pd.DataFrame, run: Run | None = None) -> pd.DataFrame:
     """One row a published number that says something about speed or learning.
 
     `ours` is empty where this run has no such cells; a setting that it measured in several ways
     (data, batch size, implementation) has a row for each, told apart by `run`. Seconds of single
     layers (Raffi's tables 2 and 3) are not in a summary: ours stand there if `run` is given.
     """
-    rows = [*raffi_rows(summary, run), *dearing_rows(summary), *_boca(), *_torchgpipe()]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    rows = [*vig_verdict_rows(summary, run), *gat_verdict_rows(summary), *_boca(), *_torchgpipe()]
+    return pd.DataFrame(rows, columns=STUDY_COLUMNS)
 
 
 def _boca() -> Iterator[dict[str, Any]]:

@@ -6,29 +6,29 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_data import Source, read, sources
-from analysis.render.table_files import Table
+from analysis.papers.published_data import PublishedStudy, published_studies, read_published
+from analysis.render.table_files import NamedTable
 from gnnhpc.core.schedule import bound
 
 _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]
 
 
-def _notes(source: Source, *names: str) -> tuple[str, ...]:
+def _notes(source: PublishedStudy, *names: str) -> tuple[str, ...]:
     head = f"Published: {source.citation}. {source.machine}."
     return (head, *(f"Known defect: {source.defects[name]}" for name in names))
 
 
-def gat_rows(summary: pd.DataFrame) -> pd.DataFrame:
+def gat_training_rows(summary: pd.DataFrame) -> pd.DataFrame:
     """The training rows of GAT, with chunks in all (over replicas) and whatever was learned."""
     mine = summary[(summary["model"] == "gat") & (summary["phase"] == "train") & (summary["n"] > 0)]
     rows = mine.assign(total_chunks=mine["microbatches"] * mine["replicas"])
     return rows.reindex(columns=[*rows.columns, *(c for c in _LEARNED if c not in rows.columns)])
 
 
-def dearing_tables(summary: pd.DataFrame) -> list[Table]:
+def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
     """Table 2 (one device) and table 3 (chunks) with this run's rows under them."""
-    source, ours = sources()["dearing"], gat_rows(summary)
-    single = read("dearing_table2_single_device")
+    source, ours = published_studies()["dearing"], gat_training_rows(summary)
+    single = read_published("dearing_table2_single_device")
     alone = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
     devices = pd.DataFrame(
         {
@@ -41,7 +41,7 @@ def dearing_tables(summary: pd.DataFrame) -> list[Table]:
             "n": [*[300] * len(single), *alone["n"]],
         }
     )
-    chunks = read("dearing_table3_pubmed")
+    chunks = read_published("dearing_table3_pubmed")
     keep = chunks["rebuild"].map({"yes": "contiguous, rebuilt in each layer", "no": "whole graph"})
     theirs = pd.DataFrame(
         {
@@ -75,13 +75,13 @@ def dearing_tables(summary: pd.DataFrame) -> list[Table]:
         }
     )
     return [
-        Table(
+        NamedTable(
             "dearing_table2",
             "Dearing and Wang's table 2: GAT on one device, milliseconds an epoch",
             devices,
             _notes(source),
         ),
-        Table(
+        NamedTable(
             "dearing_table3",
             "Dearing and Wang's table 3: GAT in chunks, seconds an epoch and what was learned",
             pd.concat([theirs, mine], ignore_index=True),
@@ -90,10 +90,10 @@ def dearing_tables(summary: pd.DataFrame) -> list[Table]:
     ]
 
 
-def boca_table() -> Table:
+def boca_table() -> NamedTable:
     """Boca's table 2 as printed, with the speedup that its columns give over one GPU."""
-    source, frame = sources()["boca"], read("boca_table2_reddit")
-    return Table(
+    source, frame = published_studies()["boca"], read_published("boca_table2_reddit")
+    return NamedTable(
         "boca_table2",
         "Boca's table 2: 50 epochs on Reddit, seconds of the longest training process",
         frame.assign(
@@ -109,10 +109,10 @@ def _over_one_gpu(frame: pd.DataFrame, column: str) -> list[float]:
     return [float(alone[key]) / float(t) for key, t in zip(keys, frame[column], strict=True)]
 
 
-def torchgpipe_table() -> Table:
+def torchgpipe_table() -> NamedTable:
     """torchgpipe's speedups with the balanced bound, where the setting tells the micro-batches."""
-    source, frame = sources()["torchgpipe"], read("torchgpipe_speedups")
-    return Table(
+    source, frame = published_studies()["torchgpipe"], read_published("torchgpipe_speedups")
+    return NamedTable(
         "torchgpipe_speedups",
         "torchgpipe's speedups, and the bound of balanced stages",
         frame.assign(bound=frame["setting"].map(setting_bound).astype(float)),

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.gat_tables_beside_ours import gat_rows
-from analysis.papers.published_data import read
+from analysis.papers.gat_tables_beside_ours import gat_training_rows
+from analysis.papers.published_data import read_published
 from gnnhpc.core.schedule import bound
 
 
-def dearing_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def gat_verdict_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for tables 2 and 3."""
     yield from _single_device(summary)
     yield from _speed(summary)
@@ -21,9 +21,9 @@ def dearing_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 2: test accuracy on one device, the whole graph at once."""
-    ours = gat_rows(summary)
+    ours = gat_training_rows(summary)
     ours = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
-    for _, row in read("dearing_table2_single_device").iterrows():
+    for _, row in read_published("dearing_table2_single_device").iterrows():
         data = str(row["dataset"]).lower()
         common = {
             "study": "dearing",
@@ -49,10 +49,10 @@ def _gat_label(own: pd.Series[Any]) -> str:
 
 def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 3: what chunks gain over one chunk on the same four devices."""
-    table = read("dearing_table3_pubmed")
+    table = read_published("dearing_table3_pubmed")
     table = table[table["rebuild"] == "yes"]
     seconds = dict(zip(table["chunks"], table["avg_epoch_s"], strict=True))
-    ours = gat_rows(summary)
+    ours = gat_training_rows(summary)
     ours = ours[ours["layout"] == "pp4"]
     for count in (2, 3, 4):
         common = {
@@ -81,8 +81,8 @@ def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 3: validation accuracy by chunks; ours on every data set with as many chunks."""
-    ours = gat_rows(summary)
-    chunks = read("dearing_table3_pubmed")
+    ours = gat_training_rows(summary)
+    chunks = read_published("dearing_table3_pubmed")
     for _, row in chunks[chunks["rebuild"] == "yes"].iterrows():
         count = int(row["chunks"])
         common = {

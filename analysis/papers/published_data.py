@@ -11,11 +11,11 @@ import pandas as pd
 import yaml
 
 FOLDER = Path(__file__).parents[1] / "published"
-LOGS = FOLDER / "raffi_logs"
+LOG_FOLDER = FOLDER / "raffi_logs"
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedStudy:
     """One published study: where it is from, and its known defects, short name to sentence."""
 
     name: str
@@ -29,29 +29,29 @@ class Source:
 
 
 @functools.cache
-def sources() -> dict[str, Source]:
+def published_studies() -> dict[str, PublishedStudy]:
     """All studies by short name: raffi, dearing, boca, torchgpipe."""
     raw = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
-    return {name: Source(name, **content) for name, content in raw.items()}
+    return {name: PublishedStudy(name, **content) for name, content in raw.items()}
 
 
-def read(name: str) -> pd.DataFrame:
+def read_published(name: str) -> pd.DataFrame:
     """One published table, such as `raffi_tables`, as numbers."""
     return pd.read_csv(FOLDER / f"{name}.csv")
 
 
-def read_printed(name: str) -> pd.DataFrame:
+def read_published_text(name: str) -> pd.DataFrame:
     """One published table as printed: text, so that the digits given can be counted."""
     return pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
 @functools.cache
 def _known_logs() -> dict[str, int]:
-    tables = sources()["raffi"].logs
-    return {_digest(LOGS / name): table for name, table in tables.items()}
+    tables = published_studies()["raffi"].logs
+    return {_digest(LOG_FOLDER / name): table for name, table in tables.items()}
 
 
-def table_of_log(path: Path) -> int | None:
+def table_made_from_log(path: Path) -> int | None:
     """The number of Raffi's table that was printed from this log, if it is one of his."""
     return _known_logs().get(_digest(path))
 
@@ -60,7 +60,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
-def same_as_printed(value: float, printed: str) -> bool:
+def matches_published_digits(value: float, printed: str) -> bool:
     """Whether `value` gives the digits printed, rounded or cut off: authors do both.
 
     That is, it lies within one unit of the last digit printed.

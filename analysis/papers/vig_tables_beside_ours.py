@@ -8,25 +8,25 @@ from typing import Any
 import pandas as pd
 
 from analysis.loading.run import Run
-from analysis.papers.published_data import read, sources
-from analysis.render.table_files import Table
-from analysis.stats.step_times import Sample
+from analysis.papers.published_data import published_studies, read_published
+from analysis.render.table_files import NamedTable
+from analysis.stats.intervals import Sample
 
-_SHOWN = ["mean_s", "std_s", "min_s", "max_s", "n"]
-_COLUMNS = ["source", "phase", *_SHOWN, "mean_low", "mean_high", "note"]
+_STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
+_COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 # Defects that bear on every number of a table with these stages.
-_OF_PIPELINES = ("gradients", "labels", "summed", "subgraph", "barrier")
+_PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
 
 
-def raffi_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
+def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """Tables 1 to 9; a table that this run measured nothing for has the printed rows alone."""
-    printed = read("raffi_tables")
+    printed = read_published("raffi_tables")
     tables = []
     for number, rows in printed.groupby("table"):
         first = rows.iloc[0]
         layout, microbatches = str(first["layout"]), int(first["microbatches"])
         if layout in ("block", "readout"):
-            ours = list(group_rows(run, layout))
+            ours = list(layer_group_rows(run, layout))
             title = f"one {layout}, sequential"
         else:
             ours = list(_layout_rows(summary, layout, microbatches))
@@ -35,7 +35,7 @@ def raffi_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
         frame = pd.concat([theirs, pd.DataFrame(ours, columns=_COLUMNS)] if ours else [theirs])
         frame = frame.assign(note=frame["note"].fillna("")).reset_index(drop=True)
         tables.append(
-            Table(
+            NamedTable(
                 f"raffi_table{number}",
                 f"Raffi's table {number}: {title}, seconds a mini-batch",
                 frame,
@@ -46,18 +46,18 @@ def raffi_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
 
 
 def _notes(layout: str, stages: int) -> Iterator[str]:
-    source = sources()["raffi"]
+    source = published_studies()["raffi"]
     yield f"Published: {source.citation}. {source.machine}."
     names = ["misprint"] if layout == "seq" else []
     if stages > 1:
-        names += _OF_PIPELINES
+        names += _PIPELINE_DEFECTS
     if stages == 4:
         names.insert(0, "cut")
     for name in names:
         yield f"Known defect: {source.defects[name]}"
 
 
-def source_label(row: Any) -> str:
+def run_label(row: Any) -> str:
     """Whose numbers these are, and of which run: data, batch, implementation."""
     batch = f", batch {int(row['batch_size'])}" if pd.notna(row["batch_size"]) else ""
     schedule = f", {row['schedule']}" if row["schedule"] != "gpipe" else ""
@@ -72,11 +72,11 @@ def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Itera
         & (summary["n"] > 0)
     ]
     for _, row in mine.iterrows():
-        shown = {name: row[name] for name in ("phase", *_SHOWN, "mean_low", "mean_high")}
-        yield {"source": source_label(row), **shown, "note": row["flags"]}
+        shown = {name: row[name] for name in ("phase", *_STATISTICS, "mean_low", "mean_high")}
+        yield {"source": run_label(row), **shown, "note": row["flags"]}
 
 
-def group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
+def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
     """Seconds of one `block`, or of the `readout`, in sequential runs with one micro-batch."""
     cells = run.cells[
         (run.cells["model"] == "vig")
@@ -89,16 +89,16 @@ def group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
         groups = run.groups[run.groups["cell"].isin(same["cell"])]
         groups = groups[groups["group"].astype(str).str.startswith(kind)]
         groups = groups.merge(counted, on=["cell", "phase", "step"])
-        label = source_label(same.iloc[0])
+        label = run_label(same.iloc[0])
         for phase, part in groups.groupby("phase", observed=True):
             ways = {"forward": part["forward_s"]}
             if phase == "train":
                 ways["forward and backward"] = part["forward_s"] + part["backward_s"]
             for way, seconds in ways.items():
-                yield {"source": label, "phase": phase, **_spread(part, seconds), "note": way}
+                yield {"source": label, "phase": phase, **_statistics(part, seconds), "note": way}
 
 
-def _spread(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:
+def _statistics(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:
     """Statistics over blocks and steps; the interval takes a step's blocks together."""
     steps = seconds.groupby([part["cell"], part["step"]], observed=True).mean()
     sample = Sample([walls.to_numpy() for _, walls in steps.groupby(level=0, observed=True)])

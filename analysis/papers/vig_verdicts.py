@@ -8,15 +8,21 @@ from typing import Any
 import pandas as pd
 
 from analysis.loading.run import Run
-from analysis.papers.published_data import LOGS, read, read_printed, same_as_printed, sources
-from analysis.papers.vig_tables_beside_ours import group_rows, source_label
+from analysis.papers.published_data import (
+    LOG_FOLDER,
+    matches_published_digits,
+    published_studies,
+    read_published,
+    read_published_text,
+)
+from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label
 from analysis.stats.step_times import step_statistics
 from gnnhpc.core.schedule import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
-def raffi_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
+def vig_verdict_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for tables 1 to 9; ours of 2 and 3 need the run itself."""
     yield from _sequential(summary)
     yield from _shares(run, summary)
@@ -26,7 +32,7 @@ def raffi_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any
 
 def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 1: seconds, of which only the digits can be judged."""
-    printed = read("raffi_tables")
+    printed = read_published("raffi_tables")
     for _, row in printed[printed["table"] == 1].iterrows():
         common = {
             "study": "raffi",
@@ -45,7 +51,7 @@ def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "ours": own["mean_s"],
                 "ours_low": own["mean_low"],
                 "ours_high": own["mean_high"],
-                "run": source_label(own).removeprefix("ours: "),
+                "run": run_label(own).removeprefix("ours: "),
             }
         if mine.empty:
             yield common
@@ -55,10 +61,10 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Tables 2 and 3: 8 blocks, or the readout, as a share of the sequential step."""
     printed = {
         (str(row["layout"]), str(row["phase"])): float(row["mean_s"])
-        for _, row in read("raffi_tables").iloc[:6].iterrows()
+        for _, row in read_published("raffi_tables").iloc[:6].iterrows()
     }
     for table, kind, count in (("2", "block", 8), ("3", "readout", 1)):
-        ours = list(group_rows(run, kind)) if run is not None else []
+        ours = list(layer_group_rows(run, kind)) if run is not None else []
         for phase in ("train", "test"):
             way = "forward and backward" if phase == "train" else "forward"
             published = count * printed[kind, phase] / printed["seq", phase]
@@ -74,7 +80,7 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "verdict": _share_verdict(kind, phase),
             }
             steps = _measured(summary, "seq", 1, phase)
-            whole = {source_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
+            whole = {run_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
             mine = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
             mine = [r for r in mine if r["source"] in whole]
             for own in mine:
@@ -98,7 +104,7 @@ def _share_verdict(kind: str, phase: str) -> str:
 
 def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Speedups of samples a second from tables 4 to 9 over table 1."""
-    printed = read("raffi_tables")
+    printed = read_published("raffi_tables")
     alone = printed[printed["layout"] == "seq"].set_index("phase")["mean_s"]
     for _, row in printed[printed["stages"] * printed["replicas"] > 1].iterrows():
         replicas, stages = int(row["replicas"]), int(row["stages"])
@@ -123,7 +129,7 @@ def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "ours": own["speedup"],
                 "ours_low": own["speedup_low"],
                 "ours_high": own["speedup_high"],
-                "run": source_label(own).removeprefix("ours: "),
+                "run": run_label(own).removeprefix("ours: "),
                 "verdict": f"{verdict}. {_our_verdict(own, most)}",
             }
         if mine.empty:
@@ -168,13 +174,13 @@ def _our_verdict(own: pd.Series[Any], most: float) -> str:
 
 def _misprints() -> Iterator[dict[str, Any]]:
     """Printed statistics that the author's own logs contradict."""
-    printed = read_printed("raffi_tables")
-    for name, table in sources()["raffi"].logs.items():
-        log = pd.read_csv(LOGS / name)
+    printed = read_published_text("raffi_tables")
+    for name, table in published_studies()["raffi"].logs.items():
+        log = pd.read_csv(LOG_FOLDER / name)
         for _, row in printed[printed["table"] == str(table)].iterrows():
             seconds = log.loc[log["phase"] == _PHASE_OF_LOG[row["phase"]], "batch_time(s)"]
             for quantity, value in step_statistics(seconds.to_numpy()).items():
-                if not same_as_printed(value, row[quantity]):
+                if not matches_published_digits(value, row[quantity]):
                     yield {
                         "study": "raffi",
                         "table": str(table),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.table_files import show
+from analysis.render.table_files import format_value
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """Rows of values under named columns; `caption` says what they are, with units."""
 
     caption: str
@@ -68,7 +68,7 @@ class Picture:
     wide: bool = False
 
 
-Block = Text | Bullets | Table | Picture
+Block = Text | Bullets | TableBlock | Picture
 
 
 @dataclass(frozen=True)
@@ -91,29 +91,33 @@ class Document:
     """Where the pictures' paths count from."""
 
 
-def table(frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None) -> Table:
+def frame_table(
+    frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None
+) -> TableBlock:
     """A table of a frame, without columns that hold nothing; `columns` picks and renames."""
     names = columns if columns is not None else {str(name): str(name) for name in frame.columns}
     filled = frame.columns[(frame.notna() & (frame != "")).any()]
     picked = [name for name in names if name in filled]
     rows = frame[picked].astype(object).itertuples(index=False, name=None)
-    return Table(
+    return TableBlock(
         caption,
         tuple(names[name] for name in picked),
         tuple(tuple(value(item) for item in row) for row in rows),
     )
 
 
-def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
     """A table of plain values."""
-    return Table(caption, tuple(columns), tuple(tuple(value(item) for item in row) for row in rows))
+    return TableBlock(
+        caption, tuple(columns), tuple(tuple(value(item) for item in row) for row in rows)
+    )
 
 
 def value(item: object) -> Value:
     """How a value is shown: four significant digits, yes or no, nothing where it is missing."""
     # numpy's own types become Python's.
     plain = item.item() if hasattr(item, "item") else item
-    text = show(plain)
+    text = format_value(plain)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):
         return Value(text, float(plain), number=True)
     return Value(text, text.casefold(), number=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.render.document import Document
 
 
-def render(document: Document) -> str:
+def document_to_html(document: Document) -> str:
     """The whole report; everything from the run is escaped by the template."""
     import jinja2
 

@@ -6,12 +6,12 @@ import os
 import re
 from pathlib import Path
 
-from analysis.render.document import Block, Bullets, Document, Picture, Table, Text
+from analysis.render.document import Block, Bullets, Document, Picture, TableBlock, Text
 
 _LOUD = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
-def render(document: Document) -> str:
+def document_to_markdown(document: Document) -> str:
     """The whole report; pictures are named relative to the report's folder."""
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
     for section in document.sections:
@@ -33,7 +33,7 @@ def _block(block: Block, folder: Path) -> str:
     return _table(block)
 
 
-def _table(block: Table) -> str:
+def _table(block: TableBlock) -> str:
     head = "| " + " | ".join(_escape(name) for name in block.columns) + " |"
     rule = "|" + "|".join(
         "---:" if block.is_number(column) else "---" for column in range(len(block.columns))

@@ -12,7 +12,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def atomic_output_folder(out: Path) -> Iterator[Path]:
     """An empty folder beside `out`; on success its entries replace those of the same names.
 
     On failure it is removed and `out` is as it was. Entries of other names in `out` stay. Raises

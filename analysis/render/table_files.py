@@ -36,7 +36,7 @@ _LATEX = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Table:
+class NamedTable:
     """A named table; `notes` are printed under it, such as the defects of published numbers."""
 
     name: str
@@ -46,18 +46,18 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def show(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A cell as text: four significant digits, nothing for what is missing."""
     if value is None or value is pd.NA:
         return ""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, numbers.Real):
-        return _show_number(float(value))
+        return _format_number(float(value))
     return str(value)
 
 
-def _show_number(number: float) -> str:
+def _format_number(number: float) -> str:
     if math.isnan(number):
         return ""
     if number.is_integer() and abs(number) < 1e15:
@@ -66,17 +66,19 @@ def _show_number(number: float) -> str:
     return f"{number:.0f}" if "e+" in text else text
 
 
-def cells(frame: pd.DataFrame) -> list[list[str]]:
+def format_rows(frame: pd.DataFrame) -> list[list[str]]:
     """All rows as text; columns without any value are the caller's to drop."""
-    return [[show(value) for value in row] for row in frame.itertuples(index=False, name=None)]
+    return [
+        [format_value(value) for value in row] for row in frame.itertuples(index=False, name=None)
+    ]
 
 
-def to_markdown(table: Table) -> str:
+def table_to_markdown(table: NamedTable) -> str:
     """A GitHub table with title and notes."""
     columns = [str(name).translate(_MARKDOWN) for name in table.frame.columns]
     align = ["---:" if _is_number(table.frame.iloc[:, i]) else "---" for i in range(len(columns))]
     lines = [f"**{table.title}**", "", _row(columns), _row(align)]
-    lines += [_row([text.translate(_MARKDOWN) for text in row]) for row in cells(table.frame)]
+    lines += [_row([text.translate(_MARKDOWN) for text in row]) for row in format_rows(table.frame)]
     lines += [line for note in table.notes for line in ("", note)]
     return "\n".join(lines) + "\n"
 
@@ -89,11 +91,11 @@ def _is_number(column: pd.Series[Any]) -> bool:
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
-def to_latex(table: Table) -> str:
+def table_to_latex(table: NamedTable) -> str:
     """A booktabs table environment; needs \\usepackage{booktabs}."""
     columns = [str(name).translate(_LATEX) for name in table.frame.columns]
     align = "".join("r" if _is_number(table.frame.iloc[:, i]) else "l" for i in range(len(columns)))
-    body = [" & ".join(text.translate(_LATEX) for text in row) for row in cells(table.frame)]
+    body = [" & ".join(text.translate(_LATEX) for text in row) for row in format_rows(table.frame)]
     notes = [rf"\par\smallskip\footnotesize {note.translate(_LATEX)}" for note in table.notes]
     return "\n".join(
         [
@@ -115,12 +117,12 @@ def to_latex(table: Table) -> str:
     )
 
 
-def write_table(table: Table, folder: Path) -> list[Path]:
+def write_table(table: NamedTable, folder: Path) -> list[Path]:
     """Write `<name>.csv`, `.md` and `.tex` into `folder`; returns their paths."""
     texts = {
         ".csv": table.frame.to_csv(index=False, lineterminator="\n"),
-        ".md": to_markdown(table),
-        ".tex": to_latex(table),
+        ".md": table_to_markdown(table),
+        ".tex": table_to_latex(table),
     }
     paths = []
     for ending, text in texts.items():

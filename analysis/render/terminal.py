@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.render.table_files import cells
+from analysis.render.table_files import format_rows
 
-SUMMARY = (
+SUMMARY_COLUMNS = (
     "model",
     "data",
     "layout",
@@ -27,7 +27,7 @@ SUMMARY = (
     "bubble",
     "flags",
 )
-LOGS = (
+LOG_COLUMNS = (
     "log",
     "layout",
     "microbatches",
@@ -52,20 +52,20 @@ _SHORT = {
 }
 
 
-def show_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Print `columns` of a frame, without those that hold nothing."""
     filled = frame[[name for name in columns if name in frame]]
     filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
     header = [_SHORT.get(name, name) for name in filled.columns]
-    rows = cells(filled)
+    rows = format_rows(filled)
     numeric = [pd.api.types.is_numeric_dtype(filled[name]) for name in filled.columns]
     if sys.stdout.isatty():
-        _show_rich(header, rows, numeric)
+        _print_rich_table(header, rows, numeric)
     else:
-        print("\n".join(plain(header, rows, numeric)))
+        print("\n".join(aligned_lines(header, rows, numeric)))
 
 
-def plain(
+def aligned_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
 ) -> list[str]:
     """Lines of aligned columns, numbers to the right."""
@@ -79,7 +79,7 @@ def plain(
     ]
 
 
-def _show_rich(
+def _print_rich_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
 ) -> None:
     from rich.console import Console

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.render.document import Block, Section, Table, Text, rows_table, table
-from analysis.summary.variant_columns import with_variants
+from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
+from analysis.summary.variant_columns import with_variant_columns
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Check, Result
 
@@ -31,7 +31,7 @@ NO_RECORDS = ("missing", "unfinished")
 
 
 @dataclass(frozen=True)
-class Counts:
+class CellCounts:
     """How many cells ended in which way; every cell is counted once."""
 
     cells: int
@@ -50,11 +50,11 @@ class Counts:
         return self.clean + self.flagged
 
 
-def count(cells: pd.DataFrame) -> Counts:
+def count_cells(cells: pd.DataFrame) -> CellCounts:
     """Count the rows of `Run.cells`."""
     kinds = Counter(_kind(row) for row in cells.to_dict("records"))
     names = ("clean", "flagged", "invalid", "failed", "missing")
-    return Counts(len(cells), **{name: kinds[name] for name in names})
+    return CellCounts(len(cells), **{name: kinds[name] for name in names})
 
 
 def _kind(cell: dict[Any, Any]) -> str:
@@ -65,7 +65,7 @@ def _kind(cell: dict[Any, Any]) -> str:
     return "invalid" if cell["status"] == "done" else "failed"
 
 
-def first_page(run: Run, summary: pd.DataFrame) -> Section:
+def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
     """Verdict first, then what was run, every flag and every cell that does not count."""
     checks = dict(_checks(run))
     return Section(
@@ -74,7 +74,7 @@ def first_page(run: Run, summary: pd.DataFrame) -> Section:
         tuple(
             block
             for block in (
-                *_verdict(count(run.cells)),
+                *_verdict(count_cells(run.cells)),
                 *_batchnorm(run),
                 what_was_run(run),
                 _flags(run, checks),
@@ -86,7 +86,7 @@ def first_page(run: Run, summary: pd.DataFrame) -> Section:
     )
 
 
-def _verdict(counts: Counts) -> Iterator[Text]:
+def _verdict(counts: CellCounts) -> Iterator[Text]:
     parts = [
         f"{counts.valid} of {counts.cells} cells valid",
         f"{counts.flagged} of them flagged",
@@ -152,7 +152,7 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     )
 
 
-def _row_flags(summary: pd.DataFrame) -> Iterator[Table]:
+def _row_flags(summary: pd.DataFrame) -> Iterator[TableBlock]:
     """Rows of the summary with a flag of their own, such as a speedup above the bound."""
     if summary.empty:
         return
@@ -160,15 +160,17 @@ def _row_flags(summary: pd.DataFrame) -> Iterator[Table]:
     rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
     if len(rows):
         columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
-        yield table(
+        yield frame_table(
             rows,
             "Flags found in comparing cells: speedups above the bound with the reason looked for, "
             "and step times that never settled",
-            with_variants(summary, {name: name for name in (*columns, "valid", "flags", "note")}),
+            with_variant_columns(
+                summary, {name: name for name in (*columns, "valid", "flags", "note")}
+            ),
         )
 
 
-def _left_out(run: Run, checks: dict[str, list[Check]]) -> Table | None:
+def _left_out(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
     """Each cell that is not valid, and why."""
     cells = run.cells[~run.cells["valid"].astype(bool)]
     if cells.empty:
@@ -201,7 +203,7 @@ def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
     return str(cell["failure"] or "its result gives no reason")
 
 
-def what_was_run(run: Run) -> Table:
+def what_was_run(run: Run) -> TableBlock:
     """Where the numbers come from: commit, versions, machines, threads."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]

@@ -7,16 +7,16 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.loading.run import Run, load
-from analysis.render.output_folder import staged
-from analysis.report.report_pages import write_report
-from analysis.report.report_tables import make_tables, write_tables
+from analysis.render.output_folder import atomic_output_folder
+from analysis.report.report_pages import write_report_pages
+from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
 from gnnhpc.records.paths import RunPaths, write_atomically
 
 _OF_CELLS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
 
 
-def make_report(
+def write_report_folder(
     root: Path, out: Path | None = None, baseline: str = "seq"
 ) -> tuple[Run, pd.DataFrame, Path]:
     """Load the run at `root` and write its report; returns run, summary and the report's folder.
@@ -27,12 +27,12 @@ def make_report(
     run = load(root)
     summary = summarise(run, baseline)
     place = RunPaths(root).report if out is None else out
-    with staged(place) as folder:
+    with atomic_output_folder(place) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
-        tables = make_tables(run, summary)
-        write_tables(tables, folder / "tables")
-        write_report(run, folder, summary, tables)
+        tables = make_report_tables(run, summary)
+        write_report_tables(tables, folder / "tables")
+        write_report_pages(run, folder, summary, tables)
     return run, summary, place
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures.catalog import Figures, Published, make_figures
-from analysis.papers.published_data import read
-from analysis.render import html, markdown
+from analysis.figures.catalog import Figures, PublishedPoints, make_figures
+from analysis.papers.published_data import read_published
 from analysis.render.document import Document
-from analysis.render.table_files import Table
+from analysis.render.html import document_to_html
+from analysis.render.markdown import document_to_markdown
+from analysis.render.table_files import NamedTable
 from analysis.report import sections
-from analysis.report.first_page import count, first_page
-from analysis.report.report_tables import make_tables
+from analysis.report.first_page import count_cells, first_page_section
+from analysis.report.report_tables import make_report_tables
 from analysis.summary.summary_table import summarise
 from analysis.timeline.chrome_trace import write_trace
 from analysis.timeline.step_timeline import cells_with_spans
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 MAX_TRACES = 20
 
 
-def write_report(
+def write_report_pages(
     run: Run,
     out: Path,
     summary: pd.DataFrame | None = None,
-    tables: Sequence[Table] | None = None,
+    tables: Sequence[NamedTable] | None = None,
 ) -> Path:
     """Write figures/, traces/, report.md and report.html into `out`; returns report.html.
 
@@ -40,37 +41,37 @@ def write_report(
     if summary is None:
         summary = summarise(run)
     if tables is None:
-        tables = make_tables(run, summary)
+        tables = make_report_tables(run, summary)
     figures = make_figures(run, summary, out / "figures", published_points())
     for cell in cells_with_spans(run)[:MAX_TRACES]:
         write_trace(run, cell, out / "traces" / f"{cell}.json")
-    document = make_document(run, summary, tables, figures, out)
-    write_atomically(out / "report.md", markdown.render(document))
+    document = report_document(run, summary, tables, figures, out)
+    write_atomically(out / "report.md", document_to_markdown(document))
     page = out / "report.html"
-    write_atomically(page, html.render(document))
+    write_atomically(page, document_to_html(document))
     return page
 
 
-def published_points() -> Published:
+def published_points() -> PublishedPoints:
     """What the figures of loss and of chunks draw beside ours."""
-    chunks = read("dearing_table3_pubmed")
+    chunks = read_published("dearing_table3_pubmed")
     rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
-    return Published(read("raffi_loss_figure3"), rebuilt)
+    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt)
 
 
-def make_document(
-    run: Run, summary: pd.DataFrame, tables: Sequence[Table], figures: Figures, out: Path
+def report_document(
+    run: Run, summary: pd.DataFrame, tables: Sequence[NamedTable], figures: Figures, out: Path
 ) -> Document:
     """The report as data: verdict first, then numbers, pictures and how they were made."""
-    counts = count(run.cells)
+    counts = count_cells(run.cells)
     commit = run.provenance.get("commit")
     code = f"code {str(commit)[:12]}" if commit else "code without a commit"
     return Document(
         title=f"Report of {run.root.resolve().name}",
         subtitle=f"{counts.cells} cells, {counts.valid} valid; {code}",
         sections=tuple(
-            sections.present(
-                first_page(run, summary),
+            sections.without_none(
+                first_page_section(run, summary),
                 sections.summary_section(summary),
                 sections.speed_section(summary, figures),
                 sections.learning_section(summary, figures),

@@ -7,26 +7,26 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.loading.run import Run
-from analysis.papers.corrected_study import corrected_study
-from analysis.papers.gat_tables_beside_ours import boca_table, dearing_tables, torchgpipe_table
-from analysis.papers.vig_tables_beside_ours import raffi_tables
-from analysis.render.table_files import Table, write_table
-from analysis.stats.step_times import CONFIDENCE
+from analysis.papers.corrected_study import corrected_study_frame
+from analysis.papers.gat_tables_beside_ours import boca_table, gat_tables, torchgpipe_table
+from analysis.papers.vig_tables_beside_ours import vig_tables
+from analysis.render.table_files import NamedTable, write_table
+from analysis.stats.intervals import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]
 _INTERVALS = f"Intervals are bootstrap intervals at {CONFIDENCE:.0%}."
 
 
-def make_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
+def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """Every table, published studies first where the run has their model."""
     models = set(run.cells["model"]) if len(run.cells) else set()
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
     if "vig" in models:
-        tables += raffi_tables(run, summary)
+        tables += vig_tables(run, summary)
     if "gat" in models:
-        tables += dearing_tables(summary)
-    return [*tables, boca_table(), torchgpipe_table(), study_table(run, summary)]
+        tables += gat_tables(summary)
+    return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
 
 
 def _varied(summary: pd.DataFrame) -> list[str]:
@@ -43,11 +43,11 @@ def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return measured[[*_SETTING, *_varied(summary), *columns]].reset_index(drop=True)
 
 
-def speedup_table(summary: pd.DataFrame) -> Table:
+def speedup_table(summary: pd.DataFrame) -> NamedTable:
     """Speedups of samples a second with intervals, the bound, and what the effect amounts to."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
     columns += ["speedup_median", "speedup_same_m", "baseline", "effect", "flags"]
-    return Table(
+    return NamedTable(
         "speedup",
         "Speedup of samples a second",
         _chosen(summary, columns),
@@ -55,10 +55,10 @@ def speedup_table(summary: pd.DataFrame) -> Table:
     )
 
 
-def efficiency_table(summary: pd.DataFrame) -> Table:
+def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     """Step time against the ideal step of the same schedule with the measured stages."""
     columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s", "efficiency"]
-    return Table(
+    return NamedTable(
         "efficiency",
         "Efficiency: the ideal step over the step time",
         _chosen(summary, [*columns, "bubble", "flags"]),
@@ -66,11 +66,11 @@ def efficiency_table(summary: pd.DataFrame) -> Table:
     )
 
 
-def noise_table(summary: pd.DataFrame) -> Table:
+def noise_table(summary: pd.DataFrame) -> NamedTable:
     """How quiet the machine was."""
     columns = ["cells_used", "cells", "warmup_dropped", "outliers", "n_effective", "drift"]
     columns += ["cpu_share", "steal_share", "switches_per_step", "data_s", "note"]
-    return Table(
+    return NamedTable(
         "noise",
         "What was counted, and how quietly",
         _chosen(summary, columns),
@@ -83,16 +83,16 @@ def noise_table(summary: pd.DataFrame) -> Table:
     )
 
 
-def study_table(run: Run, summary: pd.DataFrame) -> Table:
+def corrected_study_table(run: Run, summary: pd.DataFrame) -> NamedTable:
     """Published / ours / bound / verdict, for each of the published tables."""
-    return Table(
+    return NamedTable(
         "corrected_study",
         "The corrected study: published, ours, the bound, and the verdict",
-        corrected_study(summary, run),
+        corrected_study_frame(summary, run),
         (_INTERVALS, "Seconds of different machines are not compared; speedups are."),
     )
 
 
-def write_tables(tables: list[Table], folder: Path) -> list[Path]:
+def write_report_tables(tables: list[NamedTable], folder: Path) -> list[Path]:
     """Each table as CSV, Markdown and LaTeX."""
     return [path for table in tables for path in write_table(table, folder)]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures
-from analysis.papers.published_data import sources
-from analysis.render.document import Block, Bullets, Picture, Section, Text, rows_table, table
-from analysis.stats.step_times import CONFIDENCE, OUTLIER_Z, RESAMPLES
-from analysis.summary.variant_columns import with_variants
+from analysis.papers.published_data import published_studies
+from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
+from analysis.stats.intervals import CONFIDENCE, RESAMPLES
+from analysis.stats.step_times import OUTLIER_Z
+from analysis.summary.variant_columns import with_variant_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,12 +69,12 @@ _QUALITY = {
 def summary_section(summary: pd.DataFrame) -> Section:
     """What summary.csv says, without its rarer columns."""
     blocks: list[Block] = [
-        table(
+        frame_table(
             summary,
             "Seconds a mini-batch, barrier to barrier; speedup of samples a second over the "
             "baseline, with its interval; efficiency is the ideal step over the measured one. "
             "More columns are in summary.csv",
-            with_variants(summary, _SUMMARY),
+            with_variant_columns(summary, _SUMMARY),
         )
     ]
     return Section("summary", "Summary", tuple(blocks))
@@ -98,11 +99,11 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
             )
         )
         blocks.append(
-            table(
+            frame_table(
                 compared,
                 "Training throughput against the sequential run, and against the sequential run "
                 "with the same micro-batches; an effect smaller than its interval is called so",
-                with_variants(
+                with_variant_columns(
                     compared,
                     {
                         "model": "model",
@@ -138,10 +139,10 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     if known:
         keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
         blocks.append(
-            table(
+            frame_table(
                 summary[summary["phase"] == "train"],
                 "Last losses and accuracies, mean over seeds and repeats",
-                with_variants(summary, {**keys, "cells_used": "cells", **known}),
+                with_variant_columns(summary, {**keys, "cells_used": "cells", **known}),
             )
         )
     blocks += figures.of("loss", "copies")
@@ -154,14 +155,14 @@ def chunks_section(figures: Figures) -> Section | None:
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 
-def published_section(tables: Sequence[typeset.Table]) -> Section | None:
+def published_section(tables: Sequence[typeset.NamedTable]) -> Section | None:
     """The published tables with ours beside them; a note stands under the first it bears on."""
     blocks: list[Block] = []
     said: set[str] = set()
     for one in tables:
         if one.name in _SHOWN_ELSEWHERE:
             continue
-        blocks.append(table(one.frame, one.title))
+        blocks.append(frame_table(one.frame, one.title))
         fresh = tuple(note for note in one.notes if note not in said)
         if fresh:
             blocks.append(Bullets(fresh))
@@ -169,19 +170,19 @@ def published_section(tables: Sequence[typeset.Table]) -> Section | None:
     return Section("tables", "Published tables", tuple(blocks)) if blocks else None
 
 
-def corrected_section(tables: Sequence[typeset.Table]) -> Section | None:
+def corrected_section(tables: Sequence[typeset.NamedTable]) -> Section | None:
     """Published, ours, bound and verdict for each published table, known defects beside them."""
     blocks: list[Block] = []
     found = [one.frame for one in tables if one.name == _CORRECTED]
     if not found:
         return None
     study = found[0]
-    for name, source in sources().items():
+    for name, source in published_studies().items():
         rows = study[study["study"] == name]
         if rows.empty:
             continue
         blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
-        blocks.append(table(rows, f"{name}: published, ours, bound, verdict", _STUDY))
+        blocks.append(frame_table(rows, f"{name}: published, ours, bound, verdict", _STUDY))
         blocks.append(Text("Known defects of these measurements:"))
         blocks.append(Bullets(tuple(source.defects.values())))
     return Section("corrected", "The corrected study", tuple(blocks)) if blocks else None
@@ -223,11 +224,11 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
     if not summary.empty:
         keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
         blocks.append(
-            table(
+            frame_table(
                 summary,
                 "What was counted, and how quiet the machine was: processor time over busy time, "
                 "steal over wall time, drift of the last third against the first",
-                with_variants(
+                with_variant_columns(
                     summary,
                     {
                         **keys,
@@ -272,6 +273,6 @@ def _names(values: pd.Series[str]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
-def present(*sections: Section | None) -> Iterator[Section]:
+def without_none(*sections: Section | None) -> Iterator[Section]:
     """Those that have something to say."""
     yield from (section for section in sections if section is not None)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Values = NDArray[np.float64]
 RESAMPLES = 1_000
-_SMALLEST_BANK = 100
+_MIN_MEANS_PER_RUN = 100
 CONFIDENCE = 0.95
 
 
@@ -38,7 +38,7 @@ class Interval:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-def clean(values: ArrayLike) -> Values:
+def finite_values(values: ArrayLike) -> Values:
     """One flat series of the finite values."""
     array = np.asarray(values, dtype=np.float64).ravel()
     return array[np.isfinite(array)]
@@ -60,7 +60,7 @@ def block_length(values: ArrayLike) -> int:
     correction of Patton, Politis and White 2009 (28:372); at most a third of the series. Where
     correlation would make the mean surer than independent steps do, steps count as independent.
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 9 or np.ptp(x) == 0.0:
         return 1
@@ -69,7 +69,7 @@ def block_length(values: ArrayLike) -> int:
     lags = min(math.ceil(math.sqrt(n)) + run, n - 1)
     covariance = np.array([x[: n - k] @ x[k:] for k in range(lags + 1)]) / n
     small = np.abs(covariance[1:] / covariance[0]) < 2.0 * math.sqrt(math.log10(n) / n)
-    last = _first_quiet(small, run)
+    last = _last_significant_lag(small, run)
     reach = min(2 * last, lags)
     if reach == 0:
         return 1
@@ -84,7 +84,7 @@ def block_length(values: ArrayLike) -> int:
     return int(np.clip(math.ceil(length), 1, n // 3))
 
 
-def _first_quiet(small: NDArray[np.bool_], run: int) -> int:
+def _last_significant_lag(small: NDArray[np.bool_], run: int) -> int:
     """The last lag that matters: after it, `run` correlations in a row are negligible."""
     streak = 0
     for lag, quiet in enumerate(small, 1):
@@ -103,14 +103,14 @@ def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: i
     the two or three repeats of a cluster's queue. With one run there is no telling how runs
     differ, and the interval covers its steps only.
     """
-    series = [run for run in map(clean, runs) if run.size]
+    series = [run for run in map(finite_values, runs) if run.size]
     if not series:
         return np.empty(0)
     rng = np.random.default_rng(seed)
     if len(series) == 1:
-        return _bank_of_means(series[0], draws, rng)
-    size = max(_SMALLEST_BANK, draws // len(series))
-    banks = np.stack([_bank_of_means(run, size, rng) for run in series])
+        return _block_means(series[0], draws, rng)
+    size = max(_MIN_MEANS_PER_RUN, draws // len(series))
+    banks = np.stack([_block_means(run, size, rng) for run in series])
     steps = np.array([run.size for run in series], dtype=np.float64)
     drawn = rng.integers(0, len(series), size=(draws, len(series) - 1))
     weights = steps[drawn]
@@ -119,7 +119,7 @@ def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: i
     return means
 
 
-def _bank_of_means(run: Values, size: int, rng: np.random.Generator) -> Values:
+def _block_means(run: Values, size: int, rng: np.random.Generator) -> Values:
     """Means of `size` circular block resamples of one run."""
     length = block_length(run)
     sums = run
@@ -138,7 +138,7 @@ def resample_medians(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed:
     The share of steps below the median is resampled and read off the steps' own quantiles
     (Woodruff 1952, JASA 47:635): the median under the same two-level draws, without sorting each.
     """
-    series = [run for run in map(clean, runs) if run.size]
+    series = [run for run in map(finite_values, runs) if run.size]
     if not series:
         return np.empty(0)
     pooled = np.concatenate(series)
@@ -177,7 +177,7 @@ class Sample:
 
     @cached_property
     def values(self) -> Values:
-        series = [clean(run) for run in self.runs]
+        series = [finite_values(run) for run in self.runs]
         return np.concatenate(series) if series else np.empty(0)
 
     @cached_property
@@ -215,7 +215,7 @@ def _ratio(
     return interval(factor * top.value / bottom.value, factor * top_draws / bottom_draws)
 
 
-def compare_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
+def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
     """A ratio in words, which say so when the effect is smaller than its interval."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f} times, one measurement: no interval"

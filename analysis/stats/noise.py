@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.stats.step_times import detect_warmup, drift, effective_n, outliers
+from analysis.stats.step_times import detect_warmup, drift, effective_n, mark_outliers
 
 PHASE_COLUMNS = [
     "cell",
@@ -37,14 +37,14 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
     cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
-    for part in runs_of(steps):
+    for part in cell_phase_slices(steps):
         marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
         found = detect_warmup(wall[part][marked:])
         first = part.start + marked + found.steps
         kept[part.start : first] = False
         kept[part] &= ~given[part]
         counted = wall[part][kept[part]]
-        outlier[first : part.stop] = outliers(wall[first : part.stop])
+        outlier[first : part.stop] = mark_outliers(wall[first : part.stop])
         outlier[part] &= kept[part]
         rows.append(
             {
@@ -61,7 +61,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:8])
 
 
-def runs_of(frame: pd.DataFrame) -> list[slice]:
+def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
     """The stretches of a frame sorted by cell and phase that are of one cell and phase."""
     if frame.empty:
         return []
@@ -71,7 +71,7 @@ def runs_of(frame: pd.DataFrame) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def add_noise(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
+def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
     """Processor time over busy time, steal over wall time, involuntary switches a rank and step.
 
     A share of processor time well below the threads, or steal, says that somebody else had the
@@ -103,10 +103,11 @@ def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:
     return part / whole.where(whole > 0.0)
 
 
-def kept_walls(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
     """The seconds of the steps that count, in order, of each cell and phase."""
     wall, kept = steps["wall_s"].to_numpy(), steps["kept"].to_numpy()
     cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
     return {
-        (cell[part.start], phase[part.start]): wall[part][kept[part]] for part in runs_of(steps)
+        (cell[part.start], phase[part.start]): wall[part][kept[part]]
+        for part in cell_phase_slices(steps)
     }

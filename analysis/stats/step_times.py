@@ -9,39 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.intervals import (
-    CONFIDENCE,
-    RESAMPLES,
-    Interval,
-    Sample,
     Values,
-    block_length,
-    clean,
-    compare_words,
-    interval,
+    finite_values,
     median,
-    resample_means,
-    resample_medians,
 )
-
-__all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
-    "Interval",
-    "Sample",
-    "Warmup",
-    "block_length",
-    "compare_words",
-    "detect_warmup",
-    "drift",
-    "effective_n",
-    "interval",
-    "median",
-    "outliers",
-    "resample_means",
-    "resample_medians",
-    "sigma",
-    "step_statistics",
-]
 
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for a normal distribution."""
@@ -55,7 +26,7 @@ def effective_n(values: ArrayLike) -> float:
     The sum stops at the first pair of neighbouring lags whose sum is not positive (Geyer 1992,
     Statistical Science 7:473, initial positive sequence).
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 4 or np.ptp(x) == 0.0:
         return float(n)
@@ -70,13 +41,13 @@ def effective_n(values: ArrayLike) -> float:
     return float(n / (1.0 + 2.0 * total))
 
 
-def sigma(values: ArrayLike) -> float:
+def robust_std(values: ArrayLike) -> float:
     """Spread that outliers do not move: the median absolute deviation, scaled to a normal's."""
-    x = clean(values)
+    x = finite_values(values)
     return MAD_TO_SIGMA * median(np.abs(x - median(x)))
 
 
-def outliers(values: ArrayLike) -> NDArray[np.bool_]:
+def mark_outliers(values: ArrayLike) -> NDArray[np.bool_]:
     """Which values lie more than 3.5 robust standard deviations from the median.
 
     For counting and marking: nothing is ever left out for being one. Of fewer than 5 values none
@@ -85,7 +56,7 @@ def outliers(values: ArrayLike) -> NDArray[np.bool_]:
     x = np.asarray(values, dtype=np.float64)
     if np.isfinite(x).sum() < 5:
         return np.zeros(x.shape, dtype=np.bool_)
-    marked: NDArray[np.bool_] = np.abs(x - median(clean(x))) > OUTLIER_Z * sigma(x)
+    marked: NDArray[np.bool_] = np.abs(x - median(finite_values(x))) > OUTLIER_Z * robust_std(x)
     return marked
 
 
@@ -106,21 +77,21 @@ def detect_warmup(values: ArrayLike) -> Warmup:
     it cuts off lies, in its median, over 3 of them from the rest, so that noise is not cut.
     Fewer than 8 steps settle nothing: none are cut.
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 8:
         return Warmup(0, True)
     half = n // 2
-    centre, spread = median(x[half:]), sigma(x[half:])
+    centre, spread = median(x[half:]), robust_std(x[half:])
     spread = max(spread, 1e-3 * abs(centre))
     clipped = np.clip(x, centre - 5.0 * spread, centre + 5.0 * spread)
-    best = int(np.argmin(_standard_errors(clipped)[: n - 4]))
+    best = int(np.argmin(_squared_standard_errors(clipped)[: n - 4]))
     if best == 0 or abs(median(clipped[:best]) - centre) <= 3.0 * spread:
         return Warmup(0, True)
     return Warmup(best, True) if best <= half else Warmup(half, False)
 
 
-def _standard_errors(x: Values) -> Values:
+def _squared_standard_errors(x: Values) -> Values:
     """Squared standard error of the mean of x[d:], for each d."""
     left = np.arange(x.size, 0, -1, dtype=np.float64)
     centred = x - x.mean()
@@ -132,7 +103,7 @@ def _standard_errors(x: Values) -> Values:
 
 def drift(values: ArrayLike) -> float | None:
     """Median of the last third over that of the first, less 1; none for fewer than 6 steps."""
-    x = clean(values)
+    x = finite_values(values)
     third = x.size // 3
     if third < 2:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.summary.configurations import Row
+from analysis.summary.configurations import Configuration
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -24,7 +24,7 @@ _MAY_DIFFER = (
     "chunks",
     "balance",
 )
-_OWN = ("layout", "microbatches")
+_LAYOUT_KEYS = ("layout", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class Baseline:
         return f"{self.layout} m{self.microbatches}"
 
 
-def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None:
+def find_baseline(
+    row: Configuration, rows: Iterable[Configuration], wanted: Baseline
+) -> Configuration | None:
     """The measured row that `row` is to be compared with, or none.
 
     Model, data, implementation, optimizer, precision and device must be the same. Of several the
@@ -67,11 +69,11 @@ def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None
             other.phase != row.phase
             or other.layout != wanted.layout
             or other.microbatches != wanted.microbatches
-            or not other.walls
+            or not other.step_times
         ):
             continue
-        differing = [key for key in row.settings if not _same(row, other, key)]
-        if any(key not in _MAY_DIFFER for key in differing if key not in _OWN):
+        differing = [key for key in row.settings if not _same_setting(row, other, key)]
+        if any(key not in _MAY_DIFFER for key in differing if key not in _LAYOUT_KEYS):
             continue
         agreeing = len(_MAY_DIFFER) - len([key for key in differing if key in _MAY_DIFFER])
         if agreeing > score:
@@ -79,6 +81,6 @@ def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None
     return best
 
 
-def _same(row: Row, other: Row, key: str) -> bool:
+def _same_setting(row: Configuration, other: Configuration, key: str) -> bool:
     mine, theirs = row.settings[key], other.settings[key]
     return bool(mine == theirs) or bool(pd.isna(mine) and pd.isna(theirs))

@@ -13,30 +13,30 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.loading.run import Run
-from analysis.stats.noise import kept_walls
-from analysis.stats.step_times import Interval, Sample
+from analysis.stats.intervals import Interval, Sample
+from analysis.stats.noise import counted_step_times
 from analysis.summary.ideal_step import ideal_steps, stage_seconds
 from gnnhpc.core.layout import Layout
 
 
 @dataclass(frozen=True)
-class Row:
+class Configuration:
     """One set of settings in one phase: what was measured of the cells that count."""
 
     settings: dict[str, Any]
     phase: str
     cells: pd.DataFrame
     """All its cells, also those that failed or are invalid."""
-    units: pd.DataFrame
+    cell_phases: pd.DataFrame
     """One row a cell that counts, from `units_of`."""
-    walls: list[NDArray[Any]]
+    step_times: list[NDArray[Any]]
     """Seconds of the steps that count, of the same cells."""
 
     @cached_property
     def sample(self) -> Sample:
         """The wall seconds, resampled with a seed that is this row's own and always the same."""
         name = "|".join(str(value) for value in (*self.settings.values(), self.phase))
-        return Sample(self.walls, seed=zlib.crc32(name.encode()))
+        return Sample(self.step_times, seed=zlib.crc32(name.encode()))
 
     @property
     def layout(self) -> Layout:
@@ -48,8 +48,8 @@ class Row:
 
     def mean(self, column: str) -> float | None:
         """Mean of a column of `units`, weighted by the steps that count."""
-        values = self.units[column].to_numpy(dtype=float)
-        weights = self.units["n"].to_numpy(dtype=float)
+        values = self.cell_phases[column].to_numpy(dtype=float)
+        weights = self.cell_phases["n"].to_numpy(dtype=float)
         known = np.isfinite(values)
         return float(np.average(values[known], weights=weights[known])) if known.any() else None
 
@@ -58,7 +58,7 @@ class Row:
         samples = self.mean("samples")
         return samples / self.sample.mean.value if samples is not None else None
 
-    def speedup_over(self, other: Row, of: str = "mean") -> Interval | None:
+    def speedup_over(self, other: Configuration, of: str = "mean") -> Interval | None:
         """This row's samples a second over the other's; none where either measured nothing."""
         mine, theirs = self.mean("samples"), other.mean("samples")
         if mine is None or theirs is None:
@@ -73,7 +73,7 @@ class Row:
         return speedup if math.isfinite(speedup.value) else None
 
 
-def units_of(run: Run) -> pd.DataFrame:
+def cell_phase_frame(run: Run) -> pd.DataFrame:
     """One row a cell and phase: `run.phases` with samples a step, bubble, ideal and memory."""
     keys = ["cell", "phase"]
     kept = run.steps[run.steps["kept"]]
@@ -97,13 +97,13 @@ def units_of(run: Run) -> pd.DataFrame:
     return units
 
 
-def make_rows(run: Run) -> list[Row]:
+def make_configurations(run: Run) -> list[Configuration]:
     """All rows, in the order of the manifest, training before testing."""
     if run.cells.empty:
         return []
-    every = units_of(run)
+    every = cell_phase_frame(run)
     place = {key: n for n, key in enumerate(zip(every["cell"], every["phase"], strict=True))}
-    walls = kept_walls(run.steps)
+    walls = counted_step_times(run.steps)
     keys = list(run.settings)
     rows = []
     for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
@@ -114,7 +114,7 @@ def make_rows(run: Run) -> list[Row]:
                 if valid and (cell, phase) in walls and walls[cell, phase].size
             ]
             rows.append(
-                Row(
+                Configuration(
                     dict(zip(keys, values, strict=True)),
                     phase,
                     cells,

@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.loading.run import Run
-from analysis.stats.step_times import Interval, compare_words
-from analysis.summary.above_bound import Seconds, exceeds, explain
+from analysis.stats.intervals import Interval, ratio_in_words
+from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
 from analysis.summary.baseline import Baseline, find_baseline
-from analysis.summary.configurations import Row, make_rows
+from analysis.summary.configurations import Configuration, make_configurations
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 
-CONTRACT = (
+CONTRACT_COLUMNS = (
     "model",
     "data",
     "layout",
@@ -42,12 +42,12 @@ CONTRACT = (
 )
 """The columns that scripts rely on, in this order; others follow."""
 
-VARIANTS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
+VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
 """Settings that are always shown; others only where the run varies them."""
 
-_KEYS = ("model", "data", "layout", "microbatches")
-_WORDS = ("baseline", "effect")
-_QUANTITIES = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
+_KEY_COLUMNS = ("model", "data", "layout", "microbatches")
+_TEXT_COLUMNS = ("baseline", "effect")
+_AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
 def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
@@ -58,21 +58,23 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
     `layout:microbatches` (one micro-batch unless given); InputError for another form.
     """
     wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
-    rows = make_rows(run)
-    seconds = Seconds(run)
+    rows = make_configurations(run)
+    seconds = LayerSeconds(run)
     varying = _varying(run)
-    frame = pd.DataFrame([_line(row, rows, wanted, varying, seconds) for row in rows])
+    frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, seconds) for row in rows])
     if frame.empty:
-        return pd.DataFrame(columns=list(CONTRACT))
+        return pd.DataFrame(columns=list(CONTRACT_COLUMNS))
     # A column without any value is one of numbers still, unless it holds words.
-    empty = [c for c in frame.columns if c not in _WORDS and frame[c].isna().all()]
+    empty = [c for c in frame.columns if c not in _TEXT_COLUMNS and frame[c].isna().all()]
     frame = frame.astype(dict.fromkeys(empty, float))
-    return _sorted(frame[[*CONTRACT, *(c for c in frame.columns if c not in CONTRACT)]])
+    return _sorted(
+        frame[[*CONTRACT_COLUMNS, *(c for c in frame.columns if c not in CONTRACT_COLUMNS)]]
+    )
 
 
 def _varying(run: Run) -> list[str]:
     """Settings, beside the usual ones, in which cells of one model and data differ."""
-    usual = {*_KEYS, *VARIANTS}
+    usual = {*_KEY_COLUMNS, *VARIANT_COLUMNS}
     by_study = run.cells.groupby(["model", "data"])
     return [
         key
@@ -81,12 +83,16 @@ def _varying(run: Run) -> list[str]:
     ]
 
 
-def _line(
-    row: Row, rows: Sequence[Row], wanted: Baseline, varying: list[str], seconds: Seconds
+def _summary_row(
+    row: Configuration,
+    rows: Sequence[Configuration],
+    wanted: Baseline,
+    varying: list[str],
+    seconds: LayerSeconds,
 ) -> dict[str, Any]:
     values, mean, median = row.sample.values, row.sample.mean, row.sample.median
     layout, ideal = row.layout, row.mean("ideal_step_s")
-    line: dict[str, Any] = {key: row.settings[key] for key in _KEYS}
+    line: dict[str, Any] = {key: row.settings[key] for key in _KEY_COLUMNS}
     line |= {
         "stages": layout.stages,
         "replicas": layout.replicas,
@@ -106,13 +112,15 @@ def _line(
         "median_low": median.low,
         "median_high": median.high,
     }
-    line |= _compared(row, rows, wanted, seconds)
-    line |= {key: row.settings.get(key) for key in (*VARIANTS, *varying)}
-    line |= _about(row)
+    line |= _speedup_columns(row, rows, wanted, seconds)
+    line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
+    line |= _quality_columns(row)
     return line
 
 
-def _compared(row: Row, rows: Sequence[Row], wanted: Baseline, seconds: Seconds) -> dict[str, Any]:
+def _speedup_columns(
+    row: Configuration, rows: Sequence[Configuration], wanted: Baseline, seconds: LayerSeconds
+) -> dict[str, Any]:
     """Speedups, the bound, and whether the row can be believed."""
     base = find_baseline(row, rows, wanted)
     same = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
@@ -123,56 +131,62 @@ def _compared(row: Row, rows: Sequence[Row], wanted: Baseline, seconds: Seconds)
     most /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
     flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
     notes = _notes(row, base, wanted)
-    valid = bool(row.walls)
-    if not row.units["settled"].all():
+    valid = bool(row.step_times)
+    if not row.cell_phases["settled"].all():
         flags.add("unsettled")
-    if base and base is not row and speedup and exceeds(speedup, most):
-        verdict = explain(speedup, most, seconds.of(base), seconds.of(row), seconds.silent(row))
+    if base and base is not row and speedup and exceeds_bound(speedup, most):
+        verdict = explain_excess(
+            speedup,
+            most,
+            seconds.per_sample(base),
+            seconds.per_sample(row),
+            seconds.stages_without_backward(row),
+        )
         flags.add("above-bound" if verdict.explained else "above-bound-unexplained")
         notes.append(verdict.note)
         valid = valid and verdict.explained
     return {
-        **_spread("speedup", speedup),
+        **_interval_columns("speedup", speedup),
         "bound": most,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
-        **_spread("speedup_median", of_medians),
-        **_spread("speedup_same_m", same_m),
+        **_interval_columns("speedup_median", of_medians),
+        **_interval_columns("speedup_same_m", same_m),
         "baseline": str(wanted) if base else None,
-        "effect": compare_words(speedup) if speedup and base is not row else None,
+        "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
 
 
-def _spread(name: str, value: Interval | None) -> dict[str, float | None]:
+def _interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
     if value is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
 
 
-def _notes(row: Row, base: Row | None, wanted: Baseline) -> list[str]:
+def _notes(row: Configuration, base: Configuration | None, wanted: Baseline) -> list[str]:
     notes = []
-    left_out = len(row.cells) - len(row.walls)
+    left_out = len(row.cells) - len(row.step_times)
     if left_out:
         notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
-    if row.walls and base is None:
+    if row.step_times and base is None:
         notes.append(f"no valid {wanted} of the same settings to compare with")
-    if len(row.walls) == 1:
+    if len(row.step_times) == 1:
         notes.append("one run: intervals cover its steps, not how runs differ")
     return notes
 
 
-def _reasons(row: Row) -> str:
-    cells = row.cells[~row.cells["cell"].isin(row.units["cell"])]
+def _reasons(row: Configuration) -> str:
+    cells = row.cells[~row.cells["cell"].isin(row.cell_phases["cell"])]
     status = cells["status"].where(cells["status"] != "done", "invalid")
     status = status.where(~cells["valid"].astype(bool), f"no {row.phase} steps")
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 
 
-def _about(row: Row) -> dict[str, Any]:
+def _quality_columns(row: Configuration) -> dict[str, Any]:
     """How much was measured, how quietly, and what the model learned."""
-    used = row.cells[row.cells["cell"].isin(row.units["cell"])]
-    units = row.units
+    used = row.cells[row.cells["cell"].isin(row.cell_phases["cell"])]
+    units = row.cell_phases
     finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
     finals = [c for c in finals if c.endswith(("_loss", "_accuracy"))]
     return {
@@ -182,15 +196,15 @@ def _about(row: Row) -> dict[str, Any]:
         "redone": int(used["redone"].sum()),
         "warmup_dropped": int(units["warmup_dropped"].sum()),
         "outliers": int(units["outliers"].sum()),
-        "n_effective": float(units["n_effective"].sum()) if row.walls else None,
+        "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
         "drift": row.mean("drift"),
         "cpu_share": row.mean("cpu_share"),
         "steal_share": row.mean("steal_share"),
         "switches_per_step": row.mean("switches_per_step"),
-        "data_s": row.mean("data_s") if row.walls else None,
-        "peak_rss_mib": units["peak_rss_mib"].max() if row.walls else None,
-        "peak_device_mib": units["peak_device_mib"].max() if row.walls else None,
-        **{name: used[name].astype(float).mean() for name in (*_QUANTITIES, *finals)},
+        "data_s": row.mean("data_s") if row.step_times else None,
+        "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
+        "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
+        **{name: used[name].astype(float).mean() for name in (*_AVERAGED_COLUMNS, *finals)},
     }
 
 

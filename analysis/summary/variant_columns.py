@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.summary.summary_table import VARIANTS
+from analysis.summary.summary_table import VARIANT_COLUMNS
 
 
-def with_variants(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:
+def with_variant_columns(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:
     """`columns`, after its first four the settings in which rows of a study differ."""
     by_study = summary.groupby(["model", "data"])
     varying = [
         key
-        for key in VARIANTS
+        for key in VARIANT_COLUMNS
         if key in summary and (by_study[key].nunique(dropna=False) > 1).any()
     ]
     names = list(columns)

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.timeline.step_timeline import find_cell, spans_of
+from analysis.timeline.step_timeline import cell_spans, find_cell
 from gnnhpc.records.paths import write_atomically
 
 if TYPE_CHECKING:
@@ -40,21 +40,21 @@ def write_trace(run: Run, cell: str, out: Path) -> Path:
 
 def trace_events(run: Run, cell: str) -> list[Event]:
     """Metadata first, then steps and their spans by time; a step encloses its spans."""
-    spans = spans_of(run, cell)
+    spans = cell_spans(run, cell)
     ranks = run.ranks[run.ranks["cell"] == cell]
     places = ranks[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
     events = [
         event
         for rank, replica, stage in places.itertuples(index=False)
-        for event in _names(int(rank), int(replica), int(stage))
+        for event in _metadata_events(int(rank), int(replica), int(stage))
     ]
-    timed = _steps(ranks) + _spans(spans, ranks)
+    timed = _step_events(ranks) + _span_events(spans, ranks)
     # At equal starts the longer one encloses, so it comes first.
     timed.sort(key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"]))
     return events + timed
 
 
-def _names(rank: int, replica: int, stage: int) -> list[Event]:
+def _metadata_events(rank: int, replica: int, stage: int) -> list[Event]:
     def metadata(kind: str, **args: object) -> Event:
         return {"ph": "M", "name": kind, "pid": replica, "tid": stage, "ts": 0, "args": args}
 
@@ -66,10 +66,10 @@ def _names(rank: int, replica: int, stage: int) -> list[Event]:
     ]
 
 
-def _steps(ranks: pd.DataFrame) -> list[Event]:
+def _step_events(ranks: pd.DataFrame) -> list[Event]:
     columns = ["replica", "stage", "phase", "step", "start_s", "wall_s", "samples"]
     return [
-        _complete(
+        _complete_event(
             f"{phase} step {step}",
             "step",
             (int(replica), int(stage)),
@@ -83,7 +83,7 @@ def _steps(ranks: pd.DataFrame) -> list[Event]:
     ]
 
 
-def _spans(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
+def _span_events(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
     keys = ["rank", "phase", "step"]
     # A span counts from its step's first barrier, a step from the rank's first step.
     starts = ranks[[*keys, "start_s"]].rename(columns={"start_s": "step_start_s"})
@@ -99,11 +99,11 @@ def _spans(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
             args["microbatch"] = int(microbatch)
             title = f"{name} {int(microbatch)}"
         place = (int(replica), int(stage))
-        events.append(_complete(title, str(name), place, offset + start, end - start, args))
+        events.append(_complete_event(title, str(name), place, offset + start, end - start, args))
     return events
 
 
-def _complete(
+def _complete_event(
     name: str,
     category: str,
     place: tuple[int, int],

@@ -22,7 +22,7 @@ Phase = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Row:
+class RankRow:
     """A rank and its place in the layout."""
 
     rank: int
@@ -53,7 +53,7 @@ class Timeline:
     phase: str
     step: int
     wall_s: float
-    rows: tuple[Row, ...]
+    rows: tuple[RankRow, ...]
     measured: tuple[Bar, ...]
     ideal: tuple[Bar, ...]
     """Empty where a micro-batch's span is missing."""
@@ -92,7 +92,7 @@ def find_cell(run: Run, name: str) -> str:
     raise InputError("trace", "cell", found, some or "the cells of a run, and this has none")
 
 
-def spans_of(run: Run, cell: str) -> pd.DataFrame:
+def cell_spans(run: Run, cell: str) -> pd.DataFrame:
     """The spans of one cell; raises InputError for a cell that has none."""
     spans = run.spans[run.spans["cell"] == cell]
     if spans.empty:
@@ -105,7 +105,7 @@ def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
 
     Raises InputError for a cell without spans in this phase.
     """
-    spans = spans_of(run, cell)
+    spans = cell_spans(run, cell)
     with_spans = spans.loc[spans["phase"] == phase, "step"].unique()
     steps = run.steps
     mine = steps[(steps["cell"] == cell) & (steps["phase"] == phase)]
@@ -118,11 +118,13 @@ def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
     return int(chosen["step"].to_numpy()[distance.argmin()])
 
 
-def measure(run: Run, cell: str, phase: Phase = "train", step: int | None = None) -> Timeline:
+def measured_timeline(
+    run: Run, cell: str, phase: Phase = "train", step: int | None = None
+) -> Timeline:
     """The timeline of one step, the typical one unless told; raises InputError without spans."""
     if step is None:
         step = typical_step(run, cell, phase)
-    spans = spans_of(run, cell)
+    spans = cell_spans(run, cell)
     spans = spans[(spans["phase"] == phase) & (spans["step"] == step)]
     if spans.empty:
         raise InputError("trace", f"{phase} step {step} of {cell}", "no spans", "a recorded step")
@@ -131,13 +133,13 @@ def measure(run: Run, cell: str, phase: Phase = "train", step: int | None = None
     about = run.cells[run.cells["cell"] == cell].iloc[0]
     places = spans[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
     rows = tuple(
-        Row(int(rank), int(replica), int(stage))
+        RankRow(int(rank), int(replica), int(stage))
         for rank, replica, stage in places.itertuples(index=False)
     )
     measured = tuple(_bars(spans))
     schedule = cast(ScheduleName, str(about["schedule"]))
     microbatches = int(about["microbatches"])
-    ideal = play(measured, rows, schedule, microbatches, training=phase == "train")
+    ideal = ideal_bars(measured, rows, schedule, microbatches, training=phase == "train")
     return Timeline(
         cell=cell,
         layout=str(about["layout"]),
@@ -155,9 +157,9 @@ def measure(run: Run, cell: str, phase: Phase = "train", step: int | None = None
     )
 
 
-def play(
+def ideal_bars(
     measured: tuple[Bar, ...],
-    rows: tuple[Row, ...],
+    rows: tuple[RankRow, ...],
     schedule: ScheduleName,
     microbatches: int,
     *,

@@ -9,10 +9,21 @@ import pandas as pd
 import pytest
 
 from analysis.loading.run import Run, load
-from analysis.papers import published_data as published
-from analysis.papers.corrected_study import COLUMNS, corrected_study
-from analysis.render.table_files import Table, show, to_latex, to_markdown, write_table
-from analysis.report.report_tables import make_tables, write_tables
+from analysis.papers.corrected_study import STUDY_COLUMNS, corrected_study_frame
+from analysis.papers.published_data import (
+    FOLDER,
+    matches_published_digits,
+    published_studies,
+    read_published,
+)
+from analysis.render.table_files import (
+    NamedTable,
+    format_value,
+    table_to_latex,
+    table_to_markdown,
+    write_table,
+)
+from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
 from tests.tools.make_run import make_run, small_sweep
 
@@ -28,11 +39,11 @@ def summary(run: Run) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def tables(run: Run, summary: pd.DataFrame) -> dict[str, Table]:
-    return {table.name: table for table in make_tables(run, summary)}
+def tables(run: Run, summary: pd.DataFrame) -> dict[str, NamedTable]:
+    return {table.name: table for table in make_report_tables(run, summary)}
 
 
-def test_all_published_tables_are_there(tables: dict[str, Table]) -> None:
+def test_all_published_tables_are_there(tables: dict[str, NamedTable]) -> None:
     raffi = [f"raffi_table{n}" for n in range(1, 10)]
     others = ["dearing_table2", "dearing_table3", "boca_table2", "torchgpipe_speedups"]
     assert {*raffi, *others, "speedup", "efficiency", "noise", "corrected_study"} == set(tables)
@@ -50,10 +61,14 @@ def test_all_published_tables_are_there(tables: dict[str, Table]) -> None:
     ],
 )
 def test_ours_stand_under_the_printed_numbers(
-    tables: dict[str, Table], summary: pd.DataFrame, number: int, layout: str, microbatches: int
+    tables: dict[str, NamedTable],
+    summary: pd.DataFrame,
+    number: int,
+    layout: str,
+    microbatches: int,
 ) -> None:
     frame = tables[f"raffi_table{number}"].frame
-    printed = published.read("raffi_tables")
+    printed = read_published("raffi_tables")
     printed = printed[printed["table"] == number]
     theirs, ours = frame[frame["source"] == "published"], frame[frame["source"] != "published"]
     assert theirs["mean_s"].tolist() == printed["mean_s"].tolist()
@@ -67,7 +82,7 @@ def test_ours_stand_under_the_printed_numbers(
 
 
 def test_blocks_and_readout_come_from_the_groups_of_the_sequential_run(
-    tables: dict[str, Table], summary: pd.DataFrame
+    tables: dict[str, NamedTable], summary: pd.DataFrame
 ) -> None:
     """The made-up machine spends the whole step in its layers, but for 2 %."""
     block, readout = tables["raffi_table2"].frame, tables["raffi_table3"].frame
@@ -79,7 +94,7 @@ def test_blocks_and_readout_come_from_the_groups_of_the_sequential_run(
     assert forward["n"].iloc[0] == 8 * 11
 
 
-def test_defects_stand_under_the_numbers_they_bear_on(tables: dict[str, Table]) -> None:
+def test_defects_stand_under_the_numbers_they_bear_on(tables: dict[str, NamedTable]) -> None:
     assert any("38.85" in note for note in tables["raffi_table1"].notes)
     assert any("6/2/2/2" in note for note in tables["raffi_table7"].notes)
     assert any("did not cross" in note for note in tables["raffi_table5"].notes)
@@ -88,7 +103,7 @@ def test_defects_stand_under_the_numbers_they_bear_on(tables: dict[str, Table]) 
     assert any("1/k" in note for note in tables["dearing_table3"].notes)
 
 
-def test_dearings_tables_have_our_chunks_in_all(tables: dict[str, Table]) -> None:
+def test_dearings_tables_have_our_chunks_in_all(tables: dict[str, NamedTable]) -> None:
     frame = tables["dearing_table3"].frame
     ours = frame[frame["source"] == "ours"]
     assert set(zip(ours["layout"], ours["chunks"], strict=True)) >= {("pp2", 2), ("dp2-pp2", 8)}
@@ -98,8 +113,8 @@ def test_dearings_tables_have_our_chunks_in_all(tables: dict[str, Table]) -> Non
 
 
 def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) -> None:
-    study = corrected_study(summary, run)
-    assert list(study.columns) == COLUMNS
+    study = corrected_study_frame(summary, run)
+    assert list(study.columns) == STUDY_COLUMNS
     raffi = study[study["study"] == "raffi"]
     assert set(raffi["table"]) == {str(n) for n in range(1, 10)}
     assert set(study[study["study"] == "dearing"]["table"]) == {"2", "3"}
@@ -114,7 +129,7 @@ def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) 
     assert five["ours_low"] < five["ours"] < five["ours_high"]
     four = speedups[speedups["table"] == "7"].iloc[0]
     assert "6/2/2/2" in four["verdict"]
-    reported = published.read("raffi_speedups")
+    reported = read_published("raffi_speedups")
     for _, row in reported.iterrows():
         setting = f"{row['layout']}, {row['microbatches']} micro-batches"
         mine = speedups[speedups["setting"] == setting].iloc[0]
@@ -123,7 +138,7 @@ def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) 
 
 
 def test_the_one_misprint_is_found_and_no_other(summary: pd.DataFrame) -> None:
-    study = corrected_study(summary)
+    study = corrected_study_frame(summary)
     wrong = study[study["verdict"].str.startswith("Misprint")]
     assert wrong[["table", "phase", "quantity", "published"]].to_numpy().tolist() == [
         ["1", "train", "max_s", 38.85]
@@ -132,7 +147,7 @@ def test_the_one_misprint_is_found_and_no_other(summary: pd.DataFrame) -> None:
 
 
 def test_blocks_were_timed_forward_only(run: Run, summary: pd.DataFrame) -> None:
-    study = corrected_study(summary, run)
+    study = corrected_study_frame(summary, run)
     blocks = study[(study["table"] == "2") & (study["study"] == "raffi")]
     train = blocks[blocks["phase"] == "train"].iloc[0]
     assert train["published"] == pytest.approx(8 * 1.95 / 37.44)
@@ -144,18 +159,18 @@ def test_a_run_without_cells_of_a_study_still_prints_it(tmp_path: Path) -> None:
     gat_only = [e for e in small_sweep(repeats=1) if e.model.name == "gat"]
     run = load(make_run(tmp_path / "run", gat_only))
     summary = summarise(run)
-    study = corrected_study(summary, run)
+    study = corrected_study_frame(summary, run)
     assert study[study["study"] == "raffi"]["ours"].isna().all()
-    assert "raffi_table1" not in {table.name for table in make_tables(run, summary)}
+    assert "raffi_table1" not in {table.name for table in make_report_tables(run, summary)}
 
 
-def test_every_table_is_written_three_times(tables: dict[str, Table], tmp_path: Path) -> None:
-    written = write_tables(list(tables.values()), tmp_path)
+def test_every_table_is_written_three_times(tables: dict[str, NamedTable], tmp_path: Path) -> None:
+    written = write_report_tables(list(tables.values()), tmp_path)
     assert len(written) == 3 * len(tables)
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".tex"}
 
 
-def odd_table() -> Table:
+def odd_table() -> NamedTable:
     frame = pd.DataFrame(
         {
             "name_1": ["a|b", "50 % & {more}", None],
@@ -164,7 +179,7 @@ def odd_table() -> Table:
             "valid": [True, False, True],
         }
     )
-    return Table("odd", "An odd & unlikely table", frame, ("A note_with 5 %",))
+    return NamedTable("odd", "An odd & unlikely table", frame, ("A note_with 5 %",))
 
 
 def test_csv_keeps_all_digits(tmp_path: Path) -> None:
@@ -176,7 +191,7 @@ def test_csv_keeps_all_digits(tmp_path: Path) -> None:
 
 
 def test_markdown_escapes_and_aligns() -> None:
-    lines = to_markdown(odd_table()).splitlines()
+    lines = table_to_markdown(odd_table()).splitlines()
     assert lines[2] == "| name_1 | seconds | n | valid |"
     assert lines[3] == "| --- | ---: | ---: | --- |"
     assert lines[4] == "| a\\|b | 1.235 | 1 | yes |"
@@ -185,7 +200,7 @@ def test_markdown_escapes_and_aligns() -> None:
 
 
 def test_latex_escapes_and_aligns() -> None:
-    text = to_latex(odd_table())
+    text = table_to_latex(odd_table())
     assert r"\begin{tabular}{lrrl}" in text
     assert r"name\_1 & seconds & n & valid \\" in text
     assert r"50 \% \& \{more\} &  & 2 & no \\" in text
@@ -207,19 +222,19 @@ def test_latex_escapes_and_aligns() -> None:
     ],
 )
 def test_values_are_shown_with_the_digits_that_count(value: object, text: str) -> None:
-    assert show(value) == text
+    assert format_value(value) == text
 
 
 def test_sources_tell_of_every_file_that_is_kept() -> None:
-    known = [name for source in published.sources().values() for name in source.files]
-    kept = [path.name for path in published.FOLDER.iterdir() if path.name != "sources.yaml"]
+    known = [name for source in published_studies().values() for name in source.files]
+    kept = [path.name for path in FOLDER.iterdir() if path.name != "sources.yaml"]
     assert sorted(known) == sorted(kept)
 
 
 def test_printed_digits_may_be_rounded_or_cut_off() -> None:
-    assert published.same_as_printed(39.849, "39.85")
-    assert published.same_as_printed(0.0496, "0.04")
-    assert published.same_as_printed(0.0496, "0.05")
-    assert not published.same_as_printed(39.849, "38.85")
-    assert published.same_as_printed(100.0, "100")
-    assert not published.same_as_printed(101.0, "100")
+    assert matches_published_digits(39.849, "39.85")
+    assert matches_published_digits(0.0496, "0.04")
+    assert matches_published_digits(0.0496, "0.05")
+    assert not matches_published_digits(39.849, "38.85")
+    assert matches_published_digits(100.0, "100")
+    assert not matches_published_digits(101.0, "100")
