@@ -13,7 +13,7 @@ from analysis.papers.published_data import (
     published_studies,
     read_published_text,
 )
-from analysis.render.table_files import NamedTable
+from analysis.render.named_table import NamedTable
 from analysis.stats.step_times import step_statistics
 
 

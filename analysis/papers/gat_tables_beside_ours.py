@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from analysis.papers.published_data import PublishedStudy, published_studies, read_published
-from analysis.render.table_files import NamedTable
-from gnnhpc.core.schedule import bound
+from analysis.papers.published_data import published_studies, read_published, study_notes
+from analysis.render.named_table import NamedTable
 
 _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]
-
-
-def _notes(source: PublishedStudy, *names: str) -> tuple[str, ...]:
-    head = f"Published: {source.citation}. {source.machine}."
-    return (head, *(f"Known defect: {source.defects[name]}" for name in names))
 
 
 def gat_training_rows(summary: pd.DataFrame) -> pd.DataFrame:
@@ -79,52 +71,12 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
             "dearing_table2",
             "Dearing and Wang's table 2: GAT on one device, milliseconds an epoch",
             devices,
-            _notes(source),
+            study_notes(source),
         ),
         NamedTable(
             "dearing_table3",
             "Dearing and Wang's table 3: GAT in chunks, seconds an epoch and what was learned",
             pd.concat([theirs, mine], ignore_index=True),
-            _notes(source, "edges", "rebuild", "devices"),
+            study_notes(source, "edges", "rebuild", "devices"),
         ),
     ]
-
-
-def boca_table() -> NamedTable:
-    """Boca's table 2 as printed, with the speedup that its columns give over one GPU."""
-    source, frame = published_studies()["boca"], read_published("boca_table2_reddit")
-    return NamedTable(
-        "boca_table2",
-        "Boca's table 2: 50 epochs on Reddit, seconds of the longest training process",
-        frame.assign(
-            pyg_speedup=_over_one_gpu(frame, "pyg_s"), dgl_speedup=_over_one_gpu(frame, "dgl_s")
-        ),
-        _notes(source, "sharding", "loading"),
-    )
-
-
-def _over_one_gpu(frame: pd.DataFrame, column: str) -> list[float]:
-    alone = frame[frame["gpus"] == 1].set_index(["model", "batch_size"])[column]
-    keys: list[Any] = list(zip(frame["model"], frame["batch_size"], strict=True))
-    return [float(alone[key]) / float(t) for key, t in zip(keys, frame[column], strict=True)]
-
-
-def torchgpipe_table() -> NamedTable:
-    """torchgpipe's speedups with the balanced bound, where the setting tells the micro-batches."""
-    source, frame = published_studies()["torchgpipe"], read_published("torchgpipe_speedups")
-    return NamedTable(
-        "torchgpipe_speedups",
-        "torchgpipe's speedups, and the bound of balanced stages",
-        frame.assign(bound=frame["setting"].map(setting_bound).astype(float)),
-        _notes(source),
-    )
-
-
-def setting_bound(setting: str) -> float | None:
-    """The bound of `n=4 m=32`; of `pipeline-4`, whose micro-batches are not told, its devices."""
-    if setting.startswith("n="):
-        stages, microbatches = (int(part[2:]) for part in setting.split())
-        return bound(1, stages, microbatches)
-    if setting.startswith("pipeline-"):
-        return float(setting.removeprefix("pipeline-"))
-    return None

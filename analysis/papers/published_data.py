@@ -45,6 +45,12 @@ def read_published_text(name: str) -> pd.DataFrame:
     return pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
+def study_notes(study: PublishedStudy, *defects: str) -> tuple[str, ...]:
+    """A citation, then the named defects: the notes under a table of this study."""
+    head = f"Published: {study.citation}. {study.machine}."
+    return (head, *(f"Known defect: {study.defects[name]}" for name in defects))
+
+
 @functools.cache
 def _known_logs() -> dict[str, int]:
     tables = published_studies()["raffi"].logs

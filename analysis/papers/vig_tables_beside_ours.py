@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.loading.run import Run
 from analysis.papers.published_data import published_studies, read_published
-from analysis.render.table_files import NamedTable
+from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import Sample
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]

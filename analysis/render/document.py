@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.table_files import format_value
+from analysis.render.cell_text import format_value
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
-"""A report as Markdown, for a terminal, a pull request or a lab book."""
+"""Reports and tables as Markdown."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from analysis.render.cell_text import format_rows
 from analysis.render.document import Block, Bullets, Document, Picture, TableBlock, Text
+from analysis.render.named_table import NamedTable, is_number_column
 
-_LOUD = {"bad": "**Warning:** ", "warning": "**Note:** "}
+_ESCAPES = str.maketrans({"|": "\\|", "\n": " "})
+_PREFIX_OF_KIND = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
 def document_to_markdown(document: Document) -> str:
@@ -22,7 +26,7 @@ def document_to_markdown(document: Document) -> str:
 
 def _block(block: Block, folder: Path) -> str:
     if isinstance(block, Text):
-        return _LOUD.get(block.kind, "") + _escape(block.text)
+        return _PREFIX_OF_KIND.get(block.kind, "") + _escape(block.text)
     if isinstance(block, Bullets):
         return "\n".join(f"- {_escape(item)}" for item in block.items)
     if isinstance(block, Picture):
@@ -46,3 +50,21 @@ def _table(block: TableBlock) -> str:
 def _escape(text: str) -> str:
     """One line, with what Markdown or HTML would take for markup escaped."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def table_to_markdown(table: NamedTable) -> str:
+    """A table in GitHub's Markdown, its title above and its notes below."""
+    columns = [str(name).translate(_ESCAPES) for name in table.frame.columns]
+    align = [
+        "---:" if is_number_column(table.frame.iloc[:, i]) else "---" for i in range(len(columns))
+    ]
+    lines = [f"**{table.title}**", "", _table_row(columns), _table_row(align)]
+    lines += [
+        _table_row([text.translate(_ESCAPES) for text in row]) for row in format_rows(table.frame)
+    ]
+    lines += [line for note in table.notes for line in ("", note)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_row(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.render.table_files import format_rows
+from analysis.render.cell_text import format_rows
 
 SUMMARY_COLUMNS = (
     "model",

@@ -11,7 +11,7 @@ from analysis.papers.published_data import read_published
 from analysis.render.document import Document
 from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
-from analysis.render.table_files import NamedTable
+from analysis.render.named_table import NamedTable
 from analysis.report import sections
 from analysis.report.first_page import count_cells, first_page_section
 from analysis.report.report_tables import make_report_tables

@@ -8,9 +8,11 @@ import pandas as pd
 
 from analysis.loading.run import Run
 from analysis.papers.corrected_study import corrected_study_frame
-from analysis.papers.gat_tables_beside_ours import boca_table, gat_tables, torchgpipe_table
+from analysis.papers.gat_tables_beside_ours import gat_tables
+from analysis.papers.other_studies import boca_table, torchgpipe_table
 from analysis.papers.vig_tables_beside_ours import vig_tables
-from analysis.render.table_files import NamedTable, write_table
+from analysis.render.named_table import NamedTable
+from analysis.render.table_files import write_table
 from analysis.stats.intervals import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]

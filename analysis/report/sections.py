@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.loading.run import Run
-    from analysis.render import table_files as typeset
+    from analysis.render.named_table import NamedTable
 
 _SUMMARY = {
     "model": "model",
@@ -155,7 +155,7 @@ def chunks_section(figures: Figures) -> Section | None:
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 
-def published_section(tables: Sequence[typeset.NamedTable]) -> Section | None:
+def published_section(tables: Sequence[NamedTable]) -> Section | None:
     """The published tables with ours beside them; a note stands under the first it bears on."""
     blocks: list[Block] = []
     said: set[str] = set()
@@ -170,7 +170,7 @@ def published_section(tables: Sequence[typeset.NamedTable]) -> Section | None:
     return Section("tables", "Published tables", tuple(blocks)) if blocks else None
 
 
-def corrected_section(tables: Sequence[typeset.NamedTable]) -> Section | None:
+def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
     """Published, ours, bound and verdict for each published table, known defects beside them."""
     blocks: list[Block] = []
     found = [one.frame for one in tables if one.name == _CORRECTED]

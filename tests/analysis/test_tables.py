@@ -16,13 +16,11 @@ from analysis.papers.published_data import (
     published_studies,
     read_published,
 )
-from analysis.render.table_files import (
-    NamedTable,
-    format_value,
-    table_to_latex,
-    table_to_markdown,
-    write_table,
-)
+from analysis.render.cell_text import format_value
+from analysis.render.latex import table_to_latex
+from analysis.render.markdown import table_to_markdown
+from analysis.render.named_table import NamedTable
+from analysis.render.table_files import write_table
 from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
 from tests.tools.make_run import make_run, small_sweep
