@@ -1,4 +1,4 @@
-"""From records to tables and figures; imports only the torch-free part of gnnhpc.
+"""Makes tables, figures and reports of run folders; imports only the torch-free part of gnnhpc.
 
 import analysis
 run = analysis.load("runs/quickstart")

@@ -1,4 +1,4 @@
-"""All figures of a run: which there are, which the run has data for, and where they stand."""
+"""The list of all figures; draws those that a run has data for."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 MAX_STUDIES = 8
 MAX_TIMELINES = 6
-_CROSSES = "Crosses are the published points; their known defects stand in the corrected study."
+_CROSSES = "Crosses are the published points; the corrected study lists their known defects."
 
 
 @dataclass(frozen=True)
 class PublishedPoints:
-    """Published points that are drawn beside ours; null where there are none."""
+    """Published points that are drawn beside ours; None where there are none."""
 
     loss_curve: pd.DataFrame | None = None
     """Raffi & Dazzi 2024, figure 3: step, seq, dp_copy0, dp_copy1."""
@@ -37,10 +37,11 @@ class PublishedPoints:
     """Dearing & Wang 2021, table 3, four GPUs with the graph rebuilt: chunks, avg_epoch_s, ..."""
 
     def for_copies(self, study: Study) -> pd.DataFrame | None:
-        """The points that a study's own can be held against: those of the same data."""
+        """The published loss curve, for a study of the same data."""
         return self.loss_curve if study.data == "cifar10" else None
 
     def for_chunks(self, study: Study) -> pd.DataFrame | None:
+        """The published points of chunks, for a study of the same data."""
         return self.chunks if study.data == "pubmed" else None
 
 
@@ -50,13 +51,13 @@ def _no_published_points(_: PublishedPoints, __: Study) -> None:
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A sort of figure: what it is called, what it says, and how it is drawn."""
+    """A kind of figure: its name, title, caption, and the function that draws it."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[Study, pd.DataFrame | None], Figure | str]
-    """Gives the figure, with published points if there are, or the reason why there is none."""
+    """Returns the figure (with published points if given), or why there is none."""
     published: Callable[[PublishedPoints, Study], pd.DataFrame | None] = _no_published_points
     graphs_only: bool = False
 
@@ -66,15 +67,15 @@ FIGURE_KINDS = (
         "speedup",
         "speedup",
         "Speedup over the sequential run (samples a second, training), with bootstrap intervals; "
-        "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it without "
-        "a reason found, and not to be believed.",
+        "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it and "
+        "not explained by the seconds of its layers: not valid.",
         lambda study, _: speed.speedup(study),
     ),
     FigureKind(
         "efficiency",
         "efficiency",
-        "Step time of the schedule alone, played with the measured forward and backward seconds "
-        "of each stage, over the measured step time.",
+        "Ideal step time (the schedule with the measured forward and backward seconds of each "
+        "stage, and nothing else) over the measured step time.",
         lambda study, _: speed.efficiency(study),
     ),
     FigureKind(
@@ -94,7 +95,7 @@ FIGURE_KINDS = (
     FigureKind(
         "loss",
         "training loss by layout",
-        "Training loss, mean over seeds and repeats; bands span them. A number is that of "
+        "Training loss, mean over seeds and repeats; bands are their range. Numbers are "
         "micro-batches.",
         lambda study, _: loss_curves.training_loss(study),
     ),
@@ -126,7 +127,7 @@ FIGURE_KINDS = (
     FigureKind(
         "chunk-loss",
         "what chunks lose or repeat",
-        "Share of edges that lie within a chunk, and nodes and edges computed over own.",
+        "Share of edges that are kept, and nodes and edges computed for each of the graph.",
         lambda study, _: graph_chunks.chunk_losses(study),
         graphs_only=True,
     ),
@@ -134,7 +135,7 @@ FIGURE_KINDS = (
 
 
 LeftOut = tuple[str, str]
-"""A figure that there is none of, and the reason."""
+"""A figure that was not drawn, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was drawn, and what was left out and why (figure, reason)."""
+    """The figures that were drawn, and those that were left out."""
 
     drawn: tuple[Drawn, ...] = ()
     left_out: tuple[LeftOut, ...] = field(default=())
 
     def of(self, *kinds: str) -> list[Picture]:
-        """The pictures of these kinds, kind by kind."""
+        """The pictures of these kinds, in the order of `kinds`."""
         return [one.picture for kind in kinds for one in self.drawn if one.kind == kind]
 
 
@@ -161,17 +162,17 @@ def make_figures(
 ) -> Figures:
     """Draw every figure that the run has data for into `folder`, as PNG and PDF."""
     found = find_studies(run, summary)
-    given = published or PublishedPoints()
-    jobs: list[Callable[[], Drawn | LeftOut]] = [
-        partial(_draw_study_figure, study, kind, kind.published(given, study), folder)
+    points = published or PublishedPoints()
+    tasks: list[Callable[[], Drawn | LeftOut]] = [
+        partial(_draw_study_figure, study, kind, kind.published(points, study), folder)
         for study in found[:MAX_STUDIES]
         for kind in FIGURE_KINDS
         if study.graphs or not kind.graphs_only
     ]
     cells, not_shown = _timeline_cells(run)
-    jobs += [partial(_draw_timeline, run, cell, folder) for cell in cells]
+    tasks += [partial(_draw_timeline, run, cell, folder) for cell in cells]
     load_backends()
-    made = run_in_parallel(jobs)
+    made = run_in_parallel(tasks)
     return Figures(
         tuple(one for one in made if isinstance(one, Drawn)),
         (
@@ -213,7 +214,7 @@ def _save_picture(
 
 
 def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
-    """The first valid cell with spans of each layout and micro-batches; and what is left out."""
+    """The cells whose timelines are drawn, one of each setting; and those left out."""
     cells = run.cells[
         run.cells["cell"].isin(cells_with_spans(run)) & run.cells["valid"].astype(bool)
     ]
@@ -222,7 +223,7 @@ def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     left_out: list[LeftOut] = []
     chosen = cells.drop_duplicates(["model", "data", "layout", "microbatches"])
     if len(chosen) > MAX_TIMELINES:
-        # The most micro-batches show most; one a layout before a second of any.
+        # Each layout's cell with the most micro-batches first, then a second one of each.
         chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
         turn = chosen.groupby(["model", "data", "layout"], observed=True).cumcount()
         chosen = chosen.loc[turn.sort_values(kind="stable").index]

@@ -1,4 +1,4 @@
-"""Timelines drawn: ranks as rows, time across, the measured step above its ideal schedule."""
+"""Draws a timeline: a row a rank, the measured step above the ideal one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_RANKS = 16
-"""Rows that stay readable on a page; the trace has all of them."""
+"""The most rows that are readable on a page; the Chrome trace has all ranks."""
 _ROW_IN = 0.24
 _AXES_IN = 5.7
 _NUMBER_IN = 0.065
@@ -48,7 +48,7 @@ def _panel(
     scale: float,
     across_s: float | None = None,
 ) -> None:
-    """One row a rank; what no bar covers, up to `end_s`, is waiting."""
+    """One row a rank; waiting is drawn up to `end_s` and the bars over it."""
     place = {row.rank: number for number, row in enumerate(rows)}
     inches = _AXES_IN / (across_s or end_s)
     for number in place.values():

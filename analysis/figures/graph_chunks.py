@@ -1,7 +1,7 @@
-"""Figures of graphs in chunks: time, accuracy and what chunking loses or computes twice.
+"""Figures of graphs in chunks: time, accuracy, edges lost and nodes computed more than once.
 
 Time and accuracy are figures 3 and 4 of Dearing & Wang (GNNSys 2021), with their points beside
-ours. Colour says the layout, marker and line the chunk mode.
+ours. Colours are layouts, markers and line styles chunk modes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACCURACIES = ("test_accuracy", "val_accuracy")
 
 
 def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
-    """Seconds an epoch against chunks; bars are the interval of the mean where there is one."""
+    """Seconds an epoch against chunks, with the intervals of the means."""
     rows = study.summary[study.summary["phase"] == "train"].copy()
     rows = rows.dropna(subset=["mean_s"])
     if rows.empty:
@@ -78,7 +78,7 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
 
 
 def chunk_losses(study: Study) -> Figure | str:
-    """Edges kept, and nodes and edges computed over own, against chunks, a line a mode."""
+    """Edges kept, and nodes and edges computed for each of the graph, against chunks."""
     columns = ["edges_kept", "node_redundancy", "edge_redundancy"]
     if study.cells["edges_kept"].isna().all():
         return "no edges kept in the results"
@@ -90,8 +90,8 @@ def chunk_losses(study: Study) -> Figure | str:
         axes = list(figure.subplots(1, 3))
         shown = {
             "edges_kept": "edges kept (%)",
-            "node_redundancy": "nodes computed / own",
-            "edge_redundancy": "edges computed / own",
+            "node_redundancy": "nodes computed per node",
+            "edge_redundancy": "edges computed per edge",
         }
         for one, (column, words) in zip(axes, shown.items(), strict=True):
             for number, (mode, part) in enumerate(rows.groupby("chunks", observed=True)):
@@ -131,7 +131,7 @@ def _panels(
 def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
     modes = sorted({str(mode) for mode in rows["chunks"]})
     names = layouts_in(rows)
-    # Enough to see the intervals of layouts with equal counts.
+    # Layouts with equal counts are drawn side by side, so that their intervals can be seen.
     apart = 0.012 * max(1, int(rows["total"].max() - rows["total"].min()))
     for number, name in enumerate(names):
         shift = (number - (len(names) - 1) / 2) * apart
@@ -154,7 +154,7 @@ def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str
 
 
 def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
-    """What marker and line say, where there is more than one mode."""
+    """Legend entries of markers and line styles, if there is more than one mode."""
     from matplotlib.lines import Line2D
 
     modes = sorted({str(mode) for mode in rows["chunks"]})

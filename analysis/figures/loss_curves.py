@@ -1,4 +1,4 @@
-"""Figures of training: loss by layout, and sequential loss against that of data-parallel copies."""
+"""Figures of training loss: by layout, and of the sequential run beside data-parallel replicas."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def training_loss(study: Study) -> Figure | str:
 
 
 def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
-    """Loss of the sequential run against the copies of the smallest data-parallel layout.
+    """Loss of the sequential run and of each replica of the smallest data-parallel layout.
 
-    After Raffi & Dazzi 2024, figure 3; `published` has its points (step, seq, dp_copy0, dp_copy1).
-    Where the records hold no loss of single replicas, the loss over all copies is drawn.
+    As in Raffi & Dazzi 2024, figure 3, whose points are `published` (step, seq, dp_copy0,
+    dp_copy1). Without the loss of single replicas in the records, their mean is drawn.
     """
     steps = _losses(study)
     sequential = steps[steps["stages"] * steps["replicas"] == 1]
@@ -66,7 +66,7 @@ def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figur
 
 
 def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
-    """Mean loss a step of each replica of `layout`, or of all where that is all there is."""
+    """Label -> mean loss by step of each replica, or over all if not recorded singly."""
     ranks = study.ranks
     if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
         mine = steps[steps["layout"] == layout]
@@ -109,7 +109,7 @@ def _losses(study: Study) -> pd.DataFrame:
 
 
 def _curves(axes: Axes, steps: pd.DataFrame) -> None:
-    """A line a layout, and a thicker one the more micro-batches, while there are few enough."""
+    """A line a layout; also a line a number of micro-batches, thicker for more, if not too many."""
     pairs = steps[["layout", "microbatches"]].drop_duplicates()
     apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
     for place, name in enumerate(layouts_in(steps)):
@@ -124,10 +124,10 @@ def _curves(axes: Axes, steps: pd.DataFrame) -> None:
 
 
 def _curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
-    """The mean over cells of one layout; the band around it spans them."""
+    """The mean over cells of one layout, with a band from the smallest to the largest."""
     curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
     style = layout_look(str(steps["layout"].iloc[0]))
-    # Curves that coincide show their markers at different steps.
+    # Markers at different steps for each layout keep equal curves apart.
     every = max(1, len(curve) // 6)
     axes.plot(
         curve.index,

@@ -1,6 +1,6 @@
-"""Independent jobs on the cores there are, in processes forked from this one.
+"""Runs independent tasks in processes that are forked from this one.
 
-Forked processes see what has been loaded, so only what the jobs return has to travel.
+Forked processes share the loaded data, so only the tasks' results are sent between processes.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ Result = TypeVar("Result")
 Tasks = Sequence[Callable[[], Result]]
 
 MAX_PROCESSES = 4
-"""Processes at most: the machine may be a login node, which others use too."""
+"""At most this many processes, because a login node has other users."""
 
 
 def usable_cores() -> int:
-    """How many processes may work at once; 1 where a fork is not safe, or not allowed."""
-    # macOS can fork, but has libraries that do not survive it.
+    """How many cores this process may use; 1 where forking is not safe or not allowed."""
+    # Some libraries of macOS crash after a fork.
     if sys.platform != "linux" or multiprocessing.current_process().daemon:
         return 1
     return len(os.sched_getaffinity(0))
 
 
-def run_in_parallel(jobs: Tasks[Result]) -> list[Result]:
-    """What each job returns, in their order; an error of one is raised, and ends the others.
+def run_in_parallel(tasks: Tasks[Result]) -> list[Result]:
+    """The results of all tasks, in order; raises the error of a task and stops the others.
 
-    Results and errors must pickle. Where there is one core, the jobs run here, one by one.
+    Results and errors must pickle. With one core the tasks run in this process.
     """
-    workers = max(1, min(len(jobs), usable_cores(), MAX_PROCESSES))
-    mine, *others = (jobs[number::workers] for number in range(workers))
+    workers = max(1, min(len(tasks), usable_cores(), MAX_PROCESSES))
+    mine, *others = (tasks[number::workers] for number in range(workers))
     with ExitStack() as stack:
         pipes = [stack.enter_context(_worker_process(share)) for share in others]
-        done = [[job() for job in mine]]
+        done = [[task() for task in mine]]
         done += [_receive_results(pipe, share) for pipe, share in zip(pipes, others, strict=True)]
-    return [done[number % workers][number // workers] for number in range(len(jobs))]
+    return [done[number % workers][number // workers] for number in range(len(tasks))]
 
 
 @contextmanager
-def _worker_process(jobs: Tasks[Result]) -> Iterator[Connection]:
-    """A process at work on `jobs`, and the pipe that its results will come through."""
+def _worker_process(tasks: Tasks[Result]) -> Iterator[Connection]:
+    """Start a process that runs `tasks`; yields the pipe that its results come through."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_run_and_send, args=(jobs, sending), daemon=True)
+    process = context.Process(target=_run_and_send, args=(tasks, sending), daemon=True)
     process.start()
-    # Held by the helper alone, so that its end is the pipe's.
+    # Only the worker holds the sending end, so that its death closes the pipe.
     sending.close()
     try:
         yield receiving
@@ -61,25 +61,25 @@ def _worker_process(jobs: Tasks[Result]) -> Iterator[Connection]:
         receiving.close()
 
 
-def _run_and_send(jobs: Tasks[Result], pipe: Connection) -> None:
-    # An interrupt reaches both processes; the other one ends this.
+def _run_and_send(tasks: Tasks[Result], pipe: Connection) -> None:
+    # Ctrl-C reaches both processes; the parent kills this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outcome: list[Result] | Exception
     try:
-        outcome = [job() for job in jobs]
+        outcome = [task() for task in tasks]
     except Exception as error:
-        # Tracebacks do not travel.
+        # A pickled error has no traceback, so it is added as text.
         error.add_note(traceback.format_exc())
         outcome = error
     pipe.send(outcome)
 
 
-def _receive_results(pipe: Connection, jobs: Tasks[Result]) -> list[Result]:
+def _receive_results(pipe: Connection, tasks: Tasks[Result]) -> list[Result]:
     try:
         outcome: list[Result] | Exception = pipe.recv()
     except EOFError:
-        # The helper was killed, as where memory is short: then one at a time.
-        return [job() for job in jobs]
+        # The worker was killed, probably for lack of memory: run its tasks here.
+        return [task() for task in tasks]
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

@@ -1,6 +1,6 @@
 """Figures of speed: speedup, efficiency, bubble and the distribution of step times.
 
-Each takes a study and gives a figure, or the reason why the run has no data for it.
+Each function takes a study and returns a figure, or the reason why the run has no data for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def speedup(study: Study) -> Figure | str:
 
 
 def efficiency(study: Study) -> Figure | str:
-    """Ideal step time over measured; 1 is a step with nothing beside its schedule."""
+    """Ideal over measured step time; 1 is a step without any cost beside the schedule."""
     rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["efficiency"])
     if rows.empty:
         return "no forward and backward seconds in the records"
@@ -102,10 +102,10 @@ def _by_variant(
 
 
 def step_times(study: Study) -> Figure | str:
-    """Boxes of step times that count, every outlier shown; a row a layout and micro-batches.
+    """Boxes of the step times that count, with every outlier; a row a layout and micro-batches.
 
-    Layouts differ by far more than their steps do, so a row's steps stand as differences from its
-    median, which is printed beside it.
+    Layouts differ by far more than the steps of one layout, so the boxes show differences from
+    the row's median, which is printed beside it.
     """
     settled = study.steps[study.steps["kept"].astype(bool)]
     if settled.empty:
@@ -131,7 +131,7 @@ def step_times(study: Study) -> Figure | str:
 
 
 def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[object, ...]]]:
-    """A name and the settings of each row, layouts from the smallest to the largest."""
+    """Name and settings of each row, smallest layouts first."""
     rows = []
     for layout in layouts_in(settings):
         mine = settings[settings["layout"] == layout]
@@ -200,13 +200,13 @@ def _draw_outliers(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> No
         mfc="none",
         mec=style.colour,
         mew=0.5,
-        # Thousands of vector marks would make a file that no viewer opens with ease.
+        # PDF viewers are slow with thousands of vector marks.
         rasterized=len(beyond) > 300,
     )
 
 
 def _compress_far_outliers(axes: Axes, rows: list[Any]) -> None:
-    """Where outliers would squeeze the boxes to lines, space what lies beyond by its logarithm."""
+    """Use a logarithmic scale beyond the boxes if far outliers would make the boxes too small."""
     if not rows:
         return
     apart = [np.abs(100 * (seconds / np.median(seconds) - 1)) for seconds in rows]

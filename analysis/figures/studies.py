@@ -1,4 +1,4 @@
-"""What a figure is about: the cells of one model on one data set, split by what else varies."""
+"""Studies: the cells of one model on one data set, which figures are drawn of."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _AXES = ("model", "data", "layout", "microbatches")
 
 @dataclass(frozen=True)
 class Study:
-    """One model on one data set; invalid cells are not in it."""
+    """The valid cells of one model on one data set."""
 
     model: str
     data: str
     graphs: bool
     """Whether its mini-batch is a whole graph in chunks."""
     variants: tuple[str, ...]
-    """Settings in which cells of one layout and micro-batches differ: each makes a panel."""
+    """Settings in which cells of one layout and micro-batches differ; each value has a panel."""
     cells: pd.DataFrame
     steps: pd.DataFrame
-    """Of `cells`, with their layout, microbatches and variants; warm-up steps included."""
+    """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
     summary: pd.DataFrame
     ranks: pd.DataFrame
 
@@ -44,7 +44,7 @@ class Study:
     def panels(
         self, frame: pd.DataFrame, but: tuple[str, ...] = ()
     ) -> Iterator[tuple[str, pd.DataFrame]]:
-        """`frame` split by the variants, each part with its name; those in `but` stay together."""
+        """(title, part) of `frame` for each combination of the variants, except those in `but`."""
         keys = [key for key in self.variants if key not in but]
         if not keys:
             yield "", frame
@@ -54,7 +54,7 @@ class Study:
 
 
 def settings_label(settings: dict[str, object]) -> str:
-    """Settings as a short title: a word speaks for itself, a number needs its name."""
+    """Settings as a short title; numbers, and modes of BatchNorm, with the name of the setting."""
     words = []
     for key, value in settings.items():
         whole = isinstance(value, float) and value.is_integer()
@@ -65,7 +65,7 @@ def settings_label(settings: dict[str, object]) -> str:
 
 
 def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:
-    """The studies of a run, each with its valid cells; a study without one is left out."""
+    """The studies of a run that have a valid cell."""
     valid = run.cells[run.cells["valid"].astype(bool)]
     found = []
     for (model, data), cells in valid.groupby(["model", "data"], sort=True, observed=True):
@@ -89,7 +89,7 @@ def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:
 
 
 def _candidates(run: Run, summary: pd.DataFrame) -> list[str]:
-    """Settings that the summary keeps apart: the usual ones first."""
+    """Settings that are columns of the summary, those that are always shown first."""
     others = [key for key in run.settings if key not in VARIANT_COLUMNS and key not in _AXES]
     return [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
 

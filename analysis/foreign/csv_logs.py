@@ -1,4 +1,4 @@
-"""Foreign step logs: any CSV with epoch, batch, seconds and phase columns."""
+"""Reads step logs of other programs: any CSV with columns epoch, batch, seconds and phase."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class StepLog:
-    """One file; layout and micro-batches are none where neither name nor user says."""
+    """One log; layout and micro-batches are None if neither file name nor user gives them."""
 
     path: Path
     name: str
@@ -47,9 +47,9 @@ class StepLog:
     microbatches: int | None
     rank: int | None
     steps: pd.DataFrame
-    """epoch, batch, seconds, phase, and loss where the file has it."""
+    """Columns epoch, batch, seconds, phase, and loss if the file has it."""
     known_table: int | None = None
-    """The number of Raffi's table that was printed from this very log."""
+    """The number of Raffi's table that was made from this log, if it is one of his."""
 
     def seconds(self, phase: str) -> pd.Series[float]:
         return self.steps.loc[self.steps["phase"] == phase, "seconds"]
@@ -60,7 +60,7 @@ class StepLog:
 
 
 def read_log(path: Path, declared: str | None = None) -> StepLog:
-    """Read one log; `declared` is LAYOUT or LAYOUT:MICROBATCHES, else the file's name is asked.
+    """Read one log; `declared` is LAYOUT or LAYOUT:MICROBATCHES, by default from the file's name.
 
     Raises InputError for a missing file or column, or a value that is no number or no phase,
     naming file and line.
@@ -77,7 +77,7 @@ def read_log(path: Path, declared: str | None = None) -> StepLog:
     except OSError as error:
         raise InputError(path, None, error.strerror, "a readable CSV file") from None
     except UnicodeDecodeError:
-        raise InputError(path, None, "bytes that are no UTF-8", "a CSV file") from None
+        raise InputError(path, None, "bytes that are not UTF-8", "a CSV file") from None
     if not rows:
         raise InputError(path, None, "no steps", "at least one line under the header")
     steps = pd.DataFrame(rows)
@@ -143,7 +143,7 @@ def parse_setting(text: str) -> tuple[Layout, int]:
 
 
 def setting_from_name(name: str) -> StepLog:
-    """What a file name says: `seq.csv`, `pipe_0_micro5_stage2.csv`, `dp2-pp2_m5_rank1.csv`."""
+    """Layout, micro-batches and rank from a name such as `pipe_0_micro5_stage2.csv`."""
     stem = name.rpartition(".")[0] or name
     layout = None
     stages, replicas = _count(r"stages?_?(\d+)", stem), _count(r"replicas?_?(\d+)", stem)
@@ -160,7 +160,7 @@ def setting_from_name(name: str) -> StepLog:
 
 
 def _words(stem: str) -> str:
-    """Underscores part words; `dp2_pp2` is the layout dp2-pp2."""
+    """Spaces for underscores, except in `dp2_pp2`, which is the layout dp2-pp2."""
     return re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
 
 

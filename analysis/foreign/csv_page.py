@@ -1,4 +1,4 @@
-"""A page about imported logs: the tables, the speedups against their bounds, known defects."""
+"""The page of imported logs: warnings, tables, a figure of the speedups, known defects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_import_page(imported: ImportedLogs, out: Path) -> Path:
 
 
 def import_document(imported: ImportedLogs, folder: Path) -> Document:
-    """The page as data; its figure is drawn into `folder`."""
+    """The page's document; draws its figure into `folder`."""
     frame = imported.steps.frame
     verdict: list[Block] = [
         Text(line, "bad" if "above the bound" in line or "misprint" in line else "plain")
@@ -57,11 +57,14 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
     if imported.published_statistics is not None:
         sections += [
             Section(
-                "printed",
-                "Printed and logged",
+                "published",
+                "Published and logged",
                 (
                     Text(published_studies()["raffi"].citation),
-                    frame_table(imported.published_statistics.frame, "Printed, logged"),
+                    frame_table(
+                        imported.published_statistics.frame,
+                        "Published statistics and those of the log",
+                    ),
                 ),
             ),
             Section("defects", "Known defects", (Bullets(imported.published_statistics.notes),)),
@@ -72,7 +75,7 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
 
 
 def _speedup_figure(frame: pd.DataFrame) -> Figure:
-    """A row a log, a panel a phase: the speedup, its interval, the bound as a tick."""
+    """A figure with a row a log and a panel a phase: speedup, interval, and the bound as a tick."""
     known = frame[frame["speedup"].notna()]
     phases = list(dict.fromkeys(known["phase"]))
     names = list(dict.fromkeys(known["log"]))

@@ -1,4 +1,4 @@
-"""A step-time table from foreign logs: statistics, speedups with intervals, bound, verdict."""
+"""The step-time table of imported logs: statistics, speedups with intervals, bound, verdict."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PHASES = ("train", "test")
 
 @dataclass(frozen=True)
 class ImportedLogs:
-    """What came of some logs."""
+    """Logs and their tables."""
 
     logs: list[StepLog]
     baseline: StepLog | None
     steps: NamedTable
     """One row a log and phase."""
     published_statistics: NamedTable | None
-    """Printed statistics of known logs against the logs themselves."""
+    """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
     def tables(self) -> list[NamedTable]:
@@ -40,7 +40,7 @@ class ImportedLogs:
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must not miss, a sentence each."""
+        """Speedups above their bound, and misprints in published tables, a sentence each."""
         lines = [
             f"{row['log']}, {row['phase']}: {row['verdict']}"
             for _, row in self.steps.frame.iterrows()
@@ -67,11 +67,11 @@ def import_logs(
 ) -> ImportedLogs:
     """Read logs and make their tables.
 
-    `declared` gives a file name its LAYOUT:MICROBATCHES where the name does not say it;
-    `baseline` names the log to compare with, else it is the sequential one. All steps count, as
-    in the tables that authors print, unless `drop_warmup`. Speedups take every log's mini-batch
-    a replica to be of one size. Raises InputError for logs that cannot be read, for a baseline
-    that is not among them, and for a declaration of no log.
+    `declared` maps a file name to LAYOUT:MICROBATCHES, for names that do not contain them;
+    `baseline` names the log to compare with, by default the sequential one. All steps count, as
+    in published tables, unless `drop_warmup`. Speedups assume that a replica's mini-batch has the
+    same size in every log. Raises InputError for logs that cannot be read, and for a baseline or
+    a declared name that is not among them.
     """
     declared = declared or {}
     logs = [read_log(path, declared.get(path.name, declared.get(path.stem))) for path in paths]
@@ -91,7 +91,7 @@ def import_logs(
 
 
 def _distinct(logs: list[StepLog]) -> list[StepLog]:
-    """Two files of one name in two folders keep apart by their folders' names."""
+    """Put the folder's name before file names that occur twice."""
     names = [log.name for log in logs]
     return [
         StepLog(**{**vars(log), "name": f"{log.path.parent.name}/{log.name}"})
@@ -102,7 +102,7 @@ def _distinct(logs: list[StepLog]) -> list[StepLog]:
 
 
 def choose_baseline(logs: Sequence[StepLog], wanted: str | None) -> StepLog | None:
-    """The log named, else the sequential one; of several the one with the shortest name."""
+    """The named log, else the sequential one; of several the one with the shortest name."""
     if wanted is not None:
         for log in logs:
             if wanted in (log.name, log.path.name, str(log.path)):
@@ -153,7 +153,7 @@ def _row(log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool) 
 def _speedup(
     log: StepLog, sample: Sample, baseline: StepLog, phase: str, drop_warmup: bool
 ) -> Interval:
-    """Of samples a second: a replica's mini-batch is the same, so replicas count."""
+    """The speedup in samples a second: each replica has its own mini-batch."""
     if log is baseline:
         return Interval(1.0, 1.0, 1.0)
     assert log.layout is not None
@@ -168,17 +168,17 @@ def _verdict(
     if log is baseline:
         return "baseline"
     if baseline is None or speedup is None:
-        missing = "layout not known: name it" if log.layout is None else "no baseline"
+        missing = "unknown layout, use --layout" if log.layout is None else "no baseline"
         return f"no speedup: {missing}"
     if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
         words = ratio_in_words(speedup)
-        return f"the baseline's setting run again; {words}: that much runs of one thing differ"
+        return f"the baseline's setting run again; {words}: equal settings differ by this much"
     return _against_bound(speedup, most)
 
 
 def _against_bound(speedup: Interval, most: float | None) -> str:
     if most is None:
-        return "bound not known: micro-batches are not told"
+        return "unknown bound: the number of micro-batches is not known"
     if exceeds_bound(speedup, most):
         return f"above the bound: {speedup.low or speedup.value:.3f} at least, {most:.3f} at most"
     if speedup.value > most:
@@ -202,7 +202,7 @@ def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> NamedT
 
 
 def list_csv_files(paths: Sequence[Path]) -> list[Path]:
-    """Files as given; of a folder, its CSV files by name. Raises InputError for one without."""
+    """The files as given, and the CSV files of folders; raises InputError for a folder without."""
     files: list[Path] = []
     for path in paths:
         found = sorted(path.glob("*.csv")) if path.is_dir() else [path]

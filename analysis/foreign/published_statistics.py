@@ -1,4 +1,4 @@
-"""Printed statistics against the logs they were printed from."""
+"""Compares published statistics with the logs that they were computed from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analysis.stats.step_times import step_statistics
 
 
 def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
-    """For logs that are Raffi's own: his printed statistics against the log; none for others."""
+    """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
     printed = read_published_text("raffi_tables")
     rows = []
     for log in logs:

@@ -1,4 +1,4 @@
-"""From a run folder's records to tidy frames.
+"""Loads a run folder's records into data frames.
 
 Imports analysis.stats.
 """

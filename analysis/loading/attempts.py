@@ -1,4 +1,4 @@
-"""Which try at a cell counts, and which earlier tries its steps go back to."""
+"""Chooses the attempt of a cell that counts, and the earlier attempts that it resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnhpc.records.schema import Result
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a cell; `result` is none while it runs, or if it died without a word."""
+    """One attempt at a cell; `result` is None while it runs, or if it died before writing one."""
 
     paths: AttemptPaths
     result: Result | None
@@ -33,7 +33,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where an attempt went on from: another's checkpoint before training step `step`."""
+    """Where an attempt resumed: at another attempt's checkpoint before training step `step`."""
 
     attempt: int
     step: int
@@ -41,16 +41,16 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class UsedSteps:
-    """The stretch of an attempt that belongs to a cell: training steps `first` up to `stop`."""
+    """The training steps of an attempt that count: from `first` up to, without, `stop`."""
 
     attempt: AttemptPaths
     first: int
     stop: int | None
-    """None goes to the end."""
+    """None: all to the end."""
 
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:
-    """All tries, oldest first; raises InputError for a damaged result or another schema."""
+    """All attempts, oldest first; raises InputError for a damaged result or another schema."""
     return [
         Attempt(paths, Result.read(paths.result) if paths.result.exists() else None)
         for paths in cell.attempts()
@@ -69,9 +69,9 @@ def choose_attempt(attempts: list[Attempt]) -> Attempt | None:
 def resume_chain(chosen: Attempt, attempts: list[Attempt]) -> list[UsedSteps]:
     """The attempts whose records make up `chosen`, newest first, following its resumes.
 
-    An attempt that went on from step k of another takes that one's steps before k, and so on
-    back. The one it went on from need not have ended. Raises InputError for a resume from an
-    attempt that is not there or not earlier.
+    An attempt that resumed before step k of another uses the other's steps before k, and so on
+    backwards. The resumed attempt need not have ended. Raises InputError for a resume from an
+    attempt that does not exist or is not earlier.
     """
     by_number = {attempt.number: attempt for attempt in attempts}
     parts: list[UsedSteps] = []
@@ -94,7 +94,7 @@ def resume_chain(chosen: Attempt, attempts: list[Attempt]) -> list[UsedSteps]:
 
 
 def resume_point(attempt: Attempt) -> ResumePoint | None:
-    """Where the attempt went on from: its result says so, or, if it failed, its first records."""
+    """Where the attempt resumed, from its result or its first records; None if it did not."""
     raw = attempt.result.resumed_from if attempt.result else None
     if raw is None and attempt.status != "done":
         raw = _resume_event(attempt.paths)
@@ -107,7 +107,7 @@ def resume_point(attempt: Attempt) -> ResumePoint | None:
 
 
 def _resume_event(paths: AttemptPaths) -> dict[str, Any] | None:
-    """The detail of the event that rank 0 wrote before its first step, if it resumed."""
+    """The detail of the `resumed` event in rank 0's records before its first step, if any."""
     if not paths.records(0).exists():
         return None
     with paths.records(0).open(encoding="utf-8", errors="replace") as stream:

@@ -1,4 +1,4 @@
-"""One row for each cell and each attempt: what was asked for, which try counts, what it gave."""
+"""Rows of `Run.cells` and `Run.attempts`: settings, status and results as plain values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from gnnhpc.records.schema import Failure
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell
 
-# Fields of an experiment that repeat a measurement or only change what is written about it.
+# Fields of an experiment that repeat a measurement or only change what is recorded.
 _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 
 
 def flat_settings(experiment: Experiment) -> dict[str, Any]:
-    """Everything that decides what is measured, flat; model and data keys carry a prefix."""
+    """The settings that determine what is measured, as one flat mapping.
+
+    Keys of the model and of the data are prefixed, such as `model_blocks`.
+    """
     flat: dict[str, Any] = {}
     for key, value in experiment.model_dump(mode="json").items():
         if key in _NOT_SETTINGS:
@@ -34,7 +37,7 @@ def flat_settings(experiment: Experiment) -> dict[str, Any]:
 def cell_row(
     cell: Cell, used: Attempt | None, attempts: list[Attempt], headers: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The row of `Run.cells`; missing is None."""
+    """One row of `Run.cells`; missing values are None."""
     experiment, layout = cell.experiment, cell.experiment.layout
     result = used.result if used else None
     graph = result.graph if result else {}
@@ -69,13 +72,13 @@ def cell_row(
 
 
 def _startup_s(header: dict[str, Any]) -> float:
-    """From process start to the first step: the total where it was taken, else the parts'."""
+    """Seconds from process start to the first step: the recorded total, else the sum of parts."""
     parts: dict[str, float] = header["startup_s"]
     return parts.get("total", sum(parts.values()))
 
 
 def _parameters_of_replica(headers: list[dict[str, Any]]) -> int | None:
-    """Of one replica, in the newest attempt."""
+    """The number of parameters of one replica, in the newest attempt."""
     if not headers:
         return None
     newest = max(h["attempt"] for h in headers)
@@ -84,7 +87,7 @@ def _parameters_of_replica(headers: list[dict[str, Any]]) -> int | None:
 
 
 def failure_text(failure: Failure | None) -> str | None:
-    """The failing rank, where and why, in one line."""
+    """The failing rank, its host, step and error, in one line."""
     if failure is None:
         return None
     step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
@@ -92,6 +95,7 @@ def failure_text(failure: Failure | None) -> str | None:
 
 
 def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str, Any]:
+    """One row of `Run.attempts`."""
     result = attempt.result
     origin = resume_point(attempt)
     return {

@@ -1,4 +1,4 @@
-"""Many rank files at once into columns: a few hundred thousand records in seconds."""
+"""Parses many rank files together: a few hundred thousand records in seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import check_header, read_lines
 
 _BATCH_BYTES = 24 << 20
-# Lines are a few kilobytes at most; a parser thread takes a block.
+# What one parser thread takes at a time; a line has a few kilobytes at most.
 _BLOCK_BYTES = 4 << 20
 
 
@@ -41,21 +41,21 @@ class RankFile:
 
     path: Path
     cell: int
-    """Its cell's place in the manifest."""
+    """The cell's position in the manifest."""
     attempt: int
     first: int = 0
-    """The step it went on from, if not from the start."""
+    """The training step at which its attempt resumed, else 0."""
     stop: int | None = None
-    """The step from which a later attempt did it again."""
+    """The training step from which a later attempt repeated it, if one did."""
     warmup_steps: int = 0
 
 
 @dataclass
 class RankFrames:
-    """What the files hold; each frame has `source`, the number of the file its rows are from."""
+    """The files' records; in each frame `source` is the number of the file that a row is from."""
 
     headers: list[dict[str, Any] | None]
-    """One a source; none where a rank died before it wrote one."""
+    """One a file; None where a rank died before it wrote one."""
     steps: pd.DataFrame
     groups: pd.DataFrame
     spans: pd.DataFrame
@@ -78,7 +78,7 @@ class _Batch:
 
 
 def read_rank_files(sources: list[RankFile]) -> RankFrames:
-    """Read all files; a last line cut short is left out.
+    """Read all files; an incomplete last line is skipped.
 
     Raises InputError naming file and line for another schema or a damaged line before the last.
     """
@@ -105,7 +105,7 @@ def read_rank_files(sources: list[RankFile]) -> RankFrames:
 def _parsed_batches(
     sources: list[RankFile], headers: list[dict[str, Any] | None]
 ) -> Iterator[tuple[_Batch, pa.Table]]:
-    """Batches with their tables; the next is parsed while the last is made use of."""
+    """Batches with their tables; the next is parsed while the caller uses the last."""
     with ThreadPoolExecutor(1) as pool:
         ahead: deque[tuple[_Batch, Future[pa.Table]]] = deque()
         for batch in _batches(sources, headers):
@@ -118,7 +118,7 @@ def _parsed_batches(
 
 
 def _check_records(table: pa.Table, origin: NDArray[Any], sources: list[RankFile]) -> None:
-    """Every line is a step or a span, of a known phase, with its step."""
+    """Raises InputError for a line that is no step or span of a known phase with its step."""
     known = pc.and_(
         pc.is_in(table["phase"], value_set=pa.array(PHASES)),
         pc.is_in(table["kind"], value_set=pa.array(["step", "span"])),
@@ -132,7 +132,7 @@ def _check_records(table: pa.Table, origin: NDArray[Any], sources: list[RankFile
 
 
 def _batches(sources: list[RankFile], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
-    """Whole files, together about as large as parses well; `headers` is filled on the way."""
+    """Batches of whole files of about 24 MiB; appends each file's header to `headers`."""
     batch = _Batch()
     for number, source in enumerate(sources):
         header, body = _read_rank_file(source.path)
@@ -147,7 +147,7 @@ def _batches(sources: list[RankFile], headers: list[dict[str, Any] | None]) -> I
 
 
 def _read_rank_file(path: Path) -> tuple[dict[str, Any] | None, bytes]:
-    """Header and whole lines of steps and spans of one file."""
+    """The header of one file, and its complete lines of steps and spans."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def _is_event(line: bytes) -> bool:
-    """Events carry free-form detail, which does not fit in columns."""
+    """Whether a line is an event; events have free-form details, which do not fit in columns."""
     return b'"event"' in line and json.loads(line).get("kind") == "event"
 
 
@@ -193,7 +193,7 @@ def _parse(batch: _Batch, sources: list[RankFile]) -> pa.Table:
         where = ", ".join(str(sources[n].path) for n in batch.sources[:1])
         raise InputError(where, None, f"records that do not fit ({error})", "as written") from None
     if table.num_rows != sum(batch.lines):
-        # Blank lines are no records.
+        # Blank lines are not records.
         batch.lines = [sum(1 for line in b.split(b"\n") if line.strip()) for b in batch.bodies]
     if table.num_rows != sum(batch.lines):
         raise InputError(sources[batch.sources[0]].path, None, "damaged lines", "one record a line")

@@ -1,4 +1,4 @@
-"""Parsed records as frames: steps, groups of layers, spans; each row knows its source file."""
+"""Data frames of parsed records: steps, groups of layers, spans; `source` numbers the files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPTIONAL = (
     "grad_norm",
 )
 STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
-"""Columns of the step frame that every run has; the others are metrics."""
+"""Columns of the step frame that every run has; all others are metrics."""
 
 RECORD_SCHEMA = pa.schema(
     [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
@@ -54,7 +54,7 @@ def _phase(table: pa.Table) -> pd.Categorical[Any]:
 
 
 def step_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    """The fields of step records, metrics as columns; `origin` is each row's source."""
+    """The fields of step records, metrics as columns; `origin` is each row's file number."""
     data: dict[str, Any] = {"source": origin, "phase": _phase(table)}
     for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
         data[name] = table[name].to_numpy()
@@ -65,7 +65,7 @@ def step_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
 
 
 def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
-    """The fields of a column of objects, where there are any."""
+    """Name and values of each field of a struct column; nothing for other columns."""
     if column not in table.column_names or not pa.types.is_struct(table[column].type):
         return
     struct = table[column].combine_chunks()
@@ -76,9 +76,9 @@ def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array
 def group_frames(
     table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]
 ) -> list[pd.DataFrame]:
-    """Forward and backward seconds of each group, of the steps that have it: one frame, or none.
+    """Forward and backward seconds of each group and step: one frame, or none without groups.
 
-    `paths` are the sources' files. Raises InputError for a group that is no pair of seconds.
+    `paths` are the files by number. Raises InputError for a group that is no pair of seconds.
     """
     names: list[str] = []
     places, pairs = [], []
@@ -112,7 +112,7 @@ def group_frames(
 
 
 def span_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    """The fields of span records; `origin` is each row's source."""
+    """The fields of span records; `origin` is each row's file number."""
     names = table["name"].combine_chunks().dictionary_encode()
     return pd.DataFrame(
         {
@@ -128,7 +128,7 @@ def span_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
 
 
 def join_frames(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    """All pieces, their categories joined; an empty frame with the right columns for none."""
+    """All pieces as one frame with common categories; an empty one with `columns` for no piece."""
     frames = list(pieces)
     if not frames:
         types = {"warmup": bool, **dict.fromkeys(_INTEGERS, np.int64)}

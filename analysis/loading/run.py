@@ -1,4 +1,4 @@
-"""A run folder as tidy frames: cells, steps, ranks, groups, spans."""
+"""Loads a run folder as data frames: cells, steps, ranks, groups, spans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Run:
 
     root: Path
     cells: pd.DataFrame
-    """One row a cell of the manifest, with the attempt used and what it was and gave."""
+    """One row a cell of the manifest: settings, the attempt used, its status and results."""
     steps: pd.DataFrame
     """One row a cell and mini-batch, over all ranks: wall_s the slowest rank's, samples all
     replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up),
@@ -40,15 +40,15 @@ class Run:
     groups: pd.DataFrame
     """Forward and backward seconds a group of layers, rank and mini-batch."""
     spans: pd.DataFrame
-    """Stretches of rank-time inside mini-batches, where the sweep asked for them."""
+    """What each rank did inside mini-batches, in runs with `spans: true`."""
     attempts: pd.DataFrame
-    """One row a try, with its status and whether its records are the ones used."""
+    """One row an attempt, with its status and whether its records are used."""
     phases: pd.DataFrame
-    """One row a cell and phase: warm-up found, outliers, and how quiet the machine was."""
+    """One row a cell and phase: warm-up, outliers, and noise of the machine."""
     settings: tuple[str, ...]
-    """The columns of `cells` that decide what is measured: all but seed and repeat."""
+    """The columns of `cells` that determine what is measured: all settings but seed and repeat."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Where the sweep was submitted: commit, versions, host, command line."""
+    """From provenance.json: commit, versions, host, command line of the submission."""
 
 
 def load(run: Path | str) -> Run:
@@ -56,19 +56,19 @@ def load(run: Path | str) -> Run:
 
     Of each cell the newest valid attempt is read, else the newest done one, else the newest that
     ended; attempts that have not ended are listed in `attempts` and not read. Raises InputError
-    for what is no run folder, for damaged records and for records of another schema.
+    for a path that is no run folder, for damaged records and for records of another schema.
     """
     paths = RunPaths(Path(run))
     if not paths.root.is_dir():
         raise InputError(paths.root, None, "no such folder", "a run folder")
     manifest = read_manifest(paths.manifest)
-    tries = [read_attempts(paths.cell(cell.id)) for cell in manifest]
-    chosen = [choose_attempt(attempts) for attempts in tries]
+    attempts_of = [read_attempts(paths.cell(cell.id)) for cell in manifest]
+    chosen = [choose_attempt(attempts) for attempts in attempts_of]
     sources = [
         source
         for number, attempt in enumerate(chosen)
         if attempt is not None
-        for source in _rank_files(number, manifest[number], attempt, tries[number])
+        for source in _rank_files(number, manifest[number], attempt, attempts_of[number])
     ]
     columns = read_rank_files(sources)
     names = [cell.id for cell in manifest]
@@ -77,7 +77,11 @@ def load(run: Path | str) -> Run:
         [
             cell_row(cell, attempt, attempts, headers)
             for cell, attempt, attempts, headers in zip(
-                manifest, chosen, tries, _headers_by_cell(columns, sources, len(names)), strict=True
+                manifest,
+                chosen,
+                attempts_of,
+                _headers_by_cell(columns, sources, len(names)),
+                strict=True,
             )
         ]
     )
@@ -95,7 +99,7 @@ def load(run: Path | str) -> Run:
         attempts=pd.DataFrame(
             [
                 attempt_row(cell, attempt, used)
-                for cell, attempts, used in zip(manifest, tries, chosen, strict=True)
+                for cell, attempts, used in zip(manifest, attempts_of, chosen, strict=True)
                 for attempt in attempts
             ],
             columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "failure"],
@@ -119,7 +123,7 @@ def _read_provenance(path: Path) -> dict[str, Any]:
 def _rank_files(
     number: int, cell: Cell, chosen: Attempt, attempts: list[Attempt]
 ) -> list[RankFile]:
-    """The rank files of a cell; a done attempt must have them all."""
+    """The rank files of a cell; of an attempt that is not done, those that exist."""
     warmup = cell.experiment.warmup_steps
     return [
         RankFile(path, number, part.attempt.number, part.first, part.stop, warmup)
@@ -140,7 +144,7 @@ def _headers_by_cell(
 
 
 def _ranks_of_files(columns: RankFrames, sources: list[RankFile], names: list[str]) -> pd.DataFrame:
-    """One row a source: which cell, rank, stage, replica and attempt its records are of."""
+    """One row a file: the cell, rank, stage, replica and attempt of its records."""
     headers = [header or {} for header in columns.headers]
     place = pd.DataFrame(
         {
@@ -156,7 +160,7 @@ def _ranks_of_files(columns: RankFrames, sources: list[RankFile], names: list[st
 def _with_ranks(
     frame: pd.DataFrame, sources: list[RankFile], columns: RankFrames, names: list[str]
 ) -> pd.DataFrame:
-    """`frame` with `source` replaced by cell, rank, stage, replica; superseded rows left out."""
+    """`frame` with cell, rank, stage and replica instead of `source`, without repeated rows."""
     if frame.empty:
         place = _ranks_of_files(columns, sources, names)
         return place.iloc[:0].drop(columns="attempt").join(frame.drop(columns="source").iloc[:0])
@@ -171,7 +175,7 @@ def _with_ranks(
 
 
 def _redone_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
-    """Training steps that a later attempt did again, from its checkpoint on."""
+    """Which rows are training steps that a later attempt repeated after its resume."""
     never = np.iinfo(np.int64).max
     stops = np.array([never if s.stop is None else s.stop for s in sources], np.int64)
     training = (frame["phase"] == "train").to_numpy()
@@ -181,7 +185,7 @@ def _redone_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArra
 
 
 def _warmup_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
-    """Training steps right after a resume: as cold as the first ones, and warm-up as they are."""
+    """Which rows are the first training steps after a resume: they are warm-up again."""
     warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
     training = (frame["phase"] == "train").to_numpy()
     early: NDArray[np.bool_] = training & (
@@ -191,7 +195,7 @@ def _warmup_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArra
 
 
 def _recorded_again(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows whose mini-batch the same rank recorded again in a later attempt of the chain."""
+    """Which rows are of mini-batches that the same rank recorded again in a later attempt."""
     keys = place[["cell", "rank"]].assign(phase=frame["phase"].array, step=frame["step"].array)
     newest = place["attempt"].groupby([keys[k] for k in keys], observed=True).transform("max")
     return np.asarray(place["attempt"] < newest)
@@ -200,7 +204,7 @@ def _recorded_again(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool
 def _rank_frame(
     columns: RankFrames, sources: list[RankFile], names: list[str]
 ) -> tuple[pd.DataFrame, NDArray[Any]]:
-    """The frame of rank records, sorted, and how many training steps each cell did twice."""
+    """The sorted frame of rank records, and how many training steps each cell repeated."""
     columns.steps["warmup"] |= _warmup_after_resume(columns.steps, sources)
     ranks = _with_ranks(columns.steps, sources, columns, names)
     order = np.lexsort(
@@ -220,7 +224,7 @@ def _rank_frame(
 
 
 def _step_frame(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
-    """Rank-wide truth of each mini-batch; `ranks` is sorted by cell, phase, step, rank."""
+    """One row a mini-batch, over all ranks; `ranks` is sorted by cell, phase, step, rank."""
     cell, phase = ranks["cell"].cat.codes.to_numpy(), ranks["phase"].cat.codes.to_numpy()
     step = ranks["step"].to_numpy()
     new = np.ones(len(ranks), bool)
@@ -236,7 +240,7 @@ def _step_frame(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFrame:
 
     wall = ranks["wall_s"].to_numpy()
     steps["wall_s"] = over(wall, np.maximum)
-    # Every stage of a replica is given the same samples, so the first stages' are all there are.
+    # All stages of a replica have the same samples: count the first stage's only.
     first_stage = ranks["stage"].to_numpy() == 0
     steps["samples"] = over(np.where(first_stage, ranks["samples"].to_numpy(), 0), np.add)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""The corrected study: for each published table what was printed, ours, the bound, a verdict."""
+"""The corrected study: each published number with ours, the bound and a verdict."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ STUDY_COLUMNS = [
 
 
 def corrected_study_frame(summary: pd.DataFrame, run: Run | None = None) -> pd.DataFrame:
-    """One row a published number that says something about speed or learning.
+    """One row a published number of speed or accuracy.
 
-    `ours` is empty where this run has no such cells; a setting that it measured in several ways
-    (data, batch size, implementation) has a row for each, told apart by `run`. Seconds of single
-    layers (Raffi's tables 2 and 3) are not in a summary: ours stand there if `run` is given.
+    `ours` is empty where this run has no such cells. A setting that it measured in several ways
+    (data, batch size, implementation) has a row for each; the column `run` says which. Our seconds
+    of single layers (Raffi's tables 2 and 3) are not in a summary: they need the argument `run`.
     """
     rows = [
         *vig_verdict_rows(summary, run),

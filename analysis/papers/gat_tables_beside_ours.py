@@ -1,4 +1,4 @@
-"""The tables of Dearing and Wang, of Boca and of torchgpipe, with ours beside them where we can."""
+"""Dearing and Wang's tables 2 and 3 of GAT, with this run's numbers beside the published ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]
 
 
 def gat_training_rows(summary: pd.DataFrame) -> pd.DataFrame:
-    """The training rows of GAT, with chunks in all (over replicas) and whatever was learned."""
+    """GAT's training rows of the summary, with `total_chunks` and all columns of accuracy."""
     mine = summary[(summary["model"] == "gat") & (summary["phase"] == "train") & (summary["n"] > 0)]
     rows = mine.assign(total_chunks=mine["microbatches"] * mine["replicas"])
     return rows.reindex(columns=[*rows.columns, *(c for c in _LEARNED if c not in rows.columns)])
 
 
 def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
-    """Table 2 (one device) and table 3 (chunks) with this run's rows under them."""
-    source, ours = published_studies()["dearing"], gat_training_rows(summary)
+    """Table 2 (one device) and table 3 (chunks), published rows first."""
+    study, ours = published_studies()["dearing"], gat_training_rows(summary)
     single = read_published("dearing_table2_single_device")
     alone = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
     devices = pd.DataFrame(
@@ -71,12 +71,12 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
             "dearing_table2",
             "Dearing and Wang's table 2: GAT on one device, milliseconds an epoch",
             devices,
-            study_notes(source),
+            study_notes(study),
         ),
         NamedTable(
             "dearing_table3",
             "Dearing and Wang's table 3: GAT in chunks, seconds an epoch and what was learned",
             pd.concat([theirs, mine], ignore_index=True),
-            study_notes(source, "edges", "rebuild", "devices"),
+            study_notes(study, "edges", "rebuild", "devices"),
         ),
     ]

@@ -1,4 +1,4 @@
-"""Dearing and Wang's tables judged: published, ours, the bound, and what chunks lose."""
+"""Verdicts on Dearing and Wang's tables of GAT: published, ours, the bound."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "phase": "test",
             "quantity": "test_accuracy",
             "published": row["test_acc"],
-            "verdict": "Published of one run, optimizer and seed not told",
+            "verdict": "Published of one run, without optimizer and seed",
         }
         mine = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
         for _, own in mine.iterrows():
@@ -48,7 +48,7 @@ def _gat_label(own: pd.Series[Any]) -> str:
 
 
 def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Table 3: what chunks gain over one chunk on the same four devices."""
+    """Table 3: speedup of several chunks over one chunk on the same four devices."""
     table = read_published("dearing_table3_pubmed")
     table = table[table["rebuild"] == "yes"]
     seconds = dict(zip(table["chunks"], table["avg_epoch_s"], strict=True))

@@ -13,15 +13,15 @@ from gnnhpc.core.schedule import bound
 
 
 def boca_table() -> NamedTable:
-    """Boca's table 2 as printed, with the speedup that its columns give over one GPU."""
-    source, frame = published_studies()["boca"], read_published("boca_table2_reddit")
+    """Boca's table 2, with the speedups over one GPU that follow from it."""
+    study, frame = published_studies()["boca"], read_published("boca_table2_reddit")
     return NamedTable(
         "boca_table2",
         "Boca's table 2: 50 epochs on Reddit, seconds of the longest training process",
         frame.assign(
             pyg_speedup=_over_one_gpu(frame, "pyg_s"), dgl_speedup=_over_one_gpu(frame, "dgl_s")
         ),
-        study_notes(source, "sharding", "loading"),
+        study_notes(study, "sharding", "loading"),
     )
 
 
@@ -32,18 +32,20 @@ def _over_one_gpu(frame: pd.DataFrame, column: str) -> list[float]:
 
 
 def torchgpipe_table() -> NamedTable:
-    """torchgpipe's speedups with the balanced bound, where the setting tells the micro-batches."""
-    source, frame = published_studies()["torchgpipe"], read_published("torchgpipe_speedups")
+    """torchgpipe's speedups with their bounds, where the setting has a number of devices."""
+    study, frame = published_studies()["torchgpipe"], read_published("torchgpipe_speedups")
     return NamedTable(
         "torchgpipe_speedups",
         "torchgpipe's speedups, and the bound of balanced stages",
         frame.assign(bound=frame["setting"].map(setting_bound).astype(float)),
-        study_notes(source),
+        study_notes(study),
     )
 
 
 def setting_bound(setting: str) -> float | None:
-    """The bound of `n=4 m=32`; of `pipeline-4`, whose micro-batches are not told, its devices."""
+    """The bound of balanced stages for `n=4 m=32`; for `pipeline-4`, which names no micro-batches,
+    the number of devices; None for other settings.
+    """
     if setting.startswith("n="):
         stages, microbatches = (int(part[2:]) for part in setting.split())
         return bound(1, stages, microbatches)
@@ -81,8 +83,8 @@ def boca_verdict_rows() -> Iterator[dict[str, Any]]:
 def torchgpipe_verdict_rows() -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for torchgpipe's published speedups."""
     for _, row in torchgpipe_table().frame.iterrows():
-        most, published = row["bound"], float(row["torchgpipe_speedup"])
-        if pd.isna(most) or published == 1.0:
+        bound_value, published = row["bound"], float(row["torchgpipe_speedup"])
+        if pd.isna(bound_value) or published == 1.0:
             continue
         yield {
             "study": "torchgpipe",
@@ -92,8 +94,8 @@ def torchgpipe_verdict_rows() -> Iterator[dict[str, Any]]:
             "phase": "train",
             "quantity": "speedup",
             "published": published,
-            "bound": most,
+            "bound": bound_value,
             "verdict": "Within the bound"
-            if published <= most
-            else f"Above the bound by {published / most - 1:.1%}; no interval is published",
+            if published <= bound_value
+            else f"Above the bound by {published / bound_value - 1:.1%}; no interval is published",
         }

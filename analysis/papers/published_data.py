@@ -1,4 +1,4 @@
-"""The measurements that others published, as data, with what is known to be wrong with them."""
+"""Reads the numbers that others published, and their known defects, from analysis/published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_FOLDER = FOLDER / "raffi_logs"
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """One published study: where it is from, and its known defects, short name to sentence."""
+    """One published study, as in sources.yaml; `defects` maps a short name to a sentence."""
 
     name: str
     citation: str
@@ -25,23 +25,23 @@ class PublishedStudy:
     files: dict[str, str]
     defects: dict[str, str]
     logs: dict[str, int] = field(default_factory=dict)
-    """Raw logs that are kept, and the number of the table printed from each."""
+    """The author's raw logs: file name -> number of the table made from it."""
 
 
 @functools.cache
 def published_studies() -> dict[str, PublishedStudy]:
-    """All studies by short name: raffi, dearing, boca, torchgpipe."""
+    """All studies by the first author or program: raffi, dearing, boca, torchgpipe."""
     raw = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
     return {name: PublishedStudy(name, **content) for name, content in raw.items()}
 
 
 def read_published(name: str) -> pd.DataFrame:
-    """One published table, such as `raffi_tables`, as numbers."""
+    """One published table, such as `raffi_tables`, with numbers."""
     return pd.read_csv(FOLDER / f"{name}.csv")
 
 
 def read_published_text(name: str) -> pd.DataFrame:
-    """One published table as printed: text, so that the digits given can be counted."""
+    """One published table as text, which keeps the number of digits published."""
     return pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
@@ -58,7 +58,7 @@ def _known_logs() -> dict[str, int]:
 
 
 def table_made_from_log(path: Path) -> int | None:
-    """The number of Raffi's table that was printed from this log, if it is one of his."""
+    """The number of Raffi's table that was made from this log; None for other logs."""
     return _known_logs().get(_digest(path))
 
 
@@ -66,10 +66,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
 
 
-def matches_published_digits(value: float, printed: str) -> bool:
-    """Whether `value` gives the digits printed, rounded or cut off: authors do both.
+def matches_published_digits(value: float, published: str) -> bool:
+    """Whether `value` has the published digits, rounded or cut off.
 
-    That is, it lies within one unit of the last digit printed.
+    That is, it is within one unit of the last published digit.
     """
-    decimals = len(printed.partition(".")[2])
-    return abs(value - float(printed)) < 10.0**-decimals
+    decimals = len(published.partition(".")[2])
+    return abs(value - float(published)) < 10.0**-decimals

@@ -1,4 +1,4 @@
-"""Raffi's tables 1 to 9, as printed, with what this run measured beside them."""
+"""Raffi and Dazzi's tables 1 to 9 of ViG, with this run's numbers beside the published ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from analysis.stats.intervals import Sample
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
 _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
-# Defects that bear on every number of a table with these stages.
+# Defects of every table of a pipeline.
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
 
 
 def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
-    """Tables 1 to 9; a table that this run measured nothing for has the printed rows alone."""
-    printed = read_published("raffi_tables")
+    """Tables 1 to 9; those that this run has no cells for have published rows only."""
+    published = read_published("raffi_tables")
     tables = []
-    for number, rows in printed.groupby("table"):
+    for number, rows in published.groupby("table"):
         first = rows.iloc[0]
         layout, microbatches = str(first["layout"]), int(first["microbatches"])
         if layout in ("block", "readout"):
@@ -58,7 +58,7 @@ def _notes(layout: str, stages: int) -> Iterator[str]:
 
 
 def run_label(row: Any) -> str:
-    """Whose numbers these are, and of which run: data, batch, implementation."""
+    """The label of our rows: data, batch size, implementation and schedule."""
     batch = f", batch {int(row['batch_size'])}" if pd.notna(row["batch_size"]) else ""
     schedule = f", {row['schedule']}" if row["schedule"] != "gpipe" else ""
     return f"ours: {row['data']}{batch}, {row['implementation']}{schedule}"
@@ -77,7 +77,7 @@ def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Itera
 
 
 def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
-    """Seconds of one `block`, or of the `readout`, in sequential runs with one micro-batch."""
+    """Statistics of one `block` or of the `readout`, in sequential cells with one micro-batch."""
     cells = run.cells[
         (run.cells["model"] == "vig")
         & (run.cells["world_size"] == 1)
@@ -99,7 +99,7 @@ def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _statistics(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:
-    """Statistics over blocks and steps; the interval takes a step's blocks together."""
+    """Statistics over blocks and steps; the interval is of each step's mean over blocks."""
     steps = seconds.groupby([part["cell"], part["step"]], observed=True).mean()
     sample = Sample([walls.to_numpy() for _, walls in steps.groupby(level=0, observed=True)])
     return {

@@ -1,4 +1,4 @@
-"""Raffi's tables judged: published, ours, the bound, and what is wrong with the published ones."""
+"""Verdicts on Raffi and Dazzi's tables of ViG: published, ours, the bound, known misprints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
 def vig_verdict_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
-    """Rows of the corrected study for tables 1 to 9; ours of 2 and 3 need the run itself."""
+    """Rows of the corrected study for tables 1 to 9; our numbers of 2 and 3 need `run`."""
     yield from _sequential(summary)
     yield from _shares(run, summary)
     yield from _speedups(summary)
@@ -31,7 +31,7 @@ def vig_verdict_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[st
 
 
 def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Table 1: seconds, of which only the digits can be judged."""
+    """Table 1: seconds of another machine, shown beside ours and not compared."""
     printed = read_published("raffi_tables")
     for _, row in printed[printed["table"] == 1].iterrows():
         common = {
@@ -99,7 +99,11 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def _share_verdict(kind: str, phase: str) -> str:
     if kind == "block" and phase == "train":
         return "Published is less than half of the step that it makes up: forward only"
-    return "The published parts add up to the published step" if kind == "block" else "A trifle"
+    return (
+        "The published parts add up to the published step"
+        if kind == "block"
+        else "A small part of the step"
+    )
 
 
 def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -151,7 +155,7 @@ def _published_verdict(published: float, most: float, stages: int, phase: str) -
         reason = (
             "gradients did not cross stage boundaries"
             if phase == "train"
-            else "without gradients only a dearer sequential run can give it; not shown which"
+            else "only a slower sequential run can explain it, and none is shown"
         )
         return f"Published is above the bound: {reason}"
     if stages == 4:
@@ -164,16 +168,16 @@ def _published_verdict(published: float, most: float, stages: int, phase: str) -
 def _our_verdict(own: pd.Series[Any], most: float) -> str:
     flags = str(own["flags"]).split(";")
     if "above-bound-unexplained" in flags:
-        return "Ours is above the bound without a reason found: not to be believed"
+        return "Ours is above the bound, and layer seconds do not explain it: not valid"
     if "above-bound" in flags:
-        return f"Ours is above the bound, with its reason: {own['note']}"
+        return f"Ours is above the bound, and layer seconds explain it: {own['note']}"
     if own["speedup"] > most:
         return "Ours is above the bound by less than its interval"
     return "Ours is within the bound"
 
 
 def _misprints() -> Iterator[dict[str, Any]]:
-    """Printed statistics that the author's own logs contradict."""
+    """Published statistics that the author's own logs contradict."""
     printed = read_published_text("raffi_tables")
     for name, table in published_studies()["raffi"].logs.items():
         log = pd.read_csv(LOG_FOLDER / name)

@@ -1,4 +1,4 @@
-"""A report as plain data: sections of text, lists, tables and figures, rendered elsewhere."""
+"""A document as data: sections of text, lists, tables and pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.render.cell_text import format_value
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `kind` is how loud it is."""
+    """A paragraph; `kind` sets its emphasis."""
 
     text: str
     kind: str = "plain"
@@ -28,7 +28,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Value:
-    """A table's cell: what is shown, and what it is sorted by."""
+    """A value in a table: its text and its key for sorting."""
 
     text: str
     key: float | str
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """How much room it needs: a number, a word, a sentence or a paragraph."""
+        """number, word, sentence or paragraph, which sets the width of its column."""
         if self.number:
             return "number"
         lengths = {"word": 28, "sentence": 120}
@@ -45,21 +45,21 @@ class Value:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Rows of values under named columns; `caption` says what they are, with units."""
+    """A table in a document; the caption includes the units."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
     def is_number(self, column: int) -> bool:
-        """Whether a column holds numbers and nothing else but gaps."""
+        """Whether a column has numbers and empty values only."""
         shown = [row[column] for row in self.rows if row[column].text]
         return bool(shown) and all(value.number for value in shown)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure's files, relative to the report's folder where they are named."""
+    """A figure's files."""
 
     caption: str
     alt: str
@@ -73,7 +73,7 @@ Block = Text | Bullets | TableBlock | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading with its blocks."""
 
     id: str
     title: str
@@ -82,19 +82,19 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report; the first section is its first page."""
+    """A whole document; the first section is its first page."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
     folder: Path = field(default=Path())
-    """Where the pictures' paths count from."""
+    """The folder that pictures' paths are relative to in Markdown."""
 
 
 def frame_table(
     frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None
 ) -> TableBlock:
-    """A table of a frame, without columns that hold nothing; `columns` picks and renames."""
+    """A table of a frame without its empty columns; `columns` maps a name to its heading."""
     names = columns if columns is not None else {str(name): str(name) for name in frame.columns}
     filled = frame.columns[(frame.notna() & (frame != "")).any()]
     picked = [name for name in names if name in filled]
@@ -114,8 +114,8 @@ def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any
 
 
 def value(item: object) -> Value:
-    """How a value is shown: four significant digits, yes or no, nothing where it is missing."""
-    # numpy's own types become Python's.
+    """A value as it is shown: four significant digits, yes or no, empty if missing."""
+    # From a numpy type to a Python type.
     plain = item.item() if hasattr(item, "item") else item
     text = format_value(plain)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):

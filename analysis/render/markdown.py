@@ -1,4 +1,4 @@
-"""Reports and tables as Markdown."""
+"""Documents and tables as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX_OF_KIND = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
 def document_to_markdown(document: Document) -> str:
-    """The whole report; pictures are named relative to the report's folder."""
+    """The Markdown text of a document; paths of pictures are relative to its folder."""
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
     for section in document.sections:
         parts.append(f"## {_escape(section.title)}")
@@ -48,7 +48,7 @@ def _table(block: TableBlock) -> str:
 
 
 def _escape(text: str) -> str:
-    """One line, with what Markdown or HTML would take for markup escaped."""
+    """The text on one line, with the special characters of Markdown and HTML escaped."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 

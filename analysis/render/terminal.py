@@ -1,4 +1,4 @@
-"""A frame on the terminal: a rich table for a person, aligned plain text for a pipe."""
+"""Prints a frame: a rich table on a terminal, aligned plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SHORT = {
 
 
 def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print `columns` of a frame, without those that hold nothing."""
+    """Print `columns` of a frame, without empty ones."""
     filled = frame[[name for name in columns if name in frame]]
     filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
     header = [_SHORT.get(name, name) for name in filled.columns]
@@ -68,7 +68,7 @@ def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
 def aligned_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
 ) -> list[str]:
-    """Lines of aligned columns, numbers to the right."""
+    """Lines with aligned columns, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(

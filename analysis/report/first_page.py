@@ -1,4 +1,4 @@
-"""The first page: what was run, and how much of it may be believed."""
+"""The first section of a report: how many cells are valid, flags, and what was run."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NO_RECORDS = ("missing", "unfinished")
 
 @dataclass(frozen=True)
 class CellCounts:
-    """How many cells ended in which way; every cell is counted once."""
+    """Numbers of cells by how they ended; every cell is counted once."""
 
     cells: int
     clean: int
-    """Valid, and no audit had anything to say."""
+    """Valid, without a flag."""
     flagged: int
-    """Valid, and something is worth knowing."""
+    """Valid, with a flag of an audit."""
     invalid: int
-    """Done, and an audit found that the numbers do not mean what they should."""
+    """Done, but an audit found the numbers not valid."""
     failed: int
     missing: int
-    """Never begun, or not yet ended."""
+    """Not started, or not ended."""
 
     @property
     def valid(self) -> int:
@@ -66,7 +66,7 @@ def _kind(cell: dict[Any, Any]) -> str:
 
 
 def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
-    """Verdict first, then what was run, every flag and every cell that does not count."""
+    """The verdict, what was run, every flag, and every cell that is not valid."""
     checks = dict(_checks(run))
     return Section(
         "verdict",
@@ -106,7 +106,7 @@ def _verdict(counts: CellCounts) -> Iterator[Text]:
 
 
 def _batchnorm(run: Run) -> Iterator[Text]:
-    """Which statistics BatchNorm used; nothing for models that have none."""
+    """Which statistics BatchNorm used; nothing for models without it."""
     modes = run.cells.loc[run.cells["model"] == "vig", "batchnorm"]
     words = {
         "micro": "each micro-batch normalises by its own statistics, and running statistics are "
@@ -123,7 +123,7 @@ def _batchnorm(run: Run) -> Iterator[Text]:
 
 
 def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
-    """The checks of each flagged cell that are not ok, from its result."""
+    """(cell, checks that are invalid or suspect) of each flagged cell, from its result."""
     paths = RunPaths(run.root)
     flagged = run.cells[run.cells["flags"].fillna("") != ""]
     for cell, attempt in zip(flagged["cell"], flagged["attempt"], strict=True):
@@ -132,7 +132,7 @@ def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
 
 
 def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
-    """One row a flag: how many cells have it, and what it said of the first."""
+    """One row a flag: how many cells have it, and its detail in the first of them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for cell, mine in checks.items():
         for check in mine:
@@ -140,8 +140,8 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     if not found:
         return Text("No audit raised a flag on any cell.") if run.cells["valid"].any() else None
     return rows_table(
-        "Flags raised by the audits: an invalid one keeps its cells out of averages, a suspect "
-        "one is worth knowing",
+        "Flags raised by the audits: cells with an invalid one are left out of averages, cells "
+        "with a suspect one are not",
         ("flag", "verdict", "cells", "what it says (first cell)", "first cell"),
         [
             (name, verdict, len(cells), cells[0][1], cells[0][0])
@@ -153,7 +153,7 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
 
 
 def _row_flags(summary: pd.DataFrame) -> Iterator[TableBlock]:
-    """Rows of the summary with a flag of their own, such as a speedup above the bound."""
+    """Rows of the summary flagged for a speedup above the bound or unsettled step times."""
     if summary.empty:
         return
     own = summary["flags"].str.contains("above-bound|unsettled", regex=True)
@@ -162,8 +162,8 @@ def _row_flags(summary: pd.DataFrame) -> Iterator[TableBlock]:
         columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
         yield frame_table(
             rows,
-            "Flags found in comparing cells: speedups above the bound with the reason looked for, "
-            "and step times that never settled",
+            "Flags from comparing cells: speedups above the bound with their explanation, and step "
+            "times that never settled",
             with_variant_columns(
                 summary, {name: name for name in (*columns, "valid", "flags", "note")}
             ),
@@ -204,7 +204,7 @@ def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
 
 
 def what_was_run(run: Run) -> TableBlock:
-    """Where the numbers come from: commit, versions, machines, threads."""
+    """Commit, versions, machines, threads, models, data and layouts of the run."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
     provenance = run.provenance

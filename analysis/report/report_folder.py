@@ -1,4 +1,4 @@
-"""A report folder: summary.csv, steps, tables, then figures and pages, all of it or none."""
+"""Writes the report folder of a run: summary.csv, steps, tables, figures and pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.report.report_tables import make_report_tables, write_report_table
 from analysis.summary.summary_table import summarise
 from gnnhpc.records.paths import RunPaths, write_atomically
 
-_OF_CELLS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
+_CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
 
 
 def write_report_folder(
@@ -21,23 +21,24 @@ def write_report_folder(
 ) -> tuple[Run, pd.DataFrame, Path]:
     """Load the run at `root` and write its report; returns run, summary and the report's folder.
 
-    `out` is RUN/report unless given. Files of an older report of the same names are replaced,
-    others stay. Raises InputError for what is no run folder or cannot be written.
+    `out` is RUN/report unless given. It is written completely or not at all; files of the same
+    names are replaced, others stay. Raises InputError if `root` is no run folder or `out` cannot
+    be written.
     """
     run = load(root)
     summary = summarise(run, baseline)
-    place = RunPaths(root).report if out is None else out
-    with atomic_output_folder(place) as folder:
+    report = RunPaths(root).report if out is None else out
+    with atomic_output_folder(report) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
         tables = make_report_tables(run, summary)
         write_report_tables(tables, folder / "tables")
         write_report_pages(run, folder, summary, tables)
-    return run, summary, place
+    return run, summary, report
 
 
 def steps_frame(run: Run) -> pd.DataFrame:
-    """`run.steps` with what each cell is, so that the file says enough alone."""
-    place = run.steps["cell"].cat.codes.to_numpy()
-    about = {name: run.cells[name].to_numpy()[place] for name in _OF_CELLS}
-    return run.steps.assign(**about, valid=run.cells["valid"].to_numpy()[place])
+    """`run.steps` with the settings of each step's cell as columns."""
+    row = run.steps["cell"].cat.codes.to_numpy()
+    settings = {name: run.cells[name].to_numpy()[row] for name in _CELL_COLUMNS}
+    return run.steps.assign(**settings, valid=run.cells["valid"].to_numpy()[row])

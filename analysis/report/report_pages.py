@@ -1,4 +1,4 @@
-"""The report of a run: figures, report.md, report.html and traces, in one folder."""
+"""Writes the pages of a report, report.md and report.html, with their figures and traces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_report_pages(
 ) -> Path:
     """Write figures/, traces/, report.md and report.html into `out`; returns report.html.
 
-    `summary` and `tables` save making them again. Raises InputError for a damaged result.
+    `summary` and `tables` are computed unless given. Raises InputError for a damaged result.
     """
     if summary is None:
         summary = summarise(run)
@@ -53,7 +53,7 @@ def write_report_pages(
 
 
 def published_points() -> PublishedPoints:
-    """What the figures of loss and of chunks draw beside ours."""
+    """The published points of the figures of loss and of chunks."""
     chunks = read_published("dearing_table3_pubmed")
     rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
     return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt)
@@ -62,7 +62,7 @@ def published_points() -> PublishedPoints:
 def report_document(
     run: Run, summary: pd.DataFrame, tables: Sequence[NamedTable], figures: Figures, out: Path
 ) -> Document:
-    """The report as data: verdict first, then numbers, pictures and how they were made."""
+    """The report's document: verdict, numbers, figures, statistics."""
     counts = count_cells(run.cells)
     commit = run.provenance.get("commit")
     code = f"code {str(commit)[:12]}" if commit else "code without a commit"

@@ -1,4 +1,4 @@
-"""All tables of a report: the published ones with ours beside them, speedups and efficiency."""
+"""All tables of a report: speedup, efficiency, noise, and the published ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTERVALS = f"Intervals are bootstrap intervals at {CONFIDENCE:.0%}."
 
 
 def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
-    """Every table, published studies first where the run has their model."""
+    """All tables; those of a published study only if the run has its model."""
     models = set(run.cells["model"]) if len(run.cells) else set()
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
     if "vig" in models:
@@ -46,7 +46,7 @@ def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def speedup_table(summary: pd.DataFrame) -> NamedTable:
-    """Speedups of samples a second with intervals, the bound, and what the effect amounts to."""
+    """Speedups of samples a second, with intervals, the bound and the effect in words."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
     columns += ["speedup_median", "speedup_same_m", "baseline", "effect", "flags"]
     return NamedTable(
@@ -69,12 +69,12 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
 
 
 def noise_table(summary: pd.DataFrame) -> NamedTable:
-    """How quiet the machine was."""
+    """How many cells and steps count, and the noise of the machine."""
     columns = ["cells_used", "cells", "warmup_dropped", "outliers", "n_effective", "drift"]
     columns += ["cpu_share", "steal_share", "switches_per_step", "data_s", "note"]
     return NamedTable(
         "noise",
-        "What was counted, and how quietly",
+        "What was counted, and the noise of the machine",
         _chosen(summary, columns),
         (
             "warmup_dropped: steps that the run marked or that the series shows to be warm-up. "
@@ -86,7 +86,7 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
 
 
 def corrected_study_table(run: Run, summary: pd.DataFrame) -> NamedTable:
-    """Published / ours / bound / verdict, for each of the published tables."""
+    """The corrected study as a table."""
     return NamedTable(
         "corrected_study",
         "The corrected study: published, ours, the bound, and the verdict",

@@ -1,4 +1,4 @@
-"""Which steps count, and how quiet the machine was: looked at for each cell and phase."""
+"""Marks the steps that count, and measures the machine's noise, for each cell and phase."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PHASE_COLUMNS = [
 
 
 def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Add `kept` and `outlier` to steps sorted by cell and phase; and one row a cell and phase.
+    """The steps (sorted by cell and phase) with `kept` and `outlier`; and one row a cell and phase.
 
-    Dropped as warm-up are the steps that the run marked, and those that the series itself shows
-    to be; outliers are marked among the kept and stay.
+    Not kept are warm-up steps: those that the run marked, and further ones that are detected.
+    Outliers are marked among the kept steps and stay.
     """
     wall = steps["wall_s"].to_numpy()
     given = steps["warmup"].to_numpy().astype(bool)
@@ -62,7 +62,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
-    """The stretches of a frame sorted by cell and phase that are of one cell and phase."""
+    """The slice of each cell and phase, in a frame that is sorted by them."""
     if frame.empty:
         return []
     cell, phase = frame["cell"].cat.codes.to_numpy(), frame["phase"].cat.codes.to_numpy()
@@ -72,10 +72,11 @@ def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
 
 
 def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Processor time over busy time, steal over wall time, involuntary switches a rank and step.
+    """`phases` with cpu_share, steal_share and switches_per_step, from steps without warm-up.
 
-    A share of processor time well below the threads, or steal, says that somebody else had the
-    CPU while the clock ran. None where the system did not tell.
+    cpu_share is processor time over busy time, steal_share steal over wall time, the switches are
+    involuntary ones a rank and step. A cpu_share well below the threads, or steal, means that
+    other processes used the CPU. Missing where the system does not report them.
     """
     keys = [ranks["cell"], ranks["phase"]]
     work = pd.DataFrame(
@@ -104,7 +105,7 @@ def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:
 
 
 def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """The seconds of the steps that count, in order, of each cell and phase."""
+    """(cell, phase) -> wall seconds of its kept steps, in order."""
     wall, kept = steps["wall_s"].to_numpy(), steps["kept"].to_numpy()
     cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
     return {

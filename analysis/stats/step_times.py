@@ -1,4 +1,4 @@
-"""Statistics of step times: intervals, warm-up, outliers, noise. Pure functions of arrays."""
+"""Statistics of a series of step times: warm-up, outliers, drift. Pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from analysis.stats.intervals import (
 )
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a normal distribution."""
+"""Standard deviation over median absolute deviation, for a normal distribution."""
 OUTLIER_Z = 3.5
 """Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3."""
 
 
 def effective_n(values: ArrayLike) -> float:
-    """How many independent values the series is worth: n / (1 + 2 sum of autocorrelations).
+    """The number of independent values with the same error of the mean.
+
+    n / (1 + 2 sum of autocorrelations).
 
     The sum stops at the first pair of neighbouring lags whose sum is not positive (Geyer 1992,
     Statistical Science 7:473, initial positive sequence).
@@ -42,7 +44,7 @@ def effective_n(values: ArrayLike) -> float:
 
 
 def robust_std(values: ArrayLike) -> float:
-    """Spread that outliers do not move: the median absolute deviation, scaled to a normal's."""
+    """Robust standard deviation: the median absolute deviation, scaled to a normal distribution."""
     x = finite_values(values)
     return MAD_TO_SIGMA * median(np.abs(x - median(x)))
 
@@ -50,8 +52,8 @@ def robust_std(values: ArrayLike) -> float:
 def mark_outliers(values: ArrayLike) -> NDArray[np.bool_]:
     """Which values lie more than 3.5 robust standard deviations from the median.
 
-    For counting and marking: nothing is ever left out for being one. Of fewer than 5 values none
-    is: their spread is not known.
+    Outliers are counted and marked, never left out. Of fewer than 5 values none is one, because
+    their spread is not known.
     """
     x = np.asarray(values, dtype=np.float64)
     if np.isfinite(x).sum() < 5:
@@ -62,7 +64,7 @@ def mark_outliers(values: ArrayLike) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Warmup:
-    """How many steps from the start are not yet like the rest; `settled` false if it never was."""
+    """The number of warm-up steps at the start; `settled` is False if the series never settles."""
 
     steps: int
     settled: bool
@@ -71,11 +73,11 @@ class Warmup:
 def detect_warmup(values: ArrayLike) -> Warmup:
     """Find the start-up transient of a series of step times.
 
-    MSER (White 1997, Simulation 69:323): cut where the standard error of what is left is least,
-    at most half way. Values are first clipped at 5 robust standard deviations of the second half,
-    so that a lone hiccup does not pass for the end of a transient; and a cut stands only if what
-    it cuts off lies, in its median, over 3 of them from the rest, so that noise is not cut.
-    Fewer than 8 steps settle nothing: none are cut.
+    MSER (White 1997, Simulation 69:323): cut where the standard error of the rest is smallest, at
+    most half way. Values are first clipped at 5 robust standard deviations of the second half, so
+    that a single slow step is not taken for the end of a transient; and steps are cut only if
+    their median is more than 3 of these from the rest's, so that noise is not cut. Of fewer than
+    8 steps none are cut.
     """
     x = finite_values(values)
     n = x.size
@@ -102,7 +104,7 @@ def _squared_standard_errors(x: Values) -> Values:
 
 
 def drift(values: ArrayLike) -> float | None:
-    """Median of the last third over that of the first, less 1; none for fewer than 6 steps."""
+    """Median of the last third over that of the first, less 1; None for fewer than 6 steps."""
     x = finite_values(values)
     third = x.size // 3
     if third < 2:
@@ -111,7 +113,7 @@ def drift(values: ArrayLike) -> float | None:
 
 
 def step_statistics(seconds: NDArray[Any]) -> dict[str, float]:
-    """What Raffi's tables print; his standard deviation is the sample's (n - 1)."""
+    """Mean, standard deviation (n - 1), minimum, maximum and n, as in Raffi's tables."""
     return {
         "mean_s": float(seconds.mean()),
         "std_s": float(seconds.std(ddof=1)) if seconds.size > 1 else float("nan"),

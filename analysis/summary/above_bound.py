@@ -1,7 +1,7 @@
-"""A speedup above what balanced stages can give: its reason, looked for in seconds a layer.
+"""Explains speedups above the bound of balanced stages by the seconds of single layers.
 
-It can be honest: one process may pay more for the same layers, for memory's sake. Then the
-layers' own seconds show it. If they do not, the number is not to be believed.
+Such a speedup can be real: one process may need more time for the same layers, for lack of memory
+or cache. Then the layers' seconds show it; if they do not, the speedup is not valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from analysis.summary.configurations import Configuration
 
 @dataclass(frozen=True)
 class BoundVerdict:
-    """What was found; `explained` says whether layer seconds account for the excess."""
+    """Whether layer seconds explain a speedup above its bound, with a note for the reader."""
 
     explained: bool
     note: str
@@ -30,7 +30,7 @@ def exceeds_bound(speedup: Interval, bound: float) -> bool:
 
 
 class LayerSeconds:
-    """Seconds a sample of each group of layers in each row; read from records when asked for."""
+    """Seconds of groups of layers in a configuration, computed from a run's records on demand."""
 
     def __init__(self, run: Run) -> None:
         self._groups = run.groups
@@ -40,8 +40,8 @@ class LayerSeconds:
     def per_sample(self, row: Configuration) -> dict[str, float]:
         """Forward plus backward seconds a sample of one replica, by group of layers.
 
-        Medians over the steps that count; a group that is cut between stages is put together
-        again, and replicas and repeats are averaged.
+        Medians over the steps that count; the parts of a group that is cut between stages are
+        added, and replicas and repeats are averaged.
         """
         counted = self._counted(row)
         kept = self._groups[self._groups["cell"].isin(row.cell_phases["cell"])]
@@ -54,16 +54,16 @@ class LayerSeconds:
         return {str(group): float(seconds) for group, seconds in means.items()}
 
     def stages_without_backward(self, row: Configuration) -> list[int]:
-        """Stages that took no backward seconds, or had no gradient where others had one."""
+        """Stages without backward seconds, or without gradient where others have one."""
         if row.phase != "train":
             return []
         ranks = self._ranks[self._ranks["cell"].isin(row.cell_phases["cell"])]
         ranks = ranks.merge(self._counted(row), on=["cell", "phase", "step"])
         stages = ranks.groupby("stage")[["backward_s", "grad_norm"]].median()
-        still = ~(stages["backward_s"] > 0.0)
+        idle = ~(stages["backward_s"] > 0.0)
         if (stages["grad_norm"] > 0.0).any():
-            still |= stages["grad_norm"] == 0.0
-        return [int(stage) for stage in stages.index[still]]
+            idle |= stages["grad_norm"] == 0.0
+        return [int(stage) for stage in stages.index[idle]]
 
     def _counted(self, row: Configuration) -> pd.DataFrame:
         steps = self._steps[self._steps["cell"].isin(row.cell_phases["cell"])]
@@ -78,7 +78,7 @@ def explain_excess(
     pipelined: dict[str, float],
     silent_stages: list[int],
 ) -> BoundVerdict:
-    """Look for the reason of a speedup above its bound.
+    """Judge whether seconds a layer explain a speedup above its bound.
 
     `sequential` and `pipelined` are seconds a sample of each group of layers, in the sequential
     run and in one replica's stages; `silent_stages` are those without backward or gradient.
@@ -93,17 +93,19 @@ def explain_excess(
     alone = sum(sequential[group] for group in shared)
     together = sum(pipelined[group] for group in shared)
     if not shared or together <= 0.0:
-        return BoundVerdict(False, f"{head}, and no seconds a layer were recorded to say why")
-    paid = alone / together
-    fair = speedup.value / paid
+        return BoundVerdict(False, f"{head}, and no seconds a layer were recorded to explain it")
+    cost_ratio = alone / together
+    speedup_at_equal_cost = speedup.value / cost_ratio
     worst = max(shared, key=lambda group: sequential[group] - pipelined[group])
     layers = (
-        f"one process pays {paid:.3f} times what the stages pay for the same layers "
+        f"one process pays {cost_ratio:.3f} times what the stages pay for the same layers "
         f"(most in {worst}: {_times(sequential[worst], pipelined[worst])})"
     )
-    margin = (speedup.half_width or 0.0) / paid
-    if fair <= bound + margin:
-        return BoundVerdict(True, f"{head}: {layers}; at the stages' cost it is {fair:.3f}")
+    margin = (speedup.half_width or 0.0) / cost_ratio
+    if speedup_at_equal_cost <= bound + margin:
+        return BoundVerdict(
+            True, f"{head}: {layers}; at the stages' cost it is {speedup_at_equal_cost:.3f}"
+        )
     return BoundVerdict(False, f"{head}, which seconds a layer do not explain: {layers}")
 
 

@@ -1,4 +1,4 @@
-"""What a speedup is measured against: the sequential run, unless a report is told otherwise."""
+"""Finds the baseline of a speedup: the sequential run, unless --baseline names another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from analysis.summary.configurations import Configuration
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
-# Settings that only say how the same function was run or fed; the others must be equal.
+# Settings that may differ from the baseline's; all others must be equal.
 _MAY_DIFFER = (
     "batch_size",
     "train_steps",
@@ -58,10 +58,10 @@ class Baseline:
 def find_baseline(
     row: Configuration, rows: Iterable[Configuration], wanted: Baseline
 ) -> Configuration | None:
-    """The measured row that `row` is to be compared with, or none.
+    """The measured configuration that `row` is compared with, or None.
 
-    Model, data, implementation, optimizer, precision and device must be the same. Of several the
-    one that agrees in most of the rest is taken: batch size, schedule, chunks, step counts.
+    Model, data, implementation, optimizer, precision and device must be equal. Of several
+    candidates the one that agrees in most other settings is taken: batch size, schedule, chunks.
     """
     best, score = None, -1
     for other in rows:

@@ -1,4 +1,4 @@
-"""The rows of the summary before they are printed: cells that differ in repeat and seed alone."""
+"""Groups the cells that differ in repeat and seed alone: each group is a row of the summary."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from gnnhpc.core.layout import Layout
 
 @dataclass(frozen=True)
 class Configuration:
-    """One set of settings in one phase: what was measured of the cells that count."""
+    """One set of settings in one phase, with what its valid cells measured."""
 
     settings: dict[str, Any]
     phase: str
     cells: pd.DataFrame
-    """All its cells, also those that failed or are invalid."""
+    """Rows of `Run.cells`, also of cells that failed or are invalid."""
     cell_phases: pd.DataFrame
-    """One row a cell that counts, from `units_of`."""
+    """One row a cell that counts, from `cell_phase_frame`."""
     step_times: list[NDArray[Any]]
-    """Seconds of the steps that count, of the same cells."""
+    """Seconds of the steps that count, an array for each of these cells."""
 
     @cached_property
     def sample(self) -> Sample:
-        """The wall seconds, resampled with a seed that is this row's own and always the same."""
+        """The step times; the bootstrap seed is derived from the settings, so it never changes."""
         name = "|".join(str(value) for value in (*self.settings.values(), self.phase))
         return Sample(self.step_times, seed=zlib.crc32(name.encode()))
 
@@ -47,7 +47,7 @@ class Configuration:
         return int(self.settings["microbatches"])
 
     def mean(self, column: str) -> float | None:
-        """Mean of a column of `units`, weighted by the steps that count."""
+        """Mean of a column of `cell_phases`, weighted by the steps that count."""
         values = self.cell_phases[column].to_numpy(dtype=float)
         weights = self.cell_phases["n"].to_numpy(dtype=float)
         known = np.isfinite(values)
@@ -59,7 +59,10 @@ class Configuration:
         return samples / self.sample.mean.value if samples is not None else None
 
     def speedup_over(self, other: Configuration, of: str = "mean") -> Interval | None:
-        """This row's samples a second over the other's; none where either measured nothing."""
+        """These samples a second over the other's, by `mean` or `median` step times.
+
+        None where either measured nothing.
+        """
         mine, theirs = self.mean("samples"), other.mean("samples")
         if mine is None or theirs is None:
             return None
@@ -74,7 +77,7 @@ class Configuration:
 
 
 def cell_phase_frame(run: Run) -> pd.DataFrame:
-    """One row a cell and phase: `run.phases` with samples a step, bubble, ideal and memory."""
+    """`run.phases` with samples a step, bubble, ideal step and memory: one row a cell and phase."""
     keys = ["cell", "phase"]
     kept = run.steps[run.steps["kept"]]
     kept = kept.assign(waited=kept["bubble"] * kept["wall_s"])
@@ -89,21 +92,21 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
             "peak_device_mib": grouped["peak_device_mib"].max(),
         }
     )
-    units = run.phases.merge(measured.reset_index(), on=keys, how="left")
+    frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
     ideal = ideal_steps(stage_seconds(run.ranks, run.steps), run.cells)
-    units["ideal_step_s"] = [
-        ideal.get((cell, phase)) for cell, phase in zip(units["cell"], units["phase"], strict=True)
+    frame["ideal_step_s"] = [
+        ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]
-    return units
+    return frame
 
 
 def make_configurations(run: Run) -> list[Configuration]:
-    """All rows, in the order of the manifest, training before testing."""
+    """All configurations, in the order of the manifest, training before testing."""
     if run.cells.empty:
         return []
-    every = cell_phase_frame(run)
-    place = {key: n for n, key in enumerate(zip(every["cell"], every["phase"], strict=True))}
-    walls = counted_step_times(run.steps)
+    frame = cell_phase_frame(run)
+    position = {key: n for n, key in enumerate(zip(frame["cell"], frame["phase"], strict=True))}
+    step_times = counted_step_times(run.steps)
     keys = list(run.settings)
     rows = []
     for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
@@ -111,15 +114,15 @@ def make_configurations(run: Run) -> list[Configuration]:
             counted = [
                 (cell, phase)
                 for cell, valid in zip(cells["cell"], cells["valid"], strict=True)
-                if valid and (cell, phase) in walls and walls[cell, phase].size
+                if valid and (cell, phase) in step_times and step_times[cell, phase].size
             ]
             rows.append(
                 Configuration(
                     dict(zip(keys, values, strict=True)),
                     phase,
                     cells,
-                    every.iloc[[place[key] for key in counted]],
-                    [walls[key] for key in counted],
+                    frame.iloc[[position[key] for key in counted]],
+                    [step_times[key] for key in counted],
                 )
             )
     return rows

@@ -1,4 +1,4 @@
-"""What a cell's step would take if its stages cost what was measured and all else were free."""
+"""Ideal step times: the schedule with the measured stage seconds and no other cost."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def stage_seconds(ranks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def ideal_steps(stages: pd.DataFrame, cells: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """Seconds of the ideal step of each cell and phase; of replicas, the slowest one's.
+    """(cell, phase) -> seconds of the ideal step, of the slowest replica.
 
-    `stages` is sorted as `stage_seconds` gives it, so that a replica's stages are neighbours.
+    `stages` is from `stage_seconds`, and sorted as there.
     """
     planned = zip(cells["cell"], cells["schedule"], cells["microbatches"], strict=True)
     plans: dict[str, tuple[ScheduleName, int]] = {c: (s, int(m)) for c, s, m in planned}

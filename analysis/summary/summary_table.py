@@ -1,4 +1,4 @@
-"""summary.csv: one row a model, data, layout, micro-batches and phase, over all valid repeats."""
+"""The table of summary.csv: one row a configuration and phase, over all valid repeats."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CONTRACT_COLUMNS = (
     "valid",
     "flags",
 )
-"""The columns that scripts rely on, in this order; others follow."""
+"""The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
-"""Settings that are always shown; others only where the run varies them."""
+"""Settings that are always columns; other settings are only where they vary."""
 
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
 _TEXT_COLUMNS = ("baseline", "effect")
@@ -64,7 +64,7 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
     frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, seconds) for row in rows])
     if frame.empty:
         return pd.DataFrame(columns=list(CONTRACT_COLUMNS))
-    # A column without any value is one of numbers still, unless it holds words.
+    # An empty column gets a numeric type, unless it is one of text.
     empty = [c for c in frame.columns if c not in _TEXT_COLUMNS and frame[c].isna().all()]
     frame = frame.astype(dict.fromkeys(empty, float))
     return _sorted(
@@ -73,7 +73,7 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
 
 
 def _varying(run: Run) -> list[str]:
-    """Settings, beside the usual ones, in which cells of one model and data differ."""
+    """Settings in which cells of one model and data differ, without those that are always shown."""
     usual = {*_KEY_COLUMNS, *VARIANT_COLUMNS}
     by_study = run.cells.groupby(["model", "data"])
     return [
@@ -121,23 +121,23 @@ def _summary_row(
 def _speedup_columns(
     row: Configuration, rows: Sequence[Configuration], wanted: Baseline, seconds: LayerSeconds
 ) -> dict[str, Any]:
-    """Speedups, the bound, and whether the row can be believed."""
+    """Speedups over the baselines, the bound, validity, flags and notes."""
     base = find_baseline(row, rows, wanted)
     same = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    most = bound(row.layout.replicas, row.layout.stages, row.microbatches)
-    most /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
+    bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches)
+    bound_value /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
     flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
     notes = _notes(row, base, wanted)
     valid = bool(row.step_times)
     if not row.cell_phases["settled"].all():
         flags.add("unsettled")
-    if base and base is not row and speedup and exceeds_bound(speedup, most):
+    if base and base is not row and speedup and exceeds_bound(speedup, bound_value):
         verdict = explain_excess(
             speedup,
-            most,
+            bound_value,
             seconds.per_sample(base),
             seconds.per_sample(row),
             seconds.stages_without_backward(row),
@@ -147,7 +147,7 @@ def _speedup_columns(
         valid = valid and verdict.explained
     return {
         **_interval_columns("speedup", speedup),
-        "bound": most,
+        "bound": bound_value,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
@@ -184,7 +184,7 @@ def _reasons(row: Configuration) -> str:
 
 
 def _quality_columns(row: Configuration) -> dict[str, Any]:
-    """How much was measured, how quietly, and what the model learned."""
+    """Counts of cells and steps, noise of the machine, memory, and final losses and accuracies."""
     used = row.cells[row.cells["cell"].isin(row.cell_phases["cell"])]
     units = row.cell_phases
     finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
@@ -209,7 +209,7 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
 
 
 def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
-    """By study as submitted, then from few ranks to many, few micro-batches to many."""
+    """Sorted by model and data as submitted, then by ranks, replicas, micro-batches and phase."""
     order = pd.DataFrame(
         {
             "model": pd.factorize(frame["model"])[0],

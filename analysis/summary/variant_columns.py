@@ -1,4 +1,4 @@
-"""Which columns of the summary a table needs to tell its rows apart."""
+"""Adds the settings in which rows of the summary differ to the columns of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from analysis.summary.summary_table import VARIANT_COLUMNS
 
 
 def with_variant_columns(summary: pd.DataFrame, columns: dict[str, str]) -> dict[str, str]:
-    """`columns`, after its first four the settings in which rows of a study differ."""
+    """`columns` (name -> heading) with the settings that vary inserted after the first four."""
     by_study = summary.groupby(["model", "data"])
     varying = [
         key

@@ -23,9 +23,10 @@ Event = dict[str, Any]
 
 
 def write_trace(run: Run, cell: str, out: Path) -> Path:
-    """Write all spans of one cell to `out`; raises InputError for a cell unknown or without spans.
+    """Write all spans of one cell to `out`; returns `out`.
 
-    `cell` is an id or a beginning that only one id has.
+    `cell` is an id or the start of one. Raises InputError for an unknown cell or one without
+    spans.
     """
     cell = find_cell(run, cell)
     about = run.cells[run.cells["cell"] == cell].iloc[0]
@@ -39,7 +40,7 @@ def write_trace(run: Run, cell: str, out: Path) -> Path:
 
 
 def trace_events(run: Run, cell: str) -> list[Event]:
-    """Metadata first, then steps and their spans by time; a step encloses its spans."""
+    """Metadata events, then steps and spans in order of time; a step comes before its spans."""
     spans = cell_spans(run, cell)
     ranks = run.ranks[run.ranks["cell"] == cell]
     places = ranks[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
@@ -49,7 +50,7 @@ def trace_events(run: Run, cell: str) -> list[Event]:
         for event in _metadata_events(int(rank), int(replica), int(stage))
     ]
     timed = _step_events(ranks) + _span_events(spans, ranks)
-    # At equal starts the longer one encloses, so it comes first.
+    # Of events with equal starts the longer one is the outer one and must come first.
     timed.sort(key=lambda event: (event["pid"], event["tid"], event["ts"], -event["dur"]))
     return events + timed
 
@@ -85,7 +86,7 @@ def _step_events(ranks: pd.DataFrame) -> list[Event]:
 
 def _span_events(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
     keys = ["rank", "phase", "step"]
-    # A span counts from its step's first barrier, a step from the rank's first step.
+    # Spans are relative to their step's first barrier, steps to the rank's first step.
     starts = ranks[[*keys, "start_s"]].rename(columns={"start_s": "step_start_s"})
     columns = ["replica", "stage", "phase", "step", "name", "microbatch", "start_s", "end_s"]
     placed = spans.merge(starts, on=keys)[[*columns, "step_start_s"]]
@@ -121,7 +122,7 @@ def _complete_event(
         "pid": replica,
         "tid": stage,
         "ts": begin,
-        # Ends are rounded, not durations, so that what encloses still does.
+        # Ends are rounded, not durations, so that spans stay inside their steps.
         "dur": round(end - begin, 3),
         "args": args,
     }

@@ -1,7 +1,7 @@
-"""Measured timelines: what each rank did in one step, beside what its schedule asks for.
+"""The timeline of one step: what each rank did, and the ideal of the same schedule.
 
-Spans are seconds since the step's first barrier. The ideal plays the same schedule with this
-step's measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline).
+Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
+measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Phase = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank and its place in the layout."""
+    """A row of the timeline: a rank with its replica and stage."""
 
     rank: int
     replica: int
@@ -32,7 +32,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class Bar:
-    """One stretch of one rank's time, seconds since the step's first barrier."""
+    """One action of one rank, from start to end, seconds since the step's first barrier."""
 
     rank: int
     name: str
@@ -56,13 +56,13 @@ class Timeline:
     rows: tuple[RankRow, ...]
     measured: tuple[Bar, ...]
     ideal: tuple[Bar, ...]
-    """Empty where a micro-batch's span is missing."""
+    """Empty if a micro-batch's span is missing."""
     bubble: float | None
-    """Waited rank-time over all rank-time, of this step."""
+    """Waiting over all rank-time of this step."""
     ideal_bubble: float | None
-    """Waited share of the ideal with the measured seconds."""
+    """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float
-    """Waited share of the ideal with equal stages: (S-1) / (M+S-1)."""
+    """Waiting over all rank-time of equal stages: (S-1) / (M+S-1)."""
 
     @property
     def ideal_s(self) -> float | None:
@@ -80,7 +80,7 @@ def cells_with_spans(run: Run) -> list[str]:
 
 
 def find_cell(run: Run, name: str) -> str:
-    """The cell with this id, or the only one whose id begins with `name`; else InputError."""
+    """The id of the cell with this id or start of one; raises InputError unless it is one cell."""
     ids = [str(cell) for cell in run.cells["cell"]]
     if name in ids:
         return name
@@ -101,7 +101,7 @@ def cell_spans(run: Run, cell: str) -> pd.DataFrame:
 
 
 def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
-    """The step nearest the median step time among those with spans, warm-up left aside.
+    """The step with spans whose time is nearest the median, of steps after warm-up if any.
 
     Raises InputError for a cell without spans in this phase.
     """
@@ -121,7 +121,7 @@ def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
 def measured_timeline(
     run: Run, cell: str, phase: Phase = "train", step: int | None = None
 ) -> Timeline:
-    """The timeline of one step, the typical one unless told; raises InputError without spans."""
+    """The timeline of one step, by default the typical one; raises InputError without spans."""
     if step is None:
         step = typical_step(run, cell, phase)
     spans = cell_spans(run, cell)
@@ -130,19 +130,19 @@ def measured_timeline(
         raise InputError("trace", f"{phase} step {step} of {cell}", "no spans", "a recorded step")
     ranks = run.ranks
     records = ranks[(ranks["cell"] == cell) & (ranks["phase"] == phase) & (ranks["step"] == step)]
-    about = run.cells[run.cells["cell"] == cell].iloc[0]
+    cell_row = run.cells[run.cells["cell"] == cell].iloc[0]
     places = spans[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
     rows = tuple(
         RankRow(int(rank), int(replica), int(stage))
         for rank, replica, stage in places.itertuples(index=False)
     )
     measured = tuple(_bars(spans))
-    schedule = cast(ScheduleName, str(about["schedule"]))
-    microbatches = int(about["microbatches"])
+    schedule = cast(ScheduleName, str(cell_row["schedule"]))
+    microbatches = int(cell_row["microbatches"])
     ideal = ideal_bars(measured, rows, schedule, microbatches, training=phase == "train")
     return Timeline(
         cell=cell,
-        layout=str(about["layout"]),
+        layout=str(cell_row["layout"]),
         schedule=schedule,
         microbatches=microbatches,
         phase=phase,
@@ -153,7 +153,7 @@ def measured_timeline(
         ideal=ideal,
         bubble=_share(records["wait_s"].sum(), records["wall_s"].sum()),
         ideal_bubble=waited_share(ideal, len(rows)),
-        balanced_bubble=ideal_bubble(int(about["stages"]), microbatches),
+        balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
     )
 
 
@@ -165,9 +165,9 @@ def ideal_bars(
     *,
     training: bool,
 ) -> tuple[Bar, ...]:
-    """Play the schedule on each replica with the seconds measured for each micro-batch.
+    """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
 
-    Empty when a stage lacks the span of a micro-batch: no ideal is made up.
+    Empty if the span of a micro-batch is missing on any stage.
     """
     kinds = ("forward", "backward") if training else ("forward",)
     seconds: dict[tuple[int, str, int], float] = {}
@@ -195,7 +195,7 @@ def ideal_bars(
 
 
 def waited_share(bars: tuple[Bar, ...], ranks: int) -> float | None:
-    """The share of rank-time without a bar, up to the end of the last; null without bars."""
+    """The share of rank-time without a bar, up to the end of the last bar; None without bars."""
     end = max((bar.end_s for bar in bars), default=0.0)
     busy = sum(bar.end_s - bar.start_s for bar in bars)
     return _share(ranks * end - busy, ranks * end)

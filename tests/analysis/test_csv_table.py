@@ -130,7 +130,7 @@ def test_declared_layouts_count_before_names(tmp_path: Path) -> None:
 def test_unknown_layouts_have_times_but_no_speedup(tmp_path: Path) -> None:
     frame = import_logs([write_log(tmp_path / "seq.csv", 4), write_log(tmp_path / "x.csv", 2)])
     row = frame.steps.frame[frame.steps.frame["log"] == "x"].iloc[0]
-    assert row["verdict"] == "no speedup: layout not known: name it"
+    assert row["verdict"] == "no speedup: unknown layout, use --layout"
     assert row["mean_s"] == pytest.approx(2.0, rel=0.01)
 
 
