@@ -1,4 +1,4 @@
 """Draws the figures: a catalogue of all, a file for each family, one style.
 
-Imports summary, timeline, render and below.
+Imports summary, timeline, render and loading.
 """

@@ -1,4 +1,4 @@
 """Writes the report of a run: folder, pages, sections, tables.
 
-Imports everything of analysis.
+Imports every other room of analysis but foreign.
 """

@@ -1,4 +1,4 @@
 """Computes summary.csv: configurations, baselines, ideal step times, speedups.
 
-Imports records and stats.
+Imports loading and stats.
 """

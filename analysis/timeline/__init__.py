@@ -1,4 +1,4 @@
 """Timelines of one step, measured and ideal, and Chrome traces of all steps.
 
-Imports records.
+Imports loading.
 """
