@@ -152,7 +152,7 @@ class Figures:
     drawn: tuple[Drawn, ...] = ()
     left_out: tuple[LeftOut, ...] = field(default=())
 
-    def of(self, *kinds: str) -> list[Picture]:
+    def pictures_of(self, *kinds: str) -> list[Picture]:
         """The pictures of these kinds, in the order of `kinds`."""
         return [one.picture for kind in kinds for one in self.drawn if one.kind == kind]
 

@@ -28,11 +28,11 @@ def draw_timeline(timeline: Timeline) -> Figure:
         figure = new_figure(FULL_IN, 0.95 + panels * (0.3 + _ROW_IN * len(rows)))
         axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
         unit, scale = ("ms", 1e3) if timeline.wall_s < 1 else ("s", 1.0)
-        _panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
+        _draw_panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
         axes[0].set_title(_measured_title(timeline), loc="left")
         if timeline.ideal:
             assert timeline.ideal_s is not None
-            _panel(axes[1], rows, timeline.ideal, timeline.ideal_s, scale, timeline.wall_s)
+            _draw_panel(axes[1], rows, timeline.ideal, timeline.ideal_s, scale, timeline.wall_s)
             axes[1].set_title(_ideal_title(timeline), loc="left")
         axes[-1].set_xlabel(f"time since the step's first barrier ({unit})")
         axes[-1].set_xlim(0, timeline.wall_s * scale)
@@ -40,7 +40,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
     return figure
 
 
-def _panel(
+def _draw_panel(
     axes: Axes,
     rows: Sequence[RankRow],
     bars: Sequence[Bar],

@@ -38,7 +38,7 @@ def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
         return "no training step after warm-up"
     rows["total"] = rows["microbatches"] * rows["replicas"]
     with styled():
-        figure, axes = _panels(study, rows, "mean_s", ("mean_low", "mean_high"))
+        figure, axes = _draw_panels(study, rows, "mean_s", ("mean_low", "mean_high"))
         if published is not None:
             _draw_published(axes[0], published, "avg_epoch_s")
         axes[0].set_ylabel("epoch time (s)")
@@ -69,7 +69,7 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
         .dropna()
     )
     with styled():
-        figure, axes = _panels(study, rows, "mean", ("min", "max"))
+        figure, axes = _draw_panels(study, rows, "mean", ("min", "max"))
         if published is not None:
             _draw_published(axes[0], published, "val_acc")
         axes[0].set_ylabel(f"{metric.split('_')[0]} accuracy")
@@ -115,20 +115,20 @@ def chunk_losses(study: Study) -> Figure | str:
     return figure
 
 
-def _panels(
+def _draw_panels(
     study: Study, rows: pd.DataFrame, column: str, interval: tuple[str, str]
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows, but=("chunks",)))
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
-        _lines(one, part, column, interval)
+        _draw_lines(one, part, column, interval)
         one.set_xlabel(_CHUNKS if len(axes) == 1 else "chunks")
         _integer_ticks(one, rows["total"])
     return figure, axes
 
 
-def _lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
+def _draw_lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
     modes = sorted({str(mode) for mode in rows["chunks"]})
     names = layouts_in(rows)
     # Layouts with equal counts are drawn side by side, so that their intervals can be seen.

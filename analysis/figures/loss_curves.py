@@ -29,7 +29,7 @@ def training_loss(study: Study) -> Figure | str:
         figure, axes = panel_grid(len(parts))
         title_panels(figure, axes, [title for title, _ in parts], study.title)
         for one, (_, part) in zip(axes, parts, strict=False):
-            _curves(one, part)
+            _draw_curves(one, part)
             one.set_xlabel("training step")
         _loss_axis(axes, steps["loss"])
         add_legend(figure, axes)
@@ -60,7 +60,7 @@ def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figur
             _draw_published(axes[0], published)
         axes[0].set_title(study.title, loc="left")
         axes[0].set_xlabel("training step")
-        _loss_axis(axes, pd.concat([steps["loss"], *_values(published)]))
+        _loss_axis(axes, pd.concat([steps["loss"], *_published_losses(published)]))
         add_legend(figure, axes)
     return figure
 
@@ -82,7 +82,7 @@ def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str,
     }
 
 
-def _values(published: pd.DataFrame | None) -> list[pd.Series[float]]:
+def _published_losses(published: pd.DataFrame | None) -> list[pd.Series[float]]:
     return [] if published is None else [published[name] for name in ("seq", "dp_copy0")]
 
 
@@ -108,7 +108,7 @@ def _losses(study: Study) -> pd.DataFrame:
     return study.steps[(study.steps["phase"] == "train") & study.steps["loss"].notna()]
 
 
-def _curves(axes: Axes, steps: pd.DataFrame) -> None:
+def _draw_curves(axes: Axes, steps: pd.DataFrame) -> None:
     """A line a layout; also a line a number of micro-batches, thicker for more, if not too many."""
     pairs = steps[["layout", "microbatches"]].drop_duplicates()
     apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
@@ -116,14 +116,14 @@ def _curves(axes: Axes, steps: pd.DataFrame) -> None:
         mine = steps[steps["layout"] == name]
         counts = sorted({int(count) for count in mine["microbatches"]}) if apart else []
         if not counts:
-            _curve(axes, mine, place, name, 1.2)
+            _draw_curve(axes, mine, place, name, 1.2)
         for number, count in enumerate(counts):
             width = 0.8 + 0.6 * number / max(1, len(counts) - 1)
             part = mine[mine["microbatches"] == count]
-            _curve(axes, part, place, f"{name}, {count}", width)
+            _draw_curve(axes, part, place, f"{name}, {count}", width)
 
 
-def _curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
+def _draw_curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
     """The mean over cells of one layout, with a band from the smallest to the largest."""
     curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
     style = layout_look(str(steps["layout"].iloc[0]))

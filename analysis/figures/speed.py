@@ -56,13 +56,13 @@ def efficiency(study: Study) -> Figure | str:
         for one in axes:
             one.axhline(1.0, color="#606060", lw=0.8)
         lowest = float(rows["efficiency"].min())
-        axes[0].set_ylim(min(0.8, 0.05 * np.floor(lowest / 0.05)), max(1.02, _top(rows)))
+        axes[0].set_ylim(min(0.8, 0.05 * np.floor(lowest / 0.05)), max(1.02, _upper_limit(rows)))
         axes[0].set_ylabel("efficiency (ideal / step time)")
         add_legend(figure, axes)
     return figure
 
 
-def _top(rows: pd.DataFrame) -> float:
+def _upper_limit(rows: pd.DataFrame) -> float:
     return float(rows["efficiency"].max()) + 0.02
 
 
@@ -117,7 +117,7 @@ def step_times(study: Study) -> Figure | str:
         figure = new_figure(FULL_IN, 0.9 + 0.2 * len(rows[:MAX_BOXES]))
         axes = figure.subplots(1, len(phases), sharey=True, squeeze=False)[0]
         for one, phase in zip(axes, phases, strict=True):
-            _boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
+            _draw_boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
             one.set_xlabel("difference from the median step time (%)")
         words = ["layout", "chunks" if study.graphs else "micro-batches"]
@@ -142,7 +142,7 @@ def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[obj
     return rows
 
 
-def _boxes(
+def _draw_boxes(
     axes: Axes,
     steps: pd.DataFrame,
     keys: list[str],

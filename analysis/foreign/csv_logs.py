@@ -70,7 +70,7 @@ def read_log(path: Path, declared: str | None = None) -> StepLog:
             reader = csv.DictReader(stream)
             places = _find_columns(reader.fieldnames or [], path)
             rows = [
-                _row(row, places, f"{path}:{number}")
+                _parse_row(row, places, f"{path}:{number}")
                 for number, row in enumerate(reader, 2)
                 if any(row.values())
             ]
@@ -103,20 +103,22 @@ def _find_columns(header: Sequence[str], path: Path) -> dict[str, str]:
     return places
 
 
-def _row(row: dict[str, str], places: dict[str, str], where: str) -> dict[str, float | str | None]:
+def _parse_row(
+    row: dict[str, str], places: dict[str, str], where: str
+) -> dict[str, float | str | None]:
     values: dict[str, float | str | None] = {}
     for key, column in places.items():
         text = (row[column] or "").strip()
         if key == "phase":
-            values[key] = _phase(text, where)
+            values[key] = _parse_phase(text, where)
         elif key == "loss" and not text:
             values[key] = None
         else:
-            values[key] = _number(text, column, where, positive=key == "seconds")
+            values[key] = _parse_number(text, column, where, positive=key == "seconds")
     return values
 
 
-def _phase(text: str, where: str) -> str:
+def _parse_phase(text: str, where: str) -> str:
     for phase, accepted in _PHASES.items():
         if text.lower() in accepted:
             return phase
@@ -124,7 +126,7 @@ def _phase(text: str, where: str) -> str:
     raise InputError(where, "phase", repr(text), allowed)
 
 
-def _number(text: str, column: str, where: str, *, positive: bool) -> float:
+def _parse_number(text: str, column: str, where: str, *, positive: bool) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -146,25 +148,27 @@ def setting_from_name(name: str) -> StepLog:
     """Layout, micro-batches and rank from a name such as `pipe_0_micro5_stage2.csv`."""
     stem = name.rpartition(".")[0] or name
     layout = None
-    stages, replicas = _count(r"stages?_?(\d+)", stem), _count(r"replicas?_?(\d+)", stem)
-    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _words(stem))
+    stages, replicas = _number_in(r"stages?_?(\d+)", stem), _number_in(r"replicas?_?(\d+)", stem)
+    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _spaced(stem))
     if stages or replicas:
         layout = Layout(replicas or 1, stages or 1)
     elif spelled:
         layout = Layout.parse(spelled[1])
-    microbatches = _count(r"micro(?:batche?s?)?_?(\d+)", stem) or _count(r"(?<![a-z])m(\d+)", stem)
+    microbatches = _number_in(r"micro(?:batche?s?)?_?(\d+)", stem) or _number_in(
+        r"(?<![a-z])m(\d+)", stem
+    )
     if layout == Layout() and microbatches is None:
         microbatches = 1
-    rank = _count(r"(?:pipe|rank)_?(\d+)", stem, zero=True)
+    rank = _number_in(r"(?:pipe|rank)_?(\d+)", stem, zero=True)
     return StepLog(Path(name), stem, layout, microbatches, rank, pd.DataFrame())
 
 
-def _words(stem: str) -> str:
+def _spaced(stem: str) -> str:
     """Spaces for underscores, except in `dp2_pp2`, which is the layout dp2-pp2."""
     return re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
 
 
-def _count(pattern: str, text: str, *, zero: bool = False) -> int | None:
+def _number_in(pattern: str, text: str, *, zero: bool = False) -> int | None:
     match = re.search(pattern, text.lower())
     number = int(match[1]) if match else None
     return number if number or zero else None

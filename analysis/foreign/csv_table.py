@@ -82,7 +82,7 @@ def import_logs(
     logs = _distinct(logs)
     chosen = choose_baseline(logs, baseline)
     rows = [
-        _row(log, phase, chosen, drop_warmup)
+        _log_row(log, phase, chosen, drop_warmup)
         for log in logs
         for phase in PHASES
         if len(log.seconds(phase))
@@ -118,7 +118,9 @@ def _sample(log: StepLog, phase: str, drop_warmup: bool) -> Sample:
     return Sample([seconds[first:]], seed=zlib.crc32(f"{log.name}|{phase}".encode()))
 
 
-def _row(log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool) -> dict[str, Any]:
+def _log_row(
+    log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool
+) -> dict[str, Any]:
     sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
     mean, median = sample.mean, sample.median
     speedup, most = None, None

@@ -39,13 +39,13 @@ def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
                 f"raffi_table{number}",
                 f"Raffi's table {number}: {title}, seconds a mini-batch",
                 frame,
-                tuple(_notes(layout, int(first["stages"]))),
+                tuple(_table_notes(layout, int(first["stages"]))),
             )
         )
     return tables
 
 
-def _notes(layout: str, stages: int) -> Iterator[str]:
+def _table_notes(layout: str, stages: int) -> Iterator[str]:
     source = published_studies()["raffi"]
     yield f"Published: {source.citation}. {source.machine}."
     names = ["misprint"] if layout == "seq" else []

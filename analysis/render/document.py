@@ -54,7 +54,7 @@ class TableBlock:
     def is_number(self, column: int) -> bool:
         """Whether a column has numbers and empty values only."""
         shown = [row[column] for row in self.rows if row[column].text]
-        return bool(shown) and all(value.number for value in shown)
+        return bool(shown) and all(as_value.number for as_value in shown)
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,18 @@ def frame_table(
     return TableBlock(
         caption,
         tuple(names[name] for name in picked),
-        tuple(tuple(value(item) for item in row) for row in rows),
+        tuple(tuple(as_value(item) for item in row) for row in rows),
     )
 
 
 def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
     """A table of plain values."""
     return TableBlock(
-        caption, tuple(columns), tuple(tuple(value(item) for item in row) for row in rows)
+        caption, tuple(columns), tuple(tuple(as_value(item) for item in row) for row in rows)
     )
 
 
-def value(item: object) -> Value:
+def as_value(item: object) -> Value:
     """A value as it is shown: four significant digits, yes or no, empty if missing."""
     # From a numpy type to a Python type.
     plain = item.item() if hasattr(item, "item") else item

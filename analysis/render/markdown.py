@@ -20,11 +20,11 @@ def document_to_markdown(document: Document) -> str:
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
     for section in document.sections:
         parts.append(f"## {_escape(section.title)}")
-        parts += [_block(block, document.folder) for block in section.blocks]
+        parts += [_block_text(block, document.folder) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _block(block: Block, folder: Path) -> str:
+def _block_text(block: Block, folder: Path) -> str:
     if isinstance(block, Text):
         return _PREFIX_OF_KIND.get(block.kind, "") + _escape(block.text)
     if isinstance(block, Bullets):
@@ -34,10 +34,10 @@ def _block(block: Block, folder: Path) -> str:
             Path(os.path.relpath(path, folder)).as_posix() for path in (block.png, block.pdf)
         )
         return f"![{_escape(block.alt)}]({png})\n\n{_escape(block.caption)} ([PDF]({pdf}))"
-    return _table(block)
+    return _block_table(block)
 
 
-def _table(block: TableBlock) -> str:
+def _block_table(block: TableBlock) -> str:
     head = "| " + " | ".join(_escape(name) for name in block.columns) + " |"
     rule = "|" + "|".join(
         "---:" if block.is_number(column) else "---" for column in range(len(block.columns))

@@ -52,12 +52,12 @@ class CellCounts:
 
 def count_cells(cells: pd.DataFrame) -> CellCounts:
     """Count the rows of `Run.cells`."""
-    kinds = Counter(_kind(row) for row in cells.to_dict("records"))
+    kinds = Counter(_how_it_ended(row) for row in cells.to_dict("records"))
     names = ("clean", "flagged", "invalid", "failed", "missing")
     return CellCounts(len(cells), **{name: kinds[name] for name in names})
 
 
-def _kind(cell: dict[Any, Any]) -> str:
+def _how_it_ended(cell: dict[Any, Any]) -> str:
     if cell["valid"]:
         return "flagged" if cell["flags"] else "clean"
     if cell["status"] in NO_RECORDS:
@@ -67,7 +67,7 @@ def _kind(cell: dict[Any, Any]) -> str:
 
 def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
     """The verdict, what was run, every flag, and every cell that is not valid."""
-    checks = dict(_checks(run))
+    checks = dict(_raised_checks(run))
     return Section(
         "verdict",
         "Verdict",
@@ -77,9 +77,9 @@ def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
                 *_verdict(count_cells(run.cells)),
                 *_batchnorm(run),
                 what_was_run(run),
-                _flags(run, checks),
-                *_row_flags(summary),
-                _left_out(run, checks),
+                _flag_table(run, checks),
+                *_summary_flag_table(summary),
+                _invalid_cell_table(run, checks),
             )
             if block is not None
         ),
@@ -122,7 +122,7 @@ def _batchnorm(run: Run) -> Iterator[Text]:
         )
 
 
-def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
+def _raised_checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
     """(cell, checks that are invalid or suspect) of each flagged cell, from its result."""
     paths = RunPaths(run.root)
     flagged = run.cells[run.cells["flags"].fillna("") != ""]
@@ -131,7 +131,7 @@ def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
         yield str(cell), [c for c in result.audit if c.verdict in ("invalid", "suspect")]
 
 
-def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
+def _flag_table(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     """One row a flag: how many cells have it, and its detail in the first of them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for cell, mine in checks.items():
@@ -152,7 +152,7 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     )
 
 
-def _row_flags(summary: pd.DataFrame) -> Iterator[TableBlock]:
+def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
     """Rows of the summary flagged for a speedup above the bound or unsettled step times."""
     if summary.empty:
         return
@@ -170,7 +170,7 @@ def _row_flags(summary: pd.DataFrame) -> Iterator[TableBlock]:
         )
 
 
-def _left_out(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
+def _invalid_cell_table(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
     """Each cell that is not valid, and why."""
     cells = run.cells[~run.cells["valid"].astype(bool)]
     if cells.empty:
@@ -183,16 +183,16 @@ def _left_out(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
                 str(cell["cell"]),
                 cell["layout"],
                 cell["microbatches"],
-                "invalid" if _kind(cell) == "invalid" else cell["status"],
+                "invalid" if _how_it_ended(cell) == "invalid" else cell["status"],
                 cell["attempts"],
-                _reason(cell, checks.get(str(cell["cell"]), [])),
+                _reason_invalid(cell, checks.get(str(cell["cell"]), [])),
             )
             for cell in cells.to_dict("records")
         ],
     )
 
 
-def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
+def _reason_invalid(cell: dict[Any, Any], checks: list[Check]) -> str:
     broken = [f"{c.name}: {c.detail}" for c in checks if c.verdict == "invalid"]
     if broken:
         return "; ".join(broken)
@@ -209,7 +209,9 @@ def what_was_run(run: Run) -> TableBlock:
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
     provenance = run.provenance
     rows += [
-        (words, _words(provenance[key])) for key, words in _PROVENANCE.items() if key in provenance
+        (words, _provenance_text(provenance[key]))
+        for key, words in _PROVENANCE.items()
+        if key in provenance
     ]
     hosts = sorted({host for text in cells["hosts"] for host in str(text).split(";") if host})
     rows += [
@@ -217,22 +219,22 @@ def what_was_run(run: Run) -> TableBlock:
             "models and data",
             ", ".join(sorted(set(run.cells["model"] + " on " + run.cells["data"]))),
         ),
-        ("implementations", _list(run.cells["implementation"])),
-        ("layouts", _list(run.cells["layout"])),
+        ("implementations", _distinct_values(run.cells["implementation"])),
+        ("layouts", _distinct_values(run.cells["layout"])),
         ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
-        ("CPU", _list(cells["cpu_model"])),
-        ("device", _list(run.cells["device"])),
-        ("threads a rank", _list(cells["threads"].dropna().astype(int))),
+        ("CPU", _distinct_values(cells["cpu_model"])),
+        ("device", _distinct_values(run.cells["device"])),
+        ("threads a rank", _distinct_values(cells["threads"].dropna().astype(int))),
         ("attempts", f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 
 
-def _words(value: object) -> str:
+def _provenance_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {text}" for key, text in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _list(values: pd.Series[Any]) -> str:
+def _distinct_values(values: pd.Series[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if str(value)))

@@ -90,7 +90,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
         blocks.append(
             Text(
                 f"{len(compared)} configurations are compared with their baseline "
-                f"({_names(compared['baseline'])}). "
+                f"({_distinct_values(compared['baseline'])}). "
                 + (
                     f"{undecided} of them show no difference: their interval contains 1."
                     if undecided
@@ -124,7 +124,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
         )
     else:
         blocks.append(Text("No configuration has a valid baseline to be compared with."))
-    blocks += figures.of("speedup", "efficiency", "bubble", "step-times")
+    blocks += figures.pictures_of("speedup", "efficiency", "bubble", "step-times")
     return Section("speed", "Speedup and efficiency", tuple(blocks))
 
 
@@ -147,13 +147,13 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
                 with_variant_columns(summary, {**keys, "cells_used": "cells", **known}),
             )
         )
-    blocks += figures.of("loss", "copies")
+    blocks += figures.pictures_of("loss", "copies")
     return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
 
 
 def chunks_section(figures: Figures) -> Section | None:
     """Figures of graphs in chunks; None for runs without graphs."""
-    pictures: list[Picture] = figures.of("chunk-time", "chunk-accuracy", "chunk-loss")
+    pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 
@@ -192,7 +192,7 @@ def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
 
 def timeline_section(figures: Figures) -> Section | None:
     """Timelines of measured and ideal steps; None without spans."""
-    pictures = figures.of("timeline")
+    pictures = figures.pictures_of("timeline")
     if not pictures:
         return None
     words = Text(
@@ -273,7 +273,7 @@ def left_out_section(figures: Figures) -> Section | None:
     )
 
 
-def _names(values: pd.Series[str]) -> str:
+def _distinct_values(values: pd.Series[str]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 

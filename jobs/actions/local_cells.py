@@ -24,7 +24,7 @@ class LocalCell:
     gpu: bool
 
     @classmethod
-    def of(cls, cell: Cell) -> LocalCell:
+    def from_cell(cls, cell: Cell) -> LocalCell:
         experiment = cell.experiment
         gpu = experiment.device == "gpu"
         return cls(cell.array, cell.index, cell.id, experiment.layout.world_size, gpu)
@@ -44,7 +44,7 @@ class LocalLimits:
     """Cells that run at once."""
 
     @classmethod
-    def of(cls, site: Site) -> LocalLimits:
+    def from_site(cls, site: Site) -> LocalLimits:
         given = site.model_fields_set
         return cls(
             threads=None

@@ -111,7 +111,7 @@ class StartedCells:
         """Wait for the cells if `wait` is set; a waited-for local run is run here."""
         failed = None
         if self.wait and self.cluster == "local":
-            local_cells = [LocalCell.of(cell) for cell in self.cells]
+            local_cells = [LocalCell.from_cell(cell) for cell in self.cells]
             ended = run_local_cells(self.paths, local_cells, self.limits, report or NoProgress())
             failed = sum(not one.done for one in ended)
         elif self.wait:
@@ -123,7 +123,7 @@ def start_cells(
     paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool
 ) -> StartedCells:
     """Submit cells of an existing run; the caller holds its lock."""
-    limits = LocalLimits.of(site)
+    limits = LocalLimits.from_site(site)
     if cluster == "local":
         return _start_local(paths, cells, limits, wait)
     jobs: list[tuple[str, str, str]] = []
@@ -147,7 +147,7 @@ def start_cells(
 def _start_local(
     paths: RunPaths, cells: Sequence[Cell], limits: LocalLimits, wait: bool
 ) -> StartedCells:
-    local_cells = [LocalCell.of(cell) for cell in cells]
+    local_cells = [LocalCell.from_cell(cell) for cell in cells]
     process = None if wait else start_supervisor(paths)
     pid = str(os.getpid() if process is None else process.pid)
     arrays = group_by_array(cells)

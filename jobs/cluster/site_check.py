@@ -62,8 +62,8 @@ def parse_sinfo(text: str) -> list[Partition]:
                 up=avail == "up",
                 time_min=None if limit == "infinite" else time_limit_minutes(limit),
                 nodes=int(nodes),
-                cpus=_number(cpus),
-                mem_mib=_number(mem),
+                cpus=_leading_number(cpus),
+                mem_mib=_leading_number(mem),
                 gres="" if gres == "(null)" else gres,
                 features=() if features == "(null)" else tuple(features.split(",")),
             )
@@ -145,7 +145,7 @@ def _mib(text: str) -> float:
     return int(match[1]) * _MEM[match[2] or "M"]
 
 
-def _number(text: str) -> int:
+def _leading_number(text: str) -> int:
     """sinfo writes a minimum over several nodes as `16+`."""
     digits = re.sub(r"\D", "", text)
     return int(digits) if digits else 0

@@ -110,7 +110,7 @@ def cell_status(
         steps=entry.train_steps,
     )
     key = (entry.array, entry.index)
-    # With a result newer than its submission the cell no longer runs, whatever the queue says.
+    # A result newer than the submission: its job has ended, even if the queue lists it still.
     submission = lookup.submitted.get(key)
     ended = result is not None and submission is not None and _after(result.ended_at, submission.at)
     live = _live_status(cell, newest if result is None else None, lookup, ended)

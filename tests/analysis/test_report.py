@@ -18,9 +18,9 @@ from analysis.render.document import (
     Picture,
     Section,
     Text,
+    as_value,
     frame_table,
     rows_table,
-    value,
 )
 from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
@@ -249,8 +249,8 @@ def test_values_read_well() -> None:
         ["", "2", "", "no"],
     ]
     assert [made.is_number(column) for column in range(4)] == [False, True, True, False]
-    assert value(2.5).key == 2.5
-    assert value(None).key == ""
+    assert as_value(2.5).key == 2.5
+    assert as_value(None).key == ""
     renamed = frame_table(frame, "t", {"whole": "n", "absent": "x"})
     assert renamed.columns == ("n",)
 

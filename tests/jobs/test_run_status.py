@@ -15,17 +15,17 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.provenance import user
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
 from jobs.actions.rerun import select_cells
 from jobs.cli import main
-from jobs.cluster import slurm_queue as queue
 from jobs.cluster.site import Site
-from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct
-from jobs.folder import attempt_files as attempts
-from jobs.folder import submission_records as submissions
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct, query_queue
+from jobs.folder import attempt_files
 from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
+from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
 from jobs.state.cell_state import CellStatus
 from jobs.state.run_status import RunStatus, status
@@ -183,7 +183,7 @@ def test_a_damaged_manifest_is_named(line: str, run: RunPaths) -> None:
 
 
 def test_the_version_known_here_is_the_manifests() -> None:
-    assert attempts.MANIFEST_VERSION == MANIFEST_VERSION
+    assert attempt_files.MANIFEST_VERSION == MANIFEST_VERSION
 
 
 def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:
@@ -193,7 +193,7 @@ def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:
     folder.mkdir(exist_ok=True)
     # Whoever asks finds squeue, so that the answer is looked for, and never runs it.
     (Path(os.environ["PATH"]) / "squeue").symlink_to("/bin/false")
-    queue.query_queue(run.root, [submissions.user()])
+    query_queue(run.root, [user()])
     (kept,) = folder.glob("slurm-*.json")
     kept.write_text(json.dumps(asdict(answer)))
 
@@ -204,7 +204,7 @@ def job(indices: str, state: str, **changes: str) -> QueuedJob:
 
 
 def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
-    submissions.record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     answered(run, job("0", "RUNNING"), job("1%1", "PENDING", reason="JobArrayTaskLimit"))
     known = status(run.root)
     states = {(c.array, c.index): (c.state, c.detail, c.job) for c in known.cells}
@@ -245,7 +245,7 @@ def test_ended_jobs_are_told_in_words(word: str, state: str, run: RunPaths) -> N
 
 def test_a_cell_submitted_after_slurm_was_asked_is_pending(run: RunPaths) -> None:
     answered(run)
-    submissions.record_submission(run, "slurm", "gat-seq", [0], "17")
+    record_submission(run, "slurm", "gat-seq", [0], "17")
     assert (only(run).state, only(run).detail) == ("pending", "just submitted")
 
 
@@ -254,7 +254,7 @@ def test_slurm_is_asked_once_in_ten_seconds(run: RunPaths, tmp_path: Path) -> No
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/bash\necho call >>'{calls}'\n")
     squeue.chmod(0o755)
-    submissions.record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     for _ in range(5):
         status(run.root)
     assert calls.read_text() == "call\n"
@@ -266,7 +266,7 @@ def test_a_slurm_that_does_not_answer_is_named_and_not_needed(
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/bash\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n")
     squeue.chmod(0o755)
-    submissions.record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     assert status(run.root).slurm == "slurm_load_jobs error: Unable to contact"
 
 

@@ -17,9 +17,9 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cluster.site import Site
-from jobs.folder import submission_records as submissions
 from jobs.folder.locked_files import append_lines, open_run, run_lock
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
+from jobs.folder.submission_records import read_submissions, record_submission, supervisor_is_alive
 from jobs.spec.planning import Plan, plan
 
 
@@ -159,13 +159,13 @@ def test_only_one_changes_a_run_at_a_time(tmp_path: Path) -> None:
 
 def test_submissions_are_read_as_they_were_noted(tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
-    submissions.record_submission(paths, "slurm", "gat-seq", [0, 2, 3], "17")
-    submissions.record_submission(paths, "local", "gat-pp2", [0], str(os.getppid()))
-    slurm, local = submissions.read_submissions(paths)
+    record_submission(paths, "slurm", "gat-seq", [0, 2, 3], "17")
+    record_submission(paths, "local", "gat-pp2", [0], str(os.getppid()))
+    slurm, local = read_submissions(paths)
     assert (slurm.job_id, slurm.index_list()) == ("17", [0, 2, 3])
-    assert not submissions.supervisor_is_alive(slurm)
-    assert submissions.supervisor_is_alive(local)
-    assert not submissions.supervisor_is_alive(dataclasses.replace(local, started=1))
+    assert not supervisor_is_alive(slurm)
+    assert supervisor_is_alive(local)
+    assert not supervisor_is_alive(dataclasses.replace(local, started=1))
 
 
 @pytest.mark.parametrize("line", ["{", "3", "{}", '{"version": 2}', '{"version": 1, "x": 0}'])
@@ -173,7 +173,7 @@ def test_damaged_submissions_are_named(line: str, tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
     paths.submissions.write_text(line + "\n")
     with pytest.raises(InputError, match=r"submissions.jsonl:1: "):
-        submissions.read_submissions(paths)
+        read_submissions(paths)
 
 
 def test_a_run_can_be_opened_by_a_relative_path(
