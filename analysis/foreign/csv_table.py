@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.foreign.csv_logs import StepLog, read_log
-from analysis.foreign.published_statistics import compare_with_published
+from analysis.foreign.published_beside_logs import compare_with_published
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import CONFIDENCE, Interval, Sample, ratio_in_words
 from analysis.stats.step_times import detect_warmup, effective_n, mark_outliers, step_statistics
