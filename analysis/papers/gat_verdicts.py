@@ -33,7 +33,7 @@ def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "phase": "test",
             "quantity": "test_accuracy",
             "published": row["test_acc"],
-            "verdict": "Published of one run, without optimizer and seed",
+            "verdict": "Published: one run, whose optimizer and seed are not given",
         }
         mine = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
         for _, own in mine.iterrows():

@@ -1,7 +1,7 @@
 """What Slurm is asked for, and the script a user can submit by hand, compared whole.
 
-GNNHPC_GOLDEN=write python -m pytest tests/jobs/test_scripts.py writes the golden files anew; look
-at the difference before keeping it.
+GNNHPC_GOLDEN=write python -m pytest tests/jobs/test_array_script.py writes the golden files anew;
+look at the difference before keeping it.
 """
 
 from __future__ import annotations
