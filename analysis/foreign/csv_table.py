@@ -123,9 +123,9 @@ def _log_row(
 ) -> dict[str, Any]:
     sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
     mean, median = sample.mean, sample.median
-    speedup, most = None, None
+    speedup, bound_value = None, None
     if log.layout is not None and log.microbatches is not None:
-        most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
+        bound_value = bound(log.layout.replicas, log.layout.stages, log.microbatches)
     if baseline is not None and log.layout is not None and len(baseline.seconds(phase)):
         speedup = _speedup(log, sample, baseline, phase, drop_warmup)
     return {
@@ -147,8 +147,8 @@ def _log_row(
         "speedup": speedup.value if speedup else None,
         "speedup_low": speedup.low if speedup else None,
         "speedup_high": speedup.high if speedup else None,
-        "bound": most,
-        "verdict": _verdict(log, baseline, speedup, most),
+        "bound": bound_value,
+        "verdict": _verdict(log, baseline, speedup, bound_value),
     }
 
 
@@ -165,7 +165,7 @@ def _speedup(
 
 
 def _verdict(
-    log: StepLog, baseline: StepLog | None, speedup: Interval | None, most: float | None
+    log: StepLog, baseline: StepLog | None, speedup: Interval | None, bound_value: float | None
 ) -> str:
     if log is baseline:
         return "baseline"
@@ -175,15 +175,16 @@ def _verdict(
     if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
         words = ratio_in_words(speedup)
         return f"the baseline's setting run again; {words}: equal settings differ by this much"
-    return _against_bound(speedup, most)
+    return _against_bound(speedup, bound_value)
 
 
-def _against_bound(speedup: Interval, most: float | None) -> str:
-    if most is None:
+def _against_bound(speedup: Interval, bound_value: float | None) -> str:
+    if bound_value is None:
         return "unknown bound: the number of micro-batches is not known"
-    if exceeds_bound(speedup, most):
-        return f"above the bound: {speedup.low or speedup.value:.3f} at least, {most:.3f} at most"
-    if speedup.value > most:
+    if exceeds_bound(speedup, bound_value):
+        at_least = speedup.low or speedup.value
+        return f"above the bound: {at_least:.3f} at least, {bound_value:.3f} at most"
+    if speedup.value > bound_value:
         return "above the bound by less than its interval"
     return f"within the bound; {ratio_in_words(speedup)}"
 

@@ -66,50 +66,53 @@ class _Batch:
     """Lines of several files, without headers and events."""
 
     bodies: list[bytes] = field(default_factory=list)
-    sources: list[int] = field(default_factory=list)
+    file_numbers: list[int] = field(default_factory=list)
+    """The file of each body, its position in the list that is read."""
     lines: list[int] = field(default_factory=list)
     size: int = 0
 
-    def add(self, source: int, body: bytes) -> None:
+    def add(self, number: int, body: bytes) -> None:
         self.bodies.append(body)
-        self.sources.append(source)
+        self.file_numbers.append(number)
         self.lines.append(body.count(b"\n"))
         self.size += len(body)
 
 
-def read_rank_files(sources: list[RankFile]) -> RankFrames:
+def read_rank_files(files: list[RankFile]) -> RankFrames:
     """Read all files; an incomplete last line is skipped.
 
     Raises InputError naming file and line for another schema or a damaged line before the last.
     """
-    columns = RankFrames([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
+    frames = RankFrames([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
     pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "spans": []}
-    for batch, table in _parsed_batches(sources, columns.headers):
-        origin = np.repeat(np.array(batch.sources, dtype=np.int32), batch.lines)
-        _check_records(table, origin, sources)
+    for batch, table in _parsed_batches(files, frames.headers):
+        file_numbers = np.repeat(np.array(batch.file_numbers, dtype=np.int32), batch.lines)
+        _check_records(table, file_numbers, files)
         is_step = pc.equal(table["kind"], "step").combine_chunks()
-        steps, step_origin = table, origin
+        steps, step_file_numbers = table, file_numbers
         if is_step.true_count < len(is_step):
-            steps, step_origin = table.filter(is_step), origin[_as_mask(is_step)]
-        pieces["steps"].append(step_frame(steps, step_origin))
-        pieces["groups"] += group_frames(steps, step_origin, [s.path for s in sources])
+            steps, step_file_numbers = table.filter(is_step), file_numbers[_as_mask(is_step)]
+        pieces["steps"].append(step_frame(steps, step_file_numbers))
+        pieces["groups"] += group_frames(steps, step_file_numbers, [file.path for file in files])
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
-            pieces["spans"].append(span_frame(table.filter(is_span), origin[_as_mask(is_span)]))
-    columns.steps = join_frames(pieces["steps"], sorted(STEP_COLUMNS))
-    columns.groups = join_frames(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
-    columns.spans = join_frames(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
-    return columns
+            pieces["spans"].append(
+                span_frame(table.filter(is_span), file_numbers[_as_mask(is_span)])
+            )
+    frames.steps = join_frames(pieces["steps"], sorted(STEP_COLUMNS))
+    frames.groups = join_frames(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
+    frames.spans = join_frames(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
+    return frames
 
 
 def _parsed_batches(
-    sources: list[RankFile], headers: list[dict[str, Any] | None]
+    files: list[RankFile], headers: list[dict[str, Any] | None]
 ) -> Iterator[tuple[_Batch, pa.Table]]:
     """Batches with their tables; the next is parsed while the caller uses the last."""
     with ThreadPoolExecutor(1) as pool:
         ahead: deque[tuple[_Batch, Future[pa.Table]]] = deque()
-        for batch in _batches(sources, headers):
-            ahead.append((batch, pool.submit(_parse, batch, sources)))
+        for batch in _batches(files, headers):
+            ahead.append((batch, pool.submit(_parse, batch, files)))
             if len(ahead) > 1:
                 ready, future = ahead.popleft()
                 yield ready, future.result()
@@ -117,7 +120,7 @@ def _parsed_batches(
             yield ready, future.result()
 
 
-def _check_records(table: pa.Table, origin: NDArray[Any], sources: list[RankFile]) -> None:
+def _check_records(table: pa.Table, file_numbers: NDArray[Any], files: list[RankFile]) -> None:
     """Raises InputError for a line that is no step or span of a known phase with its step."""
     known = pc.and_(
         pc.is_in(table["phase"], value_set=pa.array(PHASES)),
@@ -126,16 +129,16 @@ def _check_records(table: pa.Table, origin: NDArray[Any], sources: list[RankFile
     good = pc.and_(known, pc.is_valid(table["step"]))
     if not pc.all(good, min_count=0).as_py():
         first = pc.index(good, False).as_py()
-        path = sources[int(origin[first])].path
-        line = 2 + first - int(np.argmax(origin == origin[first]))
+        path = files[int(file_numbers[first])].path
+        line = 2 + first - int(np.argmax(file_numbers == file_numbers[first]))
         raise InputError(f"{path}:{line}", None, "a record without kind, phase or step", "records")
 
 
-def _batches(sources: list[RankFile], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
+def _batches(files: list[RankFile], headers: list[dict[str, Any] | None]) -> Iterator[_Batch]:
     """Batches of whole files of about 24 MiB; appends each file's header to `headers`."""
     batch = _Batch()
-    for number, source in enumerate(sources):
-        header, body = _read_rank_file(source.path)
+    for number, file in enumerate(files):
+        header, body = _read_rank_file(file.path)
         headers.append(header)
         if body:
             batch.add(number, body)
@@ -181,22 +184,24 @@ def _is_event(line: bytes) -> bool:
     return b'"event"' in line and json.loads(line).get("kind") == "event"
 
 
-def _parse(batch: _Batch, sources: list[RankFile]) -> pa.Table:
+def _parse(batch: _Batch, files: list[RankFile]) -> pa.Table:
     options = pj.ParseOptions(explicit_schema=RECORD_SCHEMA, unexpected_field_behavior="infer")
     text = b"".join(batch.bodies)
     reading = pj.ReadOptions(block_size=_BLOCK_BYTES)
     try:
         table = pj.read_json(BytesIO(text), read_options=reading, parse_options=options)
     except pa.ArrowInvalid as error:
-        for number in batch.sources:
-            read_lines(sources[number].path)
-        where = ", ".join(str(sources[n].path) for n in batch.sources[:1])
+        for number in batch.file_numbers:
+            read_lines(files[number].path)
+        where = ", ".join(str(files[n].path) for n in batch.file_numbers[:1])
         raise InputError(where, None, f"records that do not fit ({error})", "as written") from None
     if table.num_rows != sum(batch.lines):
         # Blank lines are not records.
         batch.lines = [sum(1 for line in b.split(b"\n") if line.strip()) for b in batch.bodies]
     if table.num_rows != sum(batch.lines):
-        raise InputError(sources[batch.sources[0]].path, None, "damaged lines", "one record a line")
+        raise InputError(
+            files[batch.file_numbers[0]].path, None, "damaged lines", "one record a line"
+        )
     return table
 
 

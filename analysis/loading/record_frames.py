@@ -53,9 +53,9 @@ def _phase(table: pa.Table) -> pd.Categorical[Any]:
     return pd.Categorical.from_codes(codes.astype(np.int8), pd.Index(PHASES))
 
 
-def step_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    """The fields of step records, metrics as columns; `origin` is each row's file number."""
-    data: dict[str, Any] = {"source": origin, "phase": _phase(table)}
+def step_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
+    """The fields of step records, metrics as columns; `file_numbers` is each row's file number."""
+    data: dict[str, Any] = {"source": file_numbers, "phase": _phase(table)}
     for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
         data[name] = table[name].to_numpy()
     for name, values in _struct_fields(table, "metrics"):
@@ -74,7 +74,7 @@ def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array
 
 
 def group_frames(
-    table: pa.Table, origin: NDArray[Any], paths: Sequence[Path]
+    table: pa.Table, file_numbers: NDArray[Any], paths: Sequence[Path]
 ) -> list[pd.DataFrame]:
     """Forward and backward seconds of each group and step: one frame, or none without groups.
 
@@ -88,7 +88,7 @@ def group_frames(
             continue
         flat = lists.flatten().to_numpy(zero_copy_only=False)
         if flat.size != 2 * rows.size:
-            path = paths[int(origin[rows[0]])]
+            path = paths[int(file_numbers[rows[0]])]
             raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
         names.append(name)
         places.append(rows)
@@ -100,7 +100,7 @@ def group_frames(
     return [
         pd.DataFrame(
             {
-                "source": origin[rows],
+                "source": file_numbers[rows],
                 "phase": _phase(table)[rows],
                 "step": table["step"].to_numpy()[rows].astype(np.int32),
                 "group": pd.Categorical.from_codes(codes, pd.Index(names)),
@@ -111,12 +111,12 @@ def group_frames(
     ]
 
 
-def span_frame(table: pa.Table, origin: NDArray[Any]) -> pd.DataFrame:
-    """The fields of span records; `origin` is each row's file number."""
+def span_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
+    """The fields of span records; `file_numbers` is each row's file number."""
     names = table["name"].combine_chunks().dictionary_encode()
     return pd.DataFrame(
         {
-            "source": origin,
+            "source": file_numbers,
             "phase": _phase(table),
             "step": table["step"].to_numpy(),
             "name": names.to_pandas(),

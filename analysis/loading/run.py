@@ -64,15 +64,15 @@ def load(run: Path | str) -> Run:
     manifest = read_manifest(paths.manifest)
     attempts_of = [read_attempts(paths.cell(cell.id)) for cell in manifest]
     chosen = [choose_attempt(attempts) for attempts in attempts_of]
-    sources = [
-        source
+    files = [
+        file
         for number, attempt in enumerate(chosen)
         if attempt is not None
-        for source in _rank_files(number, manifest[number], attempt, attempts_of[number])
+        for file in _rank_files(number, manifest[number], attempt, attempts_of[number])
     ]
-    columns = read_rank_files(sources)
+    frames = read_rank_files(files)
     names = [cell.id for cell in manifest]
-    ranks, redone = _rank_frame(columns, sources, names)
+    ranks, redone = _rank_frame(frames, files, names)
     cells = pd.DataFrame(
         [
             cell_row(cell, attempt, attempts, headers)
@@ -80,7 +80,7 @@ def load(run: Path | str) -> Run:
                 manifest,
                 chosen,
                 attempts_of,
-                _headers_by_cell(columns, sources, len(names)),
+                _headers_by_cell(frames, files, len(names)),
                 strict=True,
             )
         ]
@@ -94,8 +94,8 @@ def load(run: Path | str) -> Run:
         cells=cells,
         steps=steps,
         ranks=ranks,
-        groups=_with_ranks(columns.groups, sources, columns, names),
-        spans=_with_ranks(columns.spans, sources, columns, names),
+        groups=_with_ranks(frames.groups, files, frames, names),
+        spans=_with_ranks(frames.spans, files, frames, names),
         attempts=pd.DataFrame(
             [
                 attempt_row(cell, attempt, used)
@@ -134,22 +134,22 @@ def _rank_files(
 
 
 def _headers_by_cell(
-    columns: RankFrames, sources: list[RankFile], cells: int
+    frames: RankFrames, files: list[RankFile], cells: int
 ) -> list[list[dict[str, Any]]]:
     found: list[list[dict[str, Any]]] = [[] for _ in range(cells)]
-    for source, header in zip(sources, columns.headers, strict=True):
+    for file, header in zip(files, frames.headers, strict=True):
         if header is not None:
-            found[source.cell].append(header)
+            found[file.cell].append(header)
     return found
 
 
-def _ranks_of_files(columns: RankFrames, sources: list[RankFile], names: list[str]) -> pd.DataFrame:
+def _ranks_of_files(frames: RankFrames, files: list[RankFile], names: list[str]) -> pd.DataFrame:
     """One row a file: the cell, rank, stage, replica and attempt of its records."""
-    headers = [header or {} for header in columns.headers]
+    headers = [header or {} for header in frames.headers]
     place = pd.DataFrame(
         {
-            "cell": pd.Categorical.from_codes([source.cell for source in sources], pd.Index(names)),
-            "attempt": np.array([source.attempt for source in sources], np.int16),
+            "cell": pd.Categorical.from_codes([file.cell for file in files], pd.Index(names)),
+            "attempt": np.array([file.attempt for file in files], np.int16),
         }
     )
     for key in ("rank", "stage", "replica"):
@@ -158,14 +158,14 @@ def _ranks_of_files(columns: RankFrames, sources: list[RankFile], names: list[st
 
 
 def _with_ranks(
-    frame: pd.DataFrame, sources: list[RankFile], columns: RankFrames, names: list[str]
+    frame: pd.DataFrame, files: list[RankFile], frames: RankFrames, names: list[str]
 ) -> pd.DataFrame:
     """`frame` with cell, rank, stage and replica instead of `source`, without repeated rows."""
     if frame.empty:
-        place = _ranks_of_files(columns, sources, names)
+        place = _ranks_of_files(frames, files, names)
         return place.iloc[:0].drop(columns="attempt").join(frame.drop(columns="source").iloc[:0])
-    place = _ranks_of_files(columns, sources, names).iloc[frame["source"]].reset_index(drop=True)
-    keep = ~_redone_after_resume(frame, sources)
+    place = _ranks_of_files(frames, files, names).iloc[frame["source"]].reset_index(drop=True)
+    keep = ~_redone_after_resume(frame, files)
     if place["attempt"].gt(1).any():
         keep &= ~_recorded_again(frame, place)
     data = {name: place[name].array for name in ("cell", "rank", "stage", "replica")}
@@ -174,19 +174,19 @@ def _with_ranks(
     return placed if keep.all() else placed[keep].reset_index(drop=True)
 
 
-def _redone_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
+def _redone_after_resume(frame: pd.DataFrame, files: list[RankFile]) -> NDArray[np.bool_]:
     """Which rows are training steps that a later attempt repeated after its resume."""
     never = np.iinfo(np.int64).max
-    stops = np.array([never if s.stop is None else s.stop for s in sources], np.int64)
+    stops = np.array([never if s.stop is None else s.stop for s in files], np.int64)
     training = (frame["phase"] == "train").to_numpy()
     stop = stops[frame["source"].to_numpy()]
     beyond: NDArray[np.bool_] = training & (frame["step"].to_numpy() >= stop)
     return beyond
 
 
-def _warmup_after_resume(frame: pd.DataFrame, sources: list[RankFile]) -> NDArray[np.bool_]:
+def _warmup_after_resume(frame: pd.DataFrame, files: list[RankFile]) -> NDArray[np.bool_]:
     """Which rows are the first training steps after a resume: they are warm-up again."""
-    warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in sources], np.int64)
+    warm = np.array([s.first + s.warmup_steps if s.first else 0 for s in files], np.int64)
     training = (frame["phase"] == "train").to_numpy()
     early: NDArray[np.bool_] = training & (
         frame["step"].to_numpy() < warm[frame["source"].to_numpy()]
@@ -202,11 +202,11 @@ def _recorded_again(frame: pd.DataFrame, place: pd.DataFrame) -> NDArray[np.bool
 
 
 def _rank_frame(
-    columns: RankFrames, sources: list[RankFile], names: list[str]
+    frames: RankFrames, files: list[RankFile], names: list[str]
 ) -> tuple[pd.DataFrame, NDArray[Any]]:
     """The sorted frame of rank records, and how many training steps each cell repeated."""
-    columns.steps["warmup"] |= _warmup_after_resume(columns.steps, sources)
-    ranks = _with_ranks(columns.steps, sources, columns, names)
+    frames.steps["warmup"] |= _warmup_after_resume(frames.steps, files)
+    ranks = _with_ranks(frames.steps, files, frames, names)
     order = np.lexsort(
         [
             ranks["rank"].to_numpy(),
@@ -216,8 +216,8 @@ def _rank_frame(
         ]
     )
     ranks = ranks.iloc[order].reset_index(drop=True)
-    beyond = columns.steps[_redone_after_resume(columns.steps, sources)]
-    cell_of = np.array([source.cell for source in sources], np.int64)
+    beyond = frames.steps[_redone_after_resume(frames.steps, files)]
+    cell_of = np.array([file.cell for file in files], np.int64)
     again = pd.DataFrame({"cell": cell_of[beyond["source"]], "step": beyond["step"].to_numpy()})
     counts = again.drop_duplicates()["cell"].value_counts()
     return ranks, counts.reindex(range(len(names)), fill_value=0).to_numpy()

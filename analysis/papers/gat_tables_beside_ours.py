@@ -12,8 +12,10 @@ _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]
 
 def gat_training_rows(summary: pd.DataFrame) -> pd.DataFrame:
     """GAT's training rows of the summary, with `total_chunks` and all columns of accuracy."""
-    mine = summary[(summary["model"] == "gat") & (summary["phase"] == "train") & (summary["n"] > 0)]
-    rows = mine.assign(total_chunks=mine["microbatches"] * mine["replicas"])
+    measured = summary[
+        (summary["model"] == "gat") & (summary["phase"] == "train") & (summary["n"] > 0)
+    ]
+    rows = measured.assign(total_chunks=measured["microbatches"] * measured["replicas"])
     return rows.reindex(columns=[*rows.columns, *(c for c in _LEARNED if c not in rows.columns)])
 
 
@@ -35,7 +37,7 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
     )
     chunks = read_published("dearing_table3_pubmed")
     keep = chunks["rebuild"].map({"yes": "contiguous, rebuilt in each layer", "no": "whole graph"})
-    theirs = pd.DataFrame(
+    published_rows = pd.DataFrame(
         {
             "source": "published",
             "data": "pubmed",
@@ -49,7 +51,7 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
             "val_accuracy": chunks["val_acc"],
         }
     )
-    mine = pd.DataFrame(
+    measured = pd.DataFrame(
         {
             "source": "ours",
             "data": ours["data"],
@@ -76,7 +78,7 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
         NamedTable(
             "dearing_table3",
             "Dearing and Wang's table 3: GAT in chunks, seconds an epoch and what was learned",
-            pd.concat([theirs, mine], ignore_index=True),
+            pd.concat([published_rows, measured], ignore_index=True),
             study_notes(study, "edges", "rebuild", "devices"),
         ),
     ]

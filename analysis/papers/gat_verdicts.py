@@ -35,10 +35,10 @@ def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "published": row["test_acc"],
             "verdict": "Published: one run, whose optimizer and seed are not given",
         }
-        mine = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
-        for _, own in mine.iterrows():
+        measured = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
+        for _, own in measured.iterrows():
             yield {**common, "ours": own["test_accuracy"], "run": _gat_label(own)}
-        if mine.empty:
+        if measured.empty:
             yield common
 
 
@@ -66,16 +66,16 @@ def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "bound": bound(1, 4, count) / bound(1, 4, 1),
             "verdict": "Published is far from the bound: the graph was rebuilt in every layer",
         }
-        mine = [
+        measured = [
             (one, several)
             for _, several in ours[ours["microbatches"] == count].iterrows()
             for _, one in ours[ours["microbatches"] == 1].iterrows()
             if all(several[key] == one[key] for key in ("data", "implementation", "chunks"))
         ]
-        for one, several in mine:
+        for one, several in measured:
             gain = float(several["samples_per_s"] / one["samples_per_s"])
             yield {**common, "ours": gain, "run": _gat_label(several)}
-        if not mine:
+        if not measured:
             yield common
 
 
@@ -96,8 +96,8 @@ def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
         lossy = "Published chunks are consecutive ranges and lose the edges between them"
         verdict = lossy if count > 1 else "Published: whole graph"
-        mine = ours[(ours["total_chunks"] == count) & ours["val_accuracy"].notna()]
-        for _, own in mine.iterrows():
+        measured = ours[(ours["total_chunks"] == count) & ours["val_accuracy"].notna()]
+        for _, own in measured.iterrows():
             kept = own["edges_kept"]
             edges = f". Ours keeps {kept:.1%} of the edges" if pd.notna(kept) else ""
             yield {
@@ -106,5 +106,5 @@ def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "run": _gat_label(own),
                 "verdict": verdict + edges,
             }
-        if mine.empty:
+        if measured.empty:
             yield {**common, "verdict": verdict}

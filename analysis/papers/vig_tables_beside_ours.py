@@ -31,8 +31,10 @@ def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
         else:
             ours = list(_layout_rows(summary, layout, microbatches))
             title = f"{layout}, {microbatches} micro-batches" if layout != "seq" else "sequential"
-        theirs = rows.assign(source="published").reindex(columns=_COLUMNS)
-        frame = pd.concat([theirs, pd.DataFrame(ours, columns=_COLUMNS)] if ours else [theirs])
+        published_rows = rows.assign(source="published").reindex(columns=_COLUMNS)
+        frame = pd.concat(
+            [published_rows, pd.DataFrame(ours, columns=_COLUMNS)] if ours else [published_rows]
+        )
         frame = frame.assign(note=frame["note"].fillna("")).reset_index(drop=True)
         tables.append(
             NamedTable(
@@ -65,13 +67,13 @@ def run_label(row: Any) -> str:
 
 
 def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Iterator[dict[str, Any]]:
-    mine = summary[
+    measured = summary[
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
         & (summary["n"] > 0)
     ]
-    for _, row in mine.iterrows():
+    for _, row in measured.iterrows():
         shown = {name: row[name] for name in ("phase", *_STATISTICS, "mean_low", "mean_high")}
         yield {"source": run_label(row), **shown, "note": row["flags"]}
 

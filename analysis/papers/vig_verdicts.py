@@ -44,8 +44,8 @@ def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "published": row["mean_s"],
             "verdict": "Seconds of another machine: not compared",
         }
-        mine = _measured(summary, "seq", 1, str(row["phase"]))
-        for _, own in mine.iterrows():
+        measured = _measured(summary, "seq", 1, str(row["phase"]))
+        for _, own in measured.iterrows():
             yield {
                 **common,
                 "ours": own["mean_s"],
@@ -53,7 +53,7 @@ def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "ours_high": own["mean_high"],
                 "run": run_label(own).removeprefix("ours: "),
             }
-        if mine.empty:
+        if measured.empty:
             yield common
 
 
@@ -81,9 +81,9 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             }
             steps = _measured(summary, "seq", 1, phase)
             whole = {run_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
-            mine = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
-            mine = [r for r in mine if r["source"] in whole]
-            for own in mine:
+            measured = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
+            measured = [r for r in measured if r["source"] in whole]
+            for own in measured:
                 step = whole[own["source"]] / count
                 yield {
                     **common,
@@ -92,7 +92,7 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                     "ours_high": own["mean_high"] and own["mean_high"] / step,
                     "run": own["source"].removeprefix("ours: "),
                 }
-            if not mine:
+            if not measured:
                 yield common
 
 
@@ -113,7 +113,7 @@ def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for _, row in printed[printed["stages"] * printed["replicas"] > 1].iterrows():
         replicas, stages = int(row["replicas"]), int(row["stages"])
         microbatches, phase = int(row["microbatches"]), str(row["phase"])
-        most = bound(replicas, stages, microbatches)
+        bound_value = bound(replicas, stages, microbatches)
         published = replicas * float(alone[phase]) / float(row["mean_s"])
         common = {
             "study": "raffi",
@@ -123,20 +123,20 @@ def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "phase": phase,
             "quantity": "speedup",
             "published": published,
-            "bound": most,
+            "bound": bound_value,
         }
-        verdict = _published_verdict(published, most, stages, phase)
-        mine = _measured(summary, str(row["layout"]), microbatches, phase)
-        for _, own in mine.iterrows():
+        verdict = _published_verdict(published, bound_value, stages, phase)
+        measured = _measured(summary, str(row["layout"]), microbatches, phase)
+        for _, own in measured.iterrows():
             yield {
                 **common,
                 "ours": own["speedup"],
                 "ours_low": own["speedup_low"],
                 "ours_high": own["speedup_high"],
                 "run": run_label(own).removeprefix("ours: "),
-                "verdict": f"{verdict}. {_our_verdict(own, most)}",
+                "verdict": f"{verdict}. {_our_verdict(own, bound_value)}",
             }
-        if mine.empty:
+        if measured.empty:
             yield {**common, "verdict": verdict}
 
 
@@ -150,8 +150,8 @@ def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str)
     ]
 
 
-def _published_verdict(published: float, most: float, stages: int, phase: str) -> str:
-    if published > most:
+def _published_verdict(published: float, bound_value: float, stages: int, phase: str) -> str:
+    if published > bound_value:
         reason = (
             "gradients did not cross stage boundaries"
             if phase == "train"
@@ -165,13 +165,13 @@ def _published_verdict(published: float, most: float, stages: int, phase: str) -
     return "Published is within the bound, of runs whose gradients did not cross stage boundaries"
 
 
-def _our_verdict(own: pd.Series[Any], most: float) -> str:
+def _our_verdict(own: pd.Series[Any], bound_value: float) -> str:
     flags = str(own["flags"]).split(";")
     if "above-bound-unexplained" in flags:
         return "Ours is above the bound, and layer seconds do not explain it: not valid"
     if "above-bound" in flags:
         return f"Ours is above the bound, and layer seconds explain it: {own['note']}"
-    if own["speedup"] > most:
+    if own["speedup"] > bound_value:
         return "Ours is above the bound by less than its interval"
     return "Ours is within the bound"
 

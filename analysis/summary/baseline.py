@@ -82,5 +82,5 @@ def find_baseline(
 
 
 def _same_setting(row: Configuration, other: Configuration, key: str) -> bool:
-    mine, theirs = row.settings[key], other.settings[key]
-    return bool(mine == theirs) or bool(pd.isna(mine) and pd.isna(theirs))
+    value, other_value = row.settings[key], other.settings[key]
+    return bool(value == other_value) or bool(pd.isna(value) and pd.isna(other_value))

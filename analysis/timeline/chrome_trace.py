@@ -29,11 +29,11 @@ def write_trace(run: Run, cell: str, out: Path) -> Path:
     spans.
     """
     cell = find_cell(run, cell)
-    about = run.cells[run.cells["cell"] == cell].iloc[0]
+    cell_row = run.cells[run.cells["cell"] == cell].iloc[0]
     document = {
         "traceEvents": trace_events(run, cell),
         "displayTimeUnit": "ms",
-        "otherData": {"cell": cell, "layout": str(about["layout"])},
+        "otherData": {"cell": cell, "layout": str(cell_row["layout"])},
     }
     write_atomically(out, json.dumps(document, separators=(",", ":")) + "\n")
     return out
