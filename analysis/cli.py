@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, InputError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app)
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")

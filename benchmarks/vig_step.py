@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch.nn import functional
 
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
+from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.outline import outline
+from gnnhpc.models.context import Context
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
-from gnnhpc.spec.experiment import Experiment, Implementation, SyntheticCifar10, VigConfig
+from gnnhpc.spec.experiment import Experiment
 
 IMAGE_SIZE, CLASSES = 32, 10
 
 
-def step(implementation: Implementation, images: int, device: torch.device) -> Callable[[], float]:
+def step(
+    implementation: Literal["fused", "reference"], images: int, device: torch.device
+) -> Callable[[], float]:
     """A function that trains one mini-batch and returns its seconds."""
     experiment = Experiment(
-        model=VigConfig(implementation=implementation),
+        model=Vig(implementation=implementation),
         data=SyntheticCifar10(train=images, test=images),
         batch_size=images,
     )
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     clock = Clock(device)
     stage = build_stage(experiment, layers, range(len(layers)), StepTimer(clock)).to(device)
     stage.timer = None
@@ -39,7 +44,7 @@ def step(implementation: Implementation, images: int, device: torch.device) -> C
         clock.synchronize()
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
-        functional.cross_entropy(stage(pixels), labels).backward()
+        functional.cross_entropy(stage(pixels, Context()), labels).backward()
         optimizer.step()
         clock.synchronize()
         return time.perf_counter() - start

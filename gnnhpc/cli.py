@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import run_app
+from gnnhpc.core.command_line import add_version, run_app
 from gnnhpc.core.errors import InputError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Run one experiment by hand, or verify its gradients against the sequential twin.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app)
 
 Model = Annotated[str | None, typer.Option(help="vig or gat; sub-keys with --set model.blocks=4")]
 Data = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app)
 site_app = typer.Typer(help="Check site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
@@ -53,12 +54,12 @@ ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such 
 
 @app.command(
     epilog="Examples:\n\n"
-    "python -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait\n\n"
-    "python -m jobs submit jobs/sweeps/raffi-vig.yaml --site my-cluster --data-root /data\n\n"
+    "python -m jobs submit quickstart --cluster local --wait\n\n"
+    "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
     "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 def submit(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
     cluster: ClusterFlag = Cluster.slurm,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run; else the spec's.")] = None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-
-from gnnhpc.core.errors import InputError, report_errors
+from pathlib import Path
+from runpy import run_path
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,17 @@ class CellTask:
     def __call__(self) -> int:
         """Run the cell; exit with the worker's status unless it is 0, so that Slurm records it."""
         os.umask(0o022)
-        status = self._run()
+        # By its path, and before anything of gnnhpc: an import may find somebody else's.
+        root = Path(__file__).parents[1]
+        run_path(str(root / "gnnhpc/core/python_path.py"))["exit_if_mixed"]()
+        from gnnhpc.core.errors import report_errors
+
+        status = report_errors(self._run)()
         if status:
             raise SystemExit(status)
         return status
 
-    @report_errors
     def _run(self) -> int:
-        from pathlib import Path
-
         from gnnhpc.run.worker import run_cell
 
         return run_cell(Path(self.manifest), self.array, self._index())
@@ -44,5 +46,7 @@ class CellTask:
             return self.index
         text = os.environ.get("SLURM_ARRAY_TASK_ID", "")
         if not text.isdigit():
+            from gnnhpc.core.errors import InputError
+
             raise InputError("environment", "SLURM_ARRAY_TASK_ID", repr(text), "an array index")
         return int(text)

@@ -53,7 +53,7 @@ def content_checksum(images: Images, indices: Indices) -> int:
 
 
 @dataclass(frozen=True)
-class Batch:
+class LoadedImages:
     """One replica's mini-batch; its tensors are overwritten after the next batch is asked for."""
 
     step: int
@@ -103,7 +103,7 @@ class ImageLoader:
             epoch_indices, len(images), batch_size, replicas, replica, seed
         )
         self._free: queue.SimpleQueue[_Buffers | None] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[tuple[Batch, _Buffers] | Exception | None]
+        self._ready: queue.SimpleQueue[tuple[LoadedImages, _Buffers] | Exception | None]
         self._ready = queue.SimpleQueue()
         self._in_use: _Buffers | None = None
         self._ended = False
@@ -119,10 +119,10 @@ class ImageLoader:
         self._thread = threading.Thread(target=self._fill_all, name="image-loader", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LoadedImages]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> LoadedImages:
         """The next batch; raises what the thread raised. The batch before may be overwritten."""
         if self._ended:
             raise StopIteration
@@ -168,10 +168,10 @@ class ImageLoader:
         except Exception as error:
             self._ready.put(error)
 
-    def _fill(self, step: int, buffers: _Buffers) -> Batch:
+    def _fill(self, step: int, buffers: _Buffers) -> LoadedImages:
         epoch, indices = self._part(step)
         if buffers.pixels is not None:
             self._images.batch_into(indices, buffers.pixels.numpy())
         buffers.labels.numpy()[:] = self._images.labels[indices]
         checksum = content_checksum(self._images, indices)
-        return Batch(step, epoch, indices, buffers.pixels, buffers.labels, checksum)
+        return LoadedImages(step, epoch, indices, buffers.pixels, buffers.labels, checksum)

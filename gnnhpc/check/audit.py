@@ -10,7 +10,7 @@ from typing import Any
 
 from gnnhpc.check.observe import Findings
 from gnnhpc.core.layout import Layout
-from gnnhpc.models.outline import LayerOutline
+from gnnhpc.core.outline import LayerOutline, parameter_count
 from gnnhpc.records.schema import Check
 
 NOISY_SHARE = 0.05
@@ -49,16 +49,17 @@ def judge(
 def _parameters(
     findings: Sequence[Findings], outlines: Sequence[LayerOutline], layout: Layout
 ) -> Check:
-    expected = sum(layer.parameters for layer in outlines)
+    expected = parameter_count(outlines)
     built = [
         sum(findings[rank].parameters for rank in layout.pipeline_ranks(replica))
         for replica in range(layout.replicas)
     ]
-    verdict = "ok" if all(count == expected for count in built) else "invalid"
+    wanted = built[0] if expected is None else expected
+    told = "its outline does not say" if expected is None else f"{expected} in the model"
     return Check(
         "parameters",
-        verdict,  # type: ignore[arg-type]
-        f"{built} built over the stages of each replica, {expected} in the model",
+        "ok" if all(count == wanted for count in built) else "invalid",
+        f"{built} built over the stages of each replica, {told}",
         {"expected": expected, "built": built},
     )
 

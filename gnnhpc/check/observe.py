@@ -17,7 +17,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.records.schema import StepRecord
 
 if TYPE_CHECKING:
-    from gnnhpc.batches.workload import Batch
+    from gnnhpc.batches.batch import Batch
     from gnnhpc.engines.timing import StepTimes
     from gnnhpc.ranks.environment import Environment
     from gnnhpc.ranks.mesh import Mesh
@@ -178,7 +178,7 @@ def gather_findings(
         threads=torch.get_num_threads(),
         threads_wanted=environment.cpus,
         cpus=sorted(os.sched_getaffinity(0)),
-        samples=parts.workload.samples,
+        samples=parts.batches.samples,
         repeated_samples=_repeated(mesh, observations),
         reductions=parts.engine.gradients.reductions,
     )

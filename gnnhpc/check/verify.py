@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.workload import Batch
+from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import judge
 from gnnhpc.check.compare import Array, Observed, Verdict, compare
 from gnnhpc.check.observe import Observations, gather_findings
 from gnnhpc.core.layout import Layout
-from gnnhpc.engines.base import IGNORED
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.spec.experiment import Experiment
@@ -54,14 +53,14 @@ def verify_rank(
     torch.set_num_threads(environment.cpus)
     mesh = join(environment, experiment.layout, choose_device(experiment, environment))
     parts = assemble(experiment, mesh, root)
-    observations = Observations(mesh.layout, mesh.rank, parts.workload.total_samples)
+    observations = Observations(mesh.layout, mesh.rank, parts.batches.total_samples)
     mine = _observe(experiment, mesh, parts, observations, steps)
     findings = gather_findings(mesh, parts, observations, environment)
     everyone = mesh.share(mine)
     verdict = None
     if mesh.rank == 0:
         checks = judge(
-            findings, parts.outlines, mesh.layout, parts.planned, parts.workload.graph_facts()
+            findings, parts.outlines, mesh.layout, parts.planned, parts.batches.graph_facts()
         )
         verdict = compare(
             _merge(everyone, mesh.layout),
@@ -86,7 +85,7 @@ def _twin(experiment: Experiment, device: torch.device, root: Path | None, steps
     twin = twin_of(experiment)
     mesh = Mesh(Layout(), 0, device)
     parts = assemble(twin, mesh, root)
-    observations = Observations(mesh.layout, 0, parts.workload.total_samples)
+    observations = Observations(mesh.layout, 0, parts.batches.total_samples)
     return _observe(twin, mesh, parts, observations, steps)
 
 
@@ -98,17 +97,15 @@ def _observe(
     steps: int,
 ) -> Observed:
     """Train a few steps; keep the first's loss and gradients and the last's parameters."""
-    stage, workload = parts.stage, parts.workload
+    stage = parts.stage
     optimizer = parts.optimizer
     first: tuple[float, dict[str, Array], tuple[tuple[float, float], ...]] | None = None
-    with workload.open("train", 0, steps) as batches:
-        for step, batch in enumerate(batches):
-            for context in workload.contexts:
-                context.step = step
+    with parts.batches.open("train", 0, steps) as batches:
+        for batch in batches:
             if optimizer is not None:
                 optimizer.zero_grad(set_to_none=False)
             parts.timer.start()
-            trained = parts.engine.train_step(batch.inputs, batch.targets)
+            trained = parts.engine.train_step(batch)
             stage.end_minibatch()
             _look(mesh, parts, batch, observations)
             if first is None:
@@ -133,11 +130,12 @@ def _look(mesh: Mesh, parts: Parts, batch: Batch, observations: Observations) ->
 def _losses(
     parts: Parts, outputs: Sequence[Tensor], batch: Batch
 ) -> tuple[tuple[float, float], ...]:
-    assert batch.targets is not None
-    targets = batch.targets.chunk(len(outputs))
     return tuple(
-        (float(parts.workload.loss.summed(o, t)), float((t != IGNORED).sum()))
-        for o, t in zip(outputs, targets, strict=True)
+        (
+            float(parts.task.summed_loss(output, microbatch.targets)),
+            float(parts.task.labelled(microbatch.targets)),
+        )
+        for output, microbatch in zip(outputs, batch.microbatches, strict=True)
     )
 
 

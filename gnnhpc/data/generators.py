@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.spec.experiment import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 
 DATA_SEED = 20_240_229
 """Seeds generators and splits: data stay the same whatever an experiment's own seed is."""

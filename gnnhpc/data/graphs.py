@@ -7,7 +7,6 @@ al. 2018 (arXiv:1811.05868). Reddit: Hamilton, Ying and Leskovec 2017 (arXiv:170
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,37 +23,15 @@ from gnnhpc.data.generators import (
     mask_of,
     synthetic_graph,
 )
+from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import check_raw, existing_root
-from gnnhpc.spec.experiment import CitationGraph, SyntheticCitation
+from gnnhpc.data.settings import Data, SyntheticCitation
+from gnnhpc.graphs.graph import Graph
 
 MASKS = ("train", "val", "test")
-_NO_SPLIT = ("photo", "physics")
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A graph whose nodes are to be classified."""
-
-    name: str
-    features: Tensor
-    """float32 [nodes, F]: sparse CSR, or dense where the source is dense."""
-    labels: Tensor
-    """int64 [nodes]"""
-    edges: Tensor
-    """int64 [2, E] directed (source, target), without self-loops or duplicates, sorted by
-    (target, source)."""
-    masks: dict[str, Tensor]
-    """bool [nodes] each: train, val, test."""
-    classes: int
-
-    @property
-    def nodes(self) -> int:
-        return len(self.labels)
-
-
-def load_graph(
-    config: CitationGraph | SyntheticCitation, root: Path | None, seed: int = DATA_SEED
-) -> Graph:
+def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
     """The graph of a configuration, from files, a cache of them, or a generator.
 
     `seed` draws made-up features and the split of graphs published without one (20 a class to
@@ -67,26 +44,27 @@ def load_graph(
         words, masks = made.features, (made.train, made.val, made.test)
         features = sparse_rows(words.indptr, words.columns, words.values, words.shape)
         return _graph(config.name, features, made.labels, made.edges, masks, classes)
+    assert isinstance(config, PublishedGraph)
     folder = existing_root(config, root)
     arrays = load_or_build(config, check_raw(config, folder), _read_published)
     labels = arrays["labels"]
     rng = np.random.default_rng([seed, len(labels)])
-    if config.name in _NO_SPLIT:
-        masks = shchur_split(labels, classes, rng)
-    else:
+    if config.published.split:
         masks = (arrays["train"], arrays["val"], arrays["test"])
+    else:
+        masks = shchur_split(labels, classes, rng)
     features = _features(config, arrays, len(labels), rng)
     return _graph(config.name, features, labels, arrays["edges"], masks, classes)
 
 
-def _read_published(config: CitationGraph, raw: list[Path], work: Path) -> Arrays:
+def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
     from gnnhpc.data.pyg_reader import read_published
 
     return read_published(config, raw, work)
 
 
 def _features(
-    config: CitationGraph, arrays: Arrays, nodes: int, rng: np.random.Generator
+    config: PublishedGraph, arrays: Arrays, nodes: int, rng: np.random.Generator
 ) -> Tensor:
     columns = config.facts().features
     if config.features == "made":

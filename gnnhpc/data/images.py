@@ -20,8 +20,8 @@ from gnnhpc.data.atomic_folder import publishing
 from gnnhpc.data.download import Archive, DownloadError, download
 from gnnhpc.data.generators import synthetic_images
 from gnnhpc.data.roots import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths, existing_root
+from gnnhpc.data.settings import Data, SyntheticCifar10
 from gnnhpc.data.unpickle import read_arrays
-from gnnhpc.spec.experiment import Cifar10, SyntheticCifar10
 
 Split = Literal["train", "test"]
 Pixels = npt.NDArray[np.uint8]
@@ -92,7 +92,7 @@ class Images:
         return nodes
 
 
-def load_images(config: Cifar10 | SyntheticCifar10, root: Path | None, split: Split) -> Images:
+def load_images(config: Data, root: Path | None, split: Split) -> Images:
     """The images of a split; CIFAR-10 is fetched into `root` first where it is absent.
 
     Every data_batch file found is used, so there may be fewer images than were published. Raises

@@ -17,26 +17,24 @@ from torch_geometric.transforms import Compose, NormalizeFeatures
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.generators import distinct
-from gnnhpc.data.roots import FEATURE_PARTS, RAW
+from gnnhpc.data.published import FEATURE_PARTS, PublishedGraph
 from gnnhpc.data.unpickle import read_arrays
-from gnnhpc.spec.experiment import CitationGraph
 
-_PLANETOID = ("cora", "citeseer", "pubmed")
 _SPARSE = ("indptr", "columns", "values")
 _FETCH_AGAIN = "the graph as published; fetch its files again"
 
 
-def read_published(config: CitationGraph, raw: list[Path], work: Path) -> Arrays:
+def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
     """The arrays of a published graph; PyG works in `work`, a new folder, on links to `raw`.
 
     Keys: `labels`, `edges`; `train`, `val`, `test` where a split is published; `indptr`,
     `columns`, `values` or `dense` where features are real. Raises InputError for damaged files.
     """
-    copy = RAW[config.name].directory(work)
+    copy = config.published.directory(work)
     copy.mkdir(parents=True)
     for path in raw:
         (copy / path.name).symlink_to(path.resolve())
-    if config.name in _PLANETOID:
+    if config.published.pyg == "Planetoid":
         # PyG unpickles these files as they are: nothing but arrays may be in them.
         _check_pickles(raw)
         if config.features == "made":
@@ -55,13 +53,13 @@ def read_published(config: CitationGraph, raw: list[Path], work: Path) -> Arrays
     return arrays
 
 
-def _dataset(config: CitationGraph, work: Path) -> InMemoryDataset:
-    folder = RAW[config.name].folder
-    if config.name in _PLANETOID:
+def _dataset(config: PublishedGraph, work: Path) -> InMemoryDataset:
+    folder = config.published.folder
+    if config.published.pyg == "Planetoid":
         return Planetoid(str(work), folder, pre_transform=Compose([NormalizeFeatures(), _sparse]))
-    if config.name == "photo":
+    if config.published.pyg == "Amazon":
         return Amazon(str(work), folder, pre_transform=_sparse)
-    if config.name == "physics":
+    if config.published.pyg == "Coauthor":
         return Coauthor(str(work), folder, pre_transform=_sparse)
     return Reddit(str(work / folder))
 
@@ -82,7 +80,7 @@ def _check_pickles(raw: list[Path]) -> None:
             read_arrays(path, encoding="latin1", graphs=True)
 
 
-def _stand_in_features(config: CitationGraph, copy: Path) -> None:
+def _stand_in_features(config: PublishedGraph, copy: Path) -> None:
     """Empty feature files as long as their label files, for PyG to find."""
     columns = config.facts().features
     for part in FEATURE_PARTS:
@@ -92,7 +90,7 @@ def _stand_in_features(config: CitationGraph, copy: Path) -> None:
         (copy / f"ind.{config.name}.{part}").write_bytes(pickle.dumps(empty))
 
 
-def _arrays(config: CitationGraph, data: Data) -> Arrays:
+def _arrays(config: PublishedGraph, data: Data) -> Arrays:
     """PyG's tensors as arrays: edges sorted by (target, source), features by rows."""
     source, target = data.edge_index.numpy()
     nodes = len(data.y)
@@ -106,12 +104,12 @@ def _arrays(config: CitationGraph, data: Data) -> Arrays:
         if f"{split}_mask" in data:
             arrays[split] = data[f"{split}_mask"].numpy()
     if config.features == "real":
-        parts = {"dense": "x"} if config.name == "reddit" else {p: p for p in _SPARSE}
+        parts = {"dense": "x"} if config.published.dense else {p: p for p in _SPARSE}
         arrays |= {key: data[attribute].numpy() for key, attribute in parts.items()}
     return arrays
 
 
-def _check(config: CitationGraph, arrays: Arrays, folder: Path) -> None:
+def _check(config: PublishedGraph, arrays: Arrays, folder: Path) -> None:
     """Raises InputError where sizes are not the published ones, which models are built for."""
     facts = config.facts()
     labels, edges = arrays["labels"], arrays["edges"]

@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Cifar10, CitationGraph, DataConfig
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import Cifar10, Data
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"
 HOW_TO_NAME_ROOT = f"a data root by --data-root, data_root in the spec, or ${ROOT_VARIABLE}"
 
 CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "python": "cifar-10-batches-py"}
-
-
-@dataclass(frozen=True)
-class RawFiles:
-    """The files of one graph data set: `<root>/<folder>/raw/<file>`, as PyG lays them out."""
-
-    folder: str
-    files: tuple[str, ...]
-    source: str
-    """Where they are published, for whoever has to fetch them."""
-
-    def directory(self, root: Path) -> Path:
-        return root / self.folder / "raw"
-
-    def needed(self, features: str) -> tuple[str, ...]:
-        """Features that are made up need no feature files, where those stand apart."""
-        if features == "real":
-            return self.files
-        return tuple(name for name in self.files if name.split(".")[-1] not in FEATURE_PARTS)
-
-
-FEATURE_PARTS = ("x", "tx", "allx")
-
-
-def _planetoid(folder: str) -> RawFiles:
-    parts = (*FEATURE_PARTS, "y", "ty", "ally", "graph", "test.index")
-    return RawFiles(
-        folder,
-        tuple(f"ind.{folder.lower()}.{part}" for part in parts),
-        "https://github.com/kimiyoung/planetoid/tree/master/data",
-    )
-
-
-_SHCHUR = "https://github.com/shchur/gnn-benchmark/tree/master/data/npz"
-RAW: dict[str, RawFiles] = {
-    "cora": _planetoid("Cora"),
-    "citeseer": _planetoid("CiteSeer"),
-    "pubmed": _planetoid("PubMed"),
-    "photo": RawFiles("Photo", ("amazon_electronics_photo.npz",), _SHCHUR),
-    "physics": RawFiles("Physics", ("ms_academic_phy.npz",), _SHCHUR),
-    "reddit": RawFiles(
-        "Reddit",
-        ("reddit_data.npz", "reddit_graph.npz"),
-        "https://data.dgl.ai/dataset/reddit.zip",
-    ),
-}
 
 
 def data_root(flag: str | None) -> Path | None:
@@ -84,7 +38,7 @@ def cache_root() -> Path:
     return Path(base).expanduser().absolute() / "gnnhpc"
 
 
-def check_data(config: DataConfig, root: Path | None) -> None:
+def check_data(config: Data, root: Path | None) -> None:
     """Whether this data set can be there, seen from a login node: no file is opened.
 
     Raises InputError if there is no root, the root is missing, or a file of the data set is
@@ -92,11 +46,11 @@ def check_data(config: DataConfig, root: Path | None) -> None:
     """
     if isinstance(config, Cifar10):
         check_cifar(existing_root(config, root))
-    elif isinstance(config, CitationGraph):
+    elif isinstance(config, PublishedGraph):
         check_raw(config, existing_root(config, root))
 
 
-def existing_root(config: DataConfig, root: Path | None) -> Path:
+def existing_root(config: Data, root: Path | None) -> Path:
     """`root`, or InputError where there is none."""
     if root is None:
         raise InputError(f"data {config.name}", "data root", "none", HOW_TO_NAME_ROOT)
@@ -140,9 +94,9 @@ def cifar_paths(folder: Path, split: str) -> list[Path]:
     return [folder / f"{name}{suffix}" for name in names]
 
 
-def check_raw(config: CitationGraph, root: Path) -> list[Path]:
+def check_raw(config: PublishedGraph, root: Path) -> list[Path]:
     """The raw files of a graph, in a fixed order; raises InputError naming a missing one."""
-    raw = RAW[config.name]
+    raw = config.published
     paths = [raw.directory(root) / name for name in raw.needed(config.features)]
     for path in paths:
         if not os.access(path, os.R_OK):

@@ -12,37 +12,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.schedule import ScheduleName
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
-
-IGNORED = -100
-"""The target of a row that has no label to learn: padding, or another split's node."""
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Cross-entropy summed over labelled rows and divided by `labelled / replicas`.
-
-    Replicas average their gradients, so a replica divides by its share of the global count.
-    `outputs` says whether the last layer gives logits or log-probabilities.
-    """
-
-    outputs: str
-    labelled: int
-    replicas: int
-
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.summed(output, target) / (self.labelled / self.replicas)
-
-    def summed(self, output: Tensor, target: Tensor) -> Tensor:
-        if self.outputs == "log_probabilities":
-            return F.nll_loss(output, target, reduction="sum", ignore_index=IGNORED)
-        return F.cross_entropy(output, target, reduction="sum", ignore_index=IGNORED)
+from gnnhpc.tasks.task import Loss
 
 
 @dataclass(frozen=True)
@@ -62,18 +39,29 @@ class Plan:
     dtype: torch.dtype
     upstream_learns: bool
     """Whether any earlier stage has parameters, and so wants gradients."""
-    target_rows: int
-    """Rows of one micro-batch's target."""
-    example: Tensor | None = None
-    """First stage: one micro-batch of real input, for its type."""
 
-    def inputs(self, batch: Tensor | None) -> list[Tensor]:
-        """The first stage's micro-batches; none elsewhere."""
-        return [] if batch is None else split(batch, self.microbatches, self.input_shape[0])
+    def check(self, batch: Batch) -> None:
+        """Raises GnnhpcError for a batch of other micro-batches or rows than planned.
 
-    def targets(self, batch: Tensor | None) -> list[Tensor]:
-        """The last stage's micro-batches; none elsewhere."""
-        return [] if batch is None else split(batch, self.microbatches, self.target_rows)
+        gloo would send an uneven one without complaint and leave stale rows behind it.
+        """
+        rows_in, rows_out = self.input_shape[0], self.output_shape[0]
+        found = [len(batch.microbatches)]
+        for microbatch in batch.microbatches:
+            if microbatch.inputs is not None and len(microbatch.inputs) != rows_in:
+                found.append(len(microbatch.inputs))
+            found += [len(t) for t in microbatch.targets.values() if len(t) != rows_out]
+        if found != [self.microbatches]:
+            raise GnnhpcError(
+                f"uneven batch: {found[0]} micro-batches, some of {sorted(set(found[1:]))} rows, "
+                f"where {self.microbatches} of {rows_in} rows in and {rows_out} out are planned"
+            )
+
+
+def first_input(microbatch: MicroBatch) -> Inputs:
+    """What the first stage is given."""
+    assert microbatch.inputs is not None
+    return microbatch.inputs
 
 
 @dataclass(frozen=True)
@@ -99,20 +87,18 @@ class StageGradients(Protocol):
 
 
 class Engine(Protocol):
-    """Runs steps. Inputs and targets are whole mini-batches, stacked along rows; only the first
-    stage looks at inputs and only the last at targets.
-    """
+    """Runs steps. Only the first stage looks at inputs, and only the last at targets."""
 
     @property
     def gradients(self) -> StageGradients:
         """Of the stage it trains."""
         ...
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
+    def train_step(self, batch: Batch) -> Trained:
         """Forward and backward; gradients are complete and averaged over replicas after it."""
         ...
 
-    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         """Forward alone, in evaluation mode, without touching anything training uses."""
         ...
 
@@ -140,19 +126,6 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
     if gradient is not None:
         scalar = _Arrived.apply(result, gradient)  # type: ignore[no-untyped-call]
     scalar.backward()
-
-
-def split(batch: Tensor, parts: int, rows: int) -> list[Tensor]:
-    """Micro-batches of exactly `rows` rows.
-
-    Raises GnnhpcError for any other batch: gloo would send an uneven one without complaint and
-    leave stale rows behind it.
-    """
-    if batch.shape[0] != parts * rows:
-        raise GnnhpcError(
-            f"uneven batch: {batch.shape[0]} rows where {parts} micro-batches of {rows} are planned"
-        )
-    return list(batch.split(rows))
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:

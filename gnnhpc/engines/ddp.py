@@ -10,7 +10,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.engines.base import parameters_of
-from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 
@@ -21,7 +20,7 @@ _ONE_BUCKET_MIB = 1024
 class DdpReplicas:
     """Wraps a stage in DDP where there are replicas and something to learn."""
 
-    def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
+    def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
         self.group = mesh.replicas
         self.reductions = 0

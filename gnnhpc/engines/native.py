@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import in_flight, stage_order
-from gnnhpc.engines.base import Plan, Trained, backward, parameters_of
+from gnnhpc.engines.base import Plan, Trained, backward, first_input, parameters_of
 from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.transfer import Inbox, Outbox
 
@@ -69,20 +70,23 @@ class NativeEngine:
         )
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
+    def train_step(self, batch: Batch) -> Trained:
         plan, timer, links = self.plan, self.plan.timer, self.training
-        xs, ts = plan.inputs(inputs), plan.targets(targets)
-        held: dict[int, tuple[Tensor, Tensor]] = {}
+        plan.check(batch)
+        held: dict[int, tuple[Inputs, Tensor]] = {}
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
         links.expect(plan.microbatches)
         for action in self.order:
             m = action.microbatch
             if action.kind == "forward":
-                x = self._input(xs, m)
+                microbatch = batch.microbatches[m]
+                x = self._input(microbatch, m)
                 with timer.span("forward", m):
-                    output = plan.stage(x, torch.tensor([m]))
-                    result = plan.loss(output, ts[m]) if plan.mesh.is_last else output
+                    output = plan.stage(x, microbatch.context)
+                    result = output
+                    if plan.mesh.is_last:
+                        result = plan.loss(output, microbatch, batch.labelled)
                 held[m] = (x, result)
                 if plan.mesh.is_last:
                     outputs.append(output.detach())
@@ -96,15 +100,15 @@ class NativeEngine:
         self.gradients.average()
         return Trained(outputs, losses)
 
-    def _input(self, xs: list[Tensor], m: int) -> Tensor:
+    def _input(self, microbatch: MicroBatch, m: int) -> Inputs:
         inbox = self.training.activations_in
         if inbox is None:
-            return xs[m]
+            return first_input(microbatch)
         with self.plan.timer.span("wait", m):
             x = inbox.take()
         return x.detach().requires_grad_(self.plan.upstream_learns)
 
-    def _backward(self, m: int, x: Tensor, result: Tensor) -> None:
+    def _backward(self, m: int, x: Inputs, result: Tensor) -> None:
         timer, links = self.plan.timer, self.training
         gradient = None
         if links.gradients_in is not None:
@@ -115,15 +119,16 @@ class NativeEngine:
                 backward(result, gradient)
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
+            assert isinstance(x, Tensor)
             assert x.grad is not None
             links.gradients_out.send(x.grad)
         if links.gradients_in is not None and gradient is not None:
             links.gradients_in.release(gradient)
-        if links.activations_in is not None:
+        if links.activations_in is not None and isinstance(x, Tensor):
             links.activations_in.release(x.detach())
 
-    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
-        return self.forward_only.run(inputs)
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        return self.forward_only.run(batch)
 
 
 class ForwardOnly:
@@ -133,26 +138,26 @@ class ForwardOnly:
         self.plan = plan
         self.links = Links(plan, training=False)
 
-    def run(self, inputs: Tensor | None) -> Sequence[Tensor]:
+    def run(self, batch: Batch) -> Sequence[Tensor]:
         plan, timer, links = self.plan, self.plan.timer, self.links
-        xs = plan.inputs(inputs)
+        plan.check(batch)
         outputs: list[Tensor] = []
         links.expect(plan.microbatches)
         with torch.no_grad():
-            for m in range(plan.microbatches):
-                if links.activations_in is None:
-                    x = xs[m]
-                else:
+            for m, microbatch in enumerate(batch.microbatches):
+                received: Tensor | None = None
+                if links.activations_in is not None:
                     with timer.span("wait", m):
-                        x = links.activations_in.take()
+                        received = links.activations_in.take()
+                x = first_input(microbatch) if received is None else received
                 with timer.span("forward", m):
-                    output = plan.stage(x, torch.tensor([m]))
+                    output = plan.stage(x, microbatch.context)
                 if links.activations_out is None:
                     outputs.append(output)
                 else:
                     links.activations_out.send(output)
-                if links.activations_in is not None:
-                    links.activations_in.release(x)
+                if links.activations_in is not None and received is not None:
+                    links.activations_in.release(received)
             with timer.span("wait"):
                 links.flush()
         return outputs

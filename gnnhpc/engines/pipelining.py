@@ -6,15 +6,37 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from gnnhpc.engines.base import Plan, Trained, split
+from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.base import Plan, Trained, first_input
 from gnnhpc.engines.ddp import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
+from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+class NumberedStage(nn.Module):
+    """A stage as torch's schedules call it: with tensors alone, so a micro-batch goes by number.
+
+    The first stage is given numbers in place of inputs and looks them up in `batch`.
+    """
+
+    batch: Batch
+
+    def __init__(self, stage: Stage, *, is_first: bool) -> None:
+        super().__init__()
+        self.stage = stage
+        self.is_first = is_first
+
+    def forward(self, x: Tensor, microbatch: Tensor) -> Tensor:
+        """`x` [rows, ...], or the number on the first stage; `microbatch` int64 [1], on CPU."""
+        given = self.batch.microbatches[int(microbatch)]
+        output: Tensor = self.stage(first_input(given) if self.is_first else x, given.context)
+        return output
 
 
 class TimedStage(PipelineStage):
@@ -45,7 +67,8 @@ class PipeliningEngine:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.gradients = DdpReplicas(plan.stage, plan.mesh, plan.timer)
+        self.numbered = NumberedStage(plan.stage, is_first=plan.mesh.is_first)
+        self.gradients = DdpReplicas(self.numbered, plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
         mesh = plan.mesh
         self.stage = TimedStage(
@@ -64,33 +87,33 @@ class PipeliningEngine:
         self.schedule = _SCHEDULES[plan.schedule](
             self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
         )
-        self._which = torch.arange(plan.microbatches)
+        self._numbers = torch.arange(plan.microbatches)
 
     def _example_input(self) -> Tensor:
         plan = self.plan
         if plan.mesh.is_first:
-            assert plan.example is not None
-            return plan.example
+            return torch.zeros(1, dtype=torch.int64, device=plan.mesh.device)
         return torch.empty(
             plan.input_shape, dtype=plan.dtype, device=plan.mesh.device, requires_grad=True
         )
 
-    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, output: Tensor, number: Tensor) -> Tensor:
+        batch = self.numbered.batch
         with self.plan.timer.span("forward", self.stage.newest):
-            return self.plan.loss(output, target)
+            return self.plan.loss(output, batch.microbatches[int(number)], batch.labelled)
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
+    def train_step(self, batch: Batch) -> Trained:
         plan, mesh = self.plan, self.plan.mesh
-        plan.inputs(inputs)
-        plan.targets(targets)
-        args = (inputs,) if mesh.is_first else ()
-        target = targets if mesh.is_last else None
+        plan.check(batch)
+        self.numbered.batch = batch
+        args = (self._numbers.to(mesh.device),) if mesh.is_first else ()
+        target = self._numbers if mesh.is_last else None
         losses: list[Tensor] = []
-        output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._which)
+        output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)
         if not mesh.is_last:
             return Trained()
-        outputs = split(output.detach(), plan.microbatches, plan.output_shape[0])
+        outputs = output.detach().split(plan.output_shape[0])
         return Trained(outputs, [loss.detach() for loss in losses])
 
-    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
-        return self.forward_only.run(inputs)
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        return self.forward_only.run(batch)

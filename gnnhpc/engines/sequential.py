@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.base import Plan, Trained
+from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.base import Plan, Trained, first_input
 from gnnhpc.engines.gradients import Gradients
 
 
@@ -22,14 +23,14 @@ class SequentialEngine:
         self.plan = plan
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
-    def train_step(self, inputs: Tensor | None, targets: Tensor | None) -> Trained:
+    def train_step(self, batch: Batch) -> Trained:
         plan, timer = self.plan, self.plan.timer
-        pairs = zip(plan.inputs(inputs), plan.targets(targets), strict=True)
+        plan.check(batch)
         outputs, losses = [], []
-        for m, (x, target) in enumerate(pairs):
+        for m, microbatch in enumerate(batch.microbatches):
             with timer.span("forward", m):
-                output = plan.stage(x, torch.tensor([m]))
-                loss = plan.loss(output, target)
+                output = plan.stage(first_input(microbatch), microbatch.context)
+                loss = plan.loss(output, microbatch, batch.labelled)
             with timer.span("backward", m):
                 loss.backward()
                 timer.layer_backward(None, timer.clock.mark())
@@ -38,11 +39,12 @@ class SequentialEngine:
         self.gradients.average()
         return Trained(outputs, losses)
 
-    def evaluate(self, inputs: Tensor | None) -> Sequence[Tensor]:
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         plan = self.plan
+        plan.check(batch)
         outputs = []
         with torch.no_grad():
-            for m, x in enumerate(plan.inputs(inputs)):
+            for m, microbatch in enumerate(batch.microbatches):
                 with plan.timer.span("forward", m):
-                    outputs.append(plan.stage(x, torch.tensor([m])))
+                    outputs.append(plan.stage(first_input(microbatch), microbatch.context))
         return outputs

@@ -9,25 +9,23 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.models.build import build_layer
+from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.outline import LayerOutline
+from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
 
 class Stage(nn.Module):
-    """Neighbouring layers of a model; parameters are named `<group>.<kind>...` in every layout.
-
-    `contexts[m]` is what micro-batch m's layers see beside the activation.
-    """
+    """Neighbouring layers of a model; parameters are named as their layers in every layout."""
 
     def __init__(
         self, outlines: Sequence[LayerOutline], modules: Sequence[nn.Module], timer: StepTimer
     ) -> None:
         super().__init__()
         self.outlines = list(outlines)
-        self.contexts: list[Context] = [Context()]
         self.timer: StepTimer | None = timer
         for layer, module in zip(outlines, modules, strict=True):
             parent: nn.Module = self
@@ -39,20 +37,25 @@ class Stage(nn.Module):
             parent.add_module(name, module)
         self._layers = list(modules)
 
-    def forward(self, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
-        """[rows, ...] of one micro-batch; `microbatch` [1] says which (int64, on CPU)."""
-        context = self.contexts[0 if microbatch is None else int(microbatch)]
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        """One micro-batch's activation [rows, ...] through all layers.
+
+        Raises GnnhpcError for a layer whose output is not of the shape it has on paper.
+        """
         timer = self.timer
         for layer, module in zip(self.outlines, self._layers, strict=True):
-            if timer is None:
-                x = module(x, context)
-                continue
-            start = timer.clock.mark()
+            start = timer.clock.mark() if timer is not None else None
             x = module(x, context)
-            timer.layer_forward(layer.name, start, timer.clock.mark())
-            if isinstance(x, Tensor) and x.requires_grad:
-                x.register_hook(_stamp(timer, layer.name))
-        return x if isinstance(x, Tensor) else cast(Tensor, x.to_dense())
+            if x.shape[1:] != layer.shape:
+                raise GnnhpcError(
+                    f"{layer.name} gives rows of {list(x.shape[1:])}, its outline says "
+                    f"{list(layer.shape)}"
+                )
+            if timer is not None:
+                timer.layer_forward(layer.name, start, timer.clock.mark())
+                if isinstance(x, Tensor) and x.requires_grad:
+                    x.register_hook(_stamp(timer, layer.name))
+        return x if isinstance(x, Tensor) else x.to_dense()
 
     def end_minibatch(self) -> None:
         """Tell the layers that want to know: deferred BatchNorm updates its statistics here."""
@@ -81,10 +84,12 @@ def build_stage(
 ) -> Stage:
     """Build `layers` with the initial values they have in every layout of the same seed."""
     modules = []
+    model = experiment.model.loaded
+    options = BuildOptions(getattr(torch, experiment.dtype), experiment.batchnorm)
     with torch.random.fork_rng(devices=[]):
         for index in layers:
             torch.manual_seed(layer_seed(experiment.seed, outlines[index].name))
-            modules.append(build_layer(outlines[index], experiment))
+            modules.append(model.build(outlines[index], options))
     return Stage([outlines[i] for i in layers], modules, timer)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]
+from gnnhpc.graphs.csr import Ids
 
 # METIS draws its matchings at random; a fixed seed gives every rank and every run the same parts.
 _METIS_SEED = 0

@@ -1,8 +1,10 @@
-"""Sparse features on their way from dropout to attention."""
+"""Sparse features as layers are given them and hand them on."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -10,19 +12,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Features that pass from dropout to attention as they are stored: CSR, [rows, width].
+    """Features as they are stored: CSR, [rows, width].
 
-    A stored value may be zero: what dropout took stays in its place. Needs no gradient.
+    `entries` int64 [nonzeros] is the place of each stored value in the whole graph's store. A
+    stored value may be zero: what dropout took stays in its place. Needs no gradient.
     """
 
     indptr: Tensor
     columns: Tensor
     values: Tensor
+    entries: Tensor
     width: int
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.indptr) - 1, self.width
+        return len(self), self.width
+
+    def with_values(self, values: Tensor) -> Self:
+        """The same places with other values."""
+        return dataclasses.replace(self, values=values)
+
+    def to(self, device: torch.device | str) -> Self:
+        parts = ("indptr", "columns", "values", "entries")
+        moved = {name: getattr(self, name).to(device) for name in parts}
+        return dataclasses.replace(self, **moved)
 
     def to_csr(self) -> Tensor:
         return torch.sparse_csr_tensor(

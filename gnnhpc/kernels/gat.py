@@ -16,7 +16,7 @@ from torch import Tensor
 from gnnhpc.kernels.build import load_kernel
 
 if TYPE_CHECKING:
-    from gnnhpc.graphs.chunks import Block
+    from gnnhpc.graphs.blocks import Block
     from gnnhpc.graphs.sparse_rows import SparseRows
     from gnnhpc.kernels.mask import Mask
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.models.context import Context
-
 _BITS = 0xFFFFFFFF
 
 
@@ -63,13 +61,6 @@ def layer_mask(seed: int, step: int, name: str, p: float) -> Mask:
     digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
     first, second = (int.from_bytes(part, "big") for part in (digest[:4], digest[4:8]))
     return Mask(first, second, round(p * 2**32), 1.0 / (1.0 - p))
-
-
-def active_mask(name: str, p: float, training: bool, context: Context) -> Mask | None:
-    """The mask of layer `name` for this micro-batch; none in evaluation or where p is 0."""
-    if not training or p == 0:
-        return None
-    return layer_mask(context.seed, context.step, name, p)
 
 
 def number_entries(rows: Tensor, width: int) -> Tensor:

@@ -7,13 +7,11 @@ rows together (GPipe, Huang et al. 2019, section 2.2).
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BatchNormMode = Literal["micro", "deferred"]
+from gnnhpc.models.protocol import BatchNormMode
 
 
 class BatchNorm(nn.BatchNorm1d):

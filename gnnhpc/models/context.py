@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gnnhpc.graphs.chunks import GraphChunk
+from gnnhpc.graphs.blocks import GraphChunk
 
 
-@dataclass
+@dataclass(frozen=True)
 class Context:
-    """One a micro-batch; `step` moves on, the rest stays."""
+    """Made for one micro-batch of one step."""
 
     microbatch: int = 0
-    graph: GraphChunk | None = None
-    seed: int = 0
+    """Counts from 0 within the mini-batch."""
     step: int = 0
+    """Training step; the mask of a dropout follows from it."""
+    seed: int = 0
+    """The experiment's."""
+    graph: GraphChunk | None = None
+    """None for images."""
+
+    @property
+    def chunk(self) -> GraphChunk:
+        """The piece of graph that a graph layer works on; ValueError where there is none."""
+        if self.graph is None:
+            raise ValueError("graph layers need a context with a piece of graph")
+        return self.graph

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.mask import Mask, active_mask, number_entries
+from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.models.context import Context
 
-if TYPE_CHECKING:
-    from gnnhpc.graphs.chunks import GraphChunk
 
-
-def graph_of(context: Context) -> GraphChunk:
-    """The chunk a graph layer works on; a context without one is a caller's mistake."""
-    if context.graph is None:
-        raise ValueError("graph layers need a context with a graph chunk")
-    return context.graph
+def active_mask(name: str, p: float, training: bool, context: Context) -> Mask | None:
+    """The mask of layer `name` for this micro-batch; none in evaluation or where p is 0."""
+    if not training or p == 0:
+        return None
+    return layer_mask(context.seed, context.step, name, p)
 
 
 class Dropout(nn.Module):
-    """Dropout of the activation that enters attention layer `attention`.
+    """Dropout of a graph's activations [rows, width], or of the stored values of sparse rows.
 
-    The first reads the chunk's features and ignores its input; sparse ones leave it as
-    SparseRows.
+    The mask of a node is the same in every chunk: it is drawn for the node's number in the graph.
     """
 
-    def __init__(self, name: str, attention: int, p: float) -> None:
+    def __init__(self, name: str, p: float) -> None:
         super().__init__()
         self.name = name
-        self.attention = attention
         self.p = p
 
-    def forward(self, x: Tensor, context: Context) -> Tensor | SparseRows:
-        chunk = graph_of(context)
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor | SparseRows:
         mask = active_mask(self.name, self.p, self.training, context)
-        if self.attention == 0:
-            x = chunk.features
-            if x.layout == torch.sparse_csr:
-                values = x.values()
-                if mask is not None and chunk.entries is not None:
-                    values = drop(values[:, None], chunk.entries, mask)[:, 0]
-                return SparseRows(x.crow_indices(), x.col_indices(), values, x.shape[1])
         if mask is None:
             return x
-        return drop(x, chunk.nodes[: chunk.rows[self.attention]], mask)
+        if isinstance(x, SparseRows):
+            return x.with_values(drop(x.values[:, None], x.entries, mask)[:, 0])
+        return drop(x, context.chunk.nodes[: len(x)], mask)
 
     def extra_repr(self) -> str:
         return f"{self.name}, p={self.p}"

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.placement import Placement
 from gnnhpc.ranks.environment import Environment, check_interface, resolve
 from gnnhpc.ranks.rendezvous import Doorkeeper, knock
 
@@ -38,25 +39,41 @@ class Mesh:
     door: Doorkeeper | None = None
     """Rank 0's answer to those who look for the store."""
 
+    stages_per_process: int = 1
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.layout, self.stages_per_process)
+
     @property
     def replica(self) -> int:
-        return self.layout.replica_of(self.rank)
+        return self.placement.replica_of(self.rank)
+
+    @property
+    def stages(self) -> range:
+        """The stages that this process holds."""
+        return self.placement.stages_of(self.rank)
 
     @property
     def stage(self) -> int:
-        return self.layout.stage_of(self.rank)
+        """The one stage of a process that holds one; ValueError where it holds several."""
+        (stage,) = self.stages
+        return stage
 
     @property
     def is_first(self) -> bool:
-        return self.stage == 0
+        """Whether the first stage is here."""
+        return self.stages[0] == 0
 
     @property
     def is_last(self) -> bool:
-        return self.stage == self.layout.stages - 1
+        """Whether the last stage is here."""
+        return self.stages[-1] == self.layout.stages - 1
 
     def neighbour(self, step: int) -> int:
-        """The global rank `step` stages further along this replica's pipeline."""
-        return self.layout.rank_of(self.replica, self.stage + step)
+        """The rank that holds the stage before (-1) or after (1) this process's."""
+        beside = self.stages[-1] + step if step > 0 else self.stages[0] + step
+        return self.placement.process_of(self.replica, beside)
 
     def barrier(self) -> None:
         if self.control is not None:
@@ -66,7 +83,7 @@ class Mesh:
         """Every rank's `values` [k] (float64), as [world_size, k]; also a barrier."""
         if self.control is None:
             return values.unsqueeze(0)
-        out = values.new_empty(self.layout.world_size, values.numel())
+        out = values.new_empty(self.placement.processes, values.numel())
         dist.all_gather_single(out.view(-1), values, group=self.control)
         return out
 
@@ -74,19 +91,22 @@ class Mesh:
         """Every rank's small object, by rank."""
         if self.control is None:
             return [value]
-        out: list[Any] = [None] * self.layout.world_size
+        out: list[Any] = [None] * self.placement.processes
         dist.all_gather_object(out, value, group=self.control)
         return out
 
 
-def join(environment: Environment, layout: Layout, device: torch.device) -> Mesh:
+def join(
+    environment: Environment, layout: Layout, device: torch.device, stages_per_process: int = 1
+) -> Mesh:
     """Meet the other ranks and build the groups.
 
     Raises InputError for a name that does not resolve or a world size that does not fit, and
     GnnhpcError if the others do not come.
     """
-    if layout.world_size == 1:
-        return Mesh(layout, 0, device)
+    placement = Placement(layout, stages_per_process)
+    if placement.processes == 1:
+        return Mesh(layout, 0, device, stages_per_process=stages_per_process)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interface()
@@ -103,20 +123,21 @@ def join(environment: Environment, layout: Layout, device: torch.device) -> Mesh
     forward = backward = replicas = None
     if layout.stages > 1:
         for replica in range(layout.replicas):
-            ranks = layout.pipeline_ranks(replica)
+            ranks = placement.pipeline(replica)
             groups = [dist.new_group(ranks, timeout=timeout) for _ in range(2)]
-            if replica == layout.replica_of(environment.rank):
+            if replica == placement.replica_of(environment.rank):
                 forward, backward = groups
     if layout.replicas > 1:
-        for stage in range(layout.stages):
-            group = dist.new_group(layout.replica_ranks(stage), timeout=timeout)
-            if stage == layout.stage_of(environment.rank):
+        for stage in range(0, layout.stages, stages_per_process):
+            group = dist.new_group(placement.peers(stage), timeout=timeout)
+            if stage in placement.stages_of(environment.rank):
                 replicas = group
     control = dist.new_group(backend="gloo", timeout=timeout)
     return Mesh(
         layout=layout,
         rank=environment.rank,
         device=device,
+        stages_per_process=stages_per_process,
         forward=forward,
         backward=backward,
         replicas=replicas,

@@ -24,9 +24,10 @@ from gnnhpc.records.provenance import code_digest, cpu_model, seconds_since_proc
 from gnnhpc.records.schema import EventRecord, Header
 from gnnhpc.run.attempt_end import Outcome
 from gnnhpc.spec.manifest import Cell, find_cell
+from gnnhpc.spec.own_models import load_model
 
 if TYPE_CHECKING:
-    from gnnhpc.check.observe import Findings
+    from gnnhpc.check.observe import Findings, Observations
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import Recorder
     from gnnhpc.train.assemble import Parts
@@ -85,6 +86,7 @@ class Worker:
                 return EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
+        load_model(self.cell.experiment, self.run_paths)
         if self.environment.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
             self.outcome.attempt = _claim(cell_paths)
@@ -149,6 +151,7 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: Parts, signals: Signals) -> int:
         """Train and test, recording; then judge and conclude, or leave a checkpoint and go."""
+        from gnnhpc.check.observe import Observations
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import Recorder
         from gnnhpc.train.loop import Stopped
@@ -157,12 +160,13 @@ class Worker:
         attempt = self.outcome.attempt
         assert attempt is not None
         start = self.origin.step if self.origin else 0
+        observations = Observations(mesh.layout, mesh.rank, parts.batches.total_samples)
         with (
             Recorder(attempt.records(mesh.rank), self._header(mesh, parts)) as recorder,
             progress_reporter(self.cell.experiment, mesh.rank, start) as report,
             watching(mesh, parts.timer, self.outcome.hung),
         ):
-            trainer = self._trainer(mesh, parts, recorder)
+            trainer = self._trainer(mesh, parts, recorder, observations)
             trainer.stop_asked = signals.asked
             trainer.report = report
             self.outcome.progress = trainer.progress
@@ -172,25 +176,26 @@ class Worker:
                 self._save(mesh, parts, trainer, stopped.step)
                 self._conclude_interrupted(mesh, trainer, signals, stopped.step)
                 return EXIT_FAILED
-            self._conclude_done(mesh, parts, trainer)
+            self._conclude_done(mesh, parts, trainer, observations)
         return EXIT_DONE
 
-    def _trainer(self, mesh: Mesh, parts: Parts, recorder: Recorder) -> Trainer:
-        from gnnhpc.check.observe import Observations
+    def _trainer(
+        self, mesh: Mesh, parts: Parts, recorder: Recorder, observations: Observations
+    ) -> Trainer:
         from gnnhpc.train.loop import Trainer
 
         experiment = self.cell.experiment
         trainer = Trainer(
             experiment=experiment,
-            outlines=parts.outlines,
             mesh=mesh,
             stage=parts.stage,
             engine=parts.engine,
-            workload=parts.workload,
+            batches=parts.batches,
+            task=parts.task,
             optimizer=parts.optimizer,
             timer=parts.timer,
             recorder=recorder,
-            observations=Observations(mesh.layout, mesh.rank, parts.workload.total_samples),
+            observer=observations,
         )
         every = experiment.checkpoint_every
         if every:
@@ -227,11 +232,13 @@ class Worker:
         seconds = time.perf_counter() - began
         trainer.recorder.write(EventRecord("checkpoint", seconds, {"step": step}))
 
-    def _conclude_done(self, mesh: Mesh, parts: Parts, trainer: Trainer) -> None:
+    def _conclude_done(
+        self, mesh: Mesh, parts: Parts, trainer: Trainer, observations: Observations
+    ) -> None:
         """Gather every rank's findings; rank 0 judges them and writes the result."""
         from gnnhpc.check.observe import gather_findings
 
-        findings = gather_findings(mesh, parts, trainer.observations, self.environment)
+        findings = gather_findings(mesh, parts, observations, self.environment)
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:
                 self._judge(mesh, parts, trainer, findings)
@@ -242,7 +249,7 @@ class Worker:
     ) -> None:
         from gnnhpc.check.audit import judge
 
-        graph = parts.workload.graph_facts()
+        graph = parts.batches.graph_facts()
         firsts = [f for f in findings if mesh.layout.stage_of(f.rank) == 0]
         result = replace(
             self.outcome.result("done"),

@@ -10,10 +10,13 @@ import yaml
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.outline import cut
-from gnnhpc.spec.experiment import Experiment, explain
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
+from gnnhpc.spec.own_models import load_model
+from gnnhpc.spec.stages import cut
 
 _SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
 _BATCH = 100
@@ -38,12 +41,19 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
     """Check plain data as an experiment that can also be cut into its stages."""
-    try:
-        experiment = Experiment.model_validate(raw)
-    except ValidationError as error:
-        raise explain(error, where) from None
+    experiment = _checked(raw, where)
+    here = Path.cwd()
+    found = {"model": experiment.model.planned(here), "data": experiment.data.planned(here)}
+    experiment = _checked(dict(experiment) | found, where)
     cut(experiment, where=where)
     return experiment
+
+
+def _checked(raw: dict[str, Any], where: object) -> Experiment:
+    try:
+        return Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise input_error(error, where, Experiment) from None
 
 
 def _apply(raw: dict[str, Any], setting: str) -> None:
@@ -73,6 +83,7 @@ def read_cell(path: Path, root: str | None) -> Cell:
     if len(lines) != 1:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
     cell = Cell.from_line(lines[0], path)
+    load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
     return _with_data(dataclasses.replace(cell, data_root=root or cell.data_root))
 
 

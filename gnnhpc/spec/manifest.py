@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment, explain
+from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.spec.experiment import Experiment
 
 MANIFEST_VERSION = 1
 
@@ -65,7 +66,7 @@ class Cell:
         try:
             experiment = Experiment.model_validate(raw["experiment"])
         except ValidationError as error:
-            raise explain(error, where) from None
+            raise input_error(error, where, Experiment) from None
         cell = cls(str(raw["array"]), index, experiment, raw.get("data_root"))
         if cell.id != raw["id"]:
             raise InputError(where, "id", raw["id"], f"{cell.id}, which its content gives")
@@ -73,7 +74,7 @@ class Cell:
 
 
 def array_name(experiment: Experiment) -> str:
-    return f"{experiment.model.name}-{experiment.layout}"
+    return f"{experiment.model.label}-{experiment.layout}"
 
 
 def deal_indices(

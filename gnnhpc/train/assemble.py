@@ -7,16 +7,20 @@ from pathlib import Path
 
 import torch
 
-from gnnhpc.batches.workload import Workload, build_workload
+from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.build import build_batches
+from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.outline import Outlines
 from gnnhpc.engines import Engine, Plan, build_engine
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.build import implementation_note
-from gnnhpc.models.outline import LayerOutline, cut, outline
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stages import cut, outline
+from gnnhpc.tasks.build import build_task
+from gnnhpc.tasks.task import Loss, Task
 from gnnhpc.train.optimizer import build_optimizer
 
 
@@ -24,9 +28,10 @@ from gnnhpc.train.optimizer import build_optimizer
 class Parts:
     """One rank's machinery, ready to step."""
 
-    outlines: tuple[LayerOutline, ...]
+    outlines: Outlines
     planned: list[range]
-    workload: Workload
+    batches: Batches
+    task: Task
     stage: Stage
     engine: Engine
     optimizer: torch.optim.Optimizer | None
@@ -62,44 +67,45 @@ def assemble(
     `planned` replaces the cut that costs would give. Raises InputError for data or cuts that do
     not fit.
     """
-    outlines = outline(experiment.model, experiment.data.facts())
+    outlines = outline(experiment)
     timer = StepTimer(Clock(mesh.device))
-    workload = build_workload(experiment, outlines, mesh, root)
-    planned = planned or _plan(experiment, outlines, mesh, workload)
+    task = build_task(experiment)
+    loss = Loss(task, mesh.layout.replicas)
+    batches = build_batches(BatchPlan(experiment, outlines, mesh, root))
+    planned = planned or _plan(experiment, outlines, mesh, batches, loss)
     mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
-    stage.contexts = workload.contexts
     plan = Plan(
         stage=stage,
         mesh=mesh,
         timer=timer,
-        loss=workload.loss,
+        loss=loss,
         microbatches=experiment.microbatches,
         schedule=experiment.schedule,
-        input_shape=workload.shape_after(mine.start - 1),
-        output_shape=workload.shape_after(mine.stop - 1),
+        input_shape=batches.shape_after(mine.start - 1),
+        output_shape=batches.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
-        target_rows=workload.shape_after(len(outlines) - 1)[0],
-        upstream_learns=any(layer.parameters for layer in outlines[: mine.start]),
-        example=workload.example() if mesh.is_first else None,
+        upstream_learns=any(layer.parameters != 0 for layer in outlines[: mine.start]),
     )
     return Parts(
         outlines=outlines,
         planned=planned,
-        workload=workload,
+        batches=batches,
+        task=task,
         stage=stage,
         engine=build_engine(experiment.engine, plan),
         optimizer=build_optimizer(experiment, stage),
         timer=timer,
-        implementation=implementation_note(experiment, mesh.device),
+        implementation=experiment.model.loaded.implementation_note(plan.dtype, mesh.device),
     )
 
 
 def _plan(
     experiment: Experiment,
-    outlines: tuple[LayerOutline, ...],
+    outlines: Outlines,
     mesh: Mesh,
-    workload: Workload,
+    batches: Batches,
+    loss: Loss,
 ) -> list[range]:
     """The cut: by the outline's costs, or by what rank 0 measures and tells the others."""
     if experiment.balance != "profile" or mesh.layout.stages == 1:
@@ -108,9 +114,7 @@ def _plan(
     if mesh.rank == 0:
         from gnnhpc.train.profile import profile
 
-        measured = profile(
-            experiment, outlines, workload.contexts[0], workload.example(), workload.loss
-        )
+        measured = profile(experiment, outlines, batches.example(), loss)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]
     costs = mesh.share(costs)[0]
     return cut(experiment, outlines, [c for c, _ in costs], [t for _, t in costs])

@@ -11,18 +11,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnhpc.batches.workload import Batch, Workload
-from gnnhpc.check.observe import Observations
+from gnnhpc.batches.batch import Batch, Batches
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import Trained
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer, StepTimes, peak_rss_mib
-from gnnhpc.models.outline import LayerOutline
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
 from gnnhpc.records.writer import Recorder
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.tasks.task import Task
+from gnnhpc.train.observer import StepObserver
 
 
 class NotFiniteError(GnnhpcError):
@@ -55,15 +55,15 @@ class Trainer:
     """
 
     experiment: Experiment
-    outlines: tuple[LayerOutline, ...]
     mesh: Mesh
     stage: Stage
     engine: Engine
-    workload: Workload
+    batches: Batches
+    task: Task
     optimizer: torch.optim.Optimizer | None
     timer: StepTimer
     recorder: Recorder
-    observations: Observations
+    observer: StepObserver
     stop_asked: Callable[[], bool] = lambda: False
     after_step: Callable[[int], None] = lambda next_step: None
     report: Callable[[StepRecord], None] = lambda record: None
@@ -80,7 +80,7 @@ class Trainer:
         total = self.experiment.train_steps
         every = self.experiment.test_every or total
         self.stage.train()
-        with self.workload.open("train", start, total) as batches:
+        with self.batches.open("train", start, total) as batches:
             for step, batch in zip(range(start, total), self._read(batches), strict=True):
                 stop = self._train_step(step, batch)
                 done = step + 1
@@ -101,8 +101,6 @@ class Trainer:
 
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
-        for context in self.workload.contexts:
-            context.step = step
         mesh, timer = self.mesh, self.timer
         mesh.barrier()
         timer.start()
@@ -110,7 +108,7 @@ class Trainer:
         if self.optimizer is not None:
             with timer.span("optimizer"):
                 self.optimizer.zero_grad(set_to_none=False)
-        trained = self.engine.train_step(batch.inputs, batch.targets)
+        trained = self.engine.train_step(batch)
         self.stage.end_minibatch()
         if self.optimizer is not None:
             with timer.span("optimizer"):
@@ -118,8 +116,8 @@ class Trainer:
         timer.clock.synchronize()
         mesh.barrier()
         times = timer.stop()
-        with self.observations.looking():
-            self.observations.saw(batch, self.engine.gradients.norm())
+        with self.observer.looking():
+            self.observer.saw(batch, self.engine.gradients.norm())
         return self._close(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
@@ -127,14 +125,14 @@ class Trainer:
             return
         self.stage.eval()
         self._share_running_statistics()
-        with self.workload.open("test", 0, self.experiment.test_steps) as batches:
+        with self.batches.open("test", 0, self.experiment.test_steps) as batches:
             for batch in self._read(batches):
                 step = self.tested
                 self.progress.phase, self.progress.step = "test", step
                 self.mesh.barrier()
                 self.timer.start()
                 started = time.perf_counter()
-                outputs = self.engine.evaluate(batch.inputs)
+                outputs = self.engine.evaluate(batch)
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()
@@ -155,7 +153,7 @@ class Trainer:
         metrics = self._exchange(phase, batch, trained)
         loss = metrics.pop("loss")
         stop = bool(metrics.pop("stop"))
-        grad_norm = self.observations.grad_norm if phase == "train" else None
+        grad_norm = self.observer.grad_norm if phase == "train" else None
         record = StepRecord(
             phase=phase,
             step=step,
@@ -181,8 +179,8 @@ class Trainer:
             grad_norm=grad_norm,
         )
         self.recorder.write(record, *self._spans(phase, step, times))
-        with self.observations.looking():
-            self.observations.timed(record, times)
+        with self.observer.looking():
+            self.observer.timed(record, times)
         self.progress.beats += 1
         if not math.isfinite(loss):
             raise NotFiniteError(f"the {phase} loss of step {step} is {loss}")
@@ -194,19 +192,19 @@ class Trainer:
 
     def _exchange(self, phase: Phase, batch: Batch, trained: Trained) -> dict[str, float]:
         """Add up over replicas what the last stages know, and compare what should be equal."""
-        names = self.workload.metrics(phase)
+        names = self.task.metrics(phase)
         values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)
         if self.mesh.is_last:
-            tally = self.workload.tally(phase, torch.cat(list(trained.outputs)), batch)
+            tally = self.task.tally(phase, trained.outputs, batch)
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
         values[-3] = float(self.stop_asked())
         values[-2] = float(batch.checksum)
-        values[-1] = self.observations.grad_norm or 0.0
+        values[-1] = self.observer.grad_norm or 0.0
         everyone = self.mesh.gather(values)
-        with self.observations.looking():
-            self.observations.compare(
+        with self.observer.looking():
+            self.observer.compare(
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
         sums = everyone[:, : 2 * len(names)].sum(0)
@@ -220,7 +218,7 @@ class Trainer:
             # Its own copy's, for whoever draws the copies apart; the mean over replicas is `loss`.
             metrics["replica_loss"] = float(values[0] / values[1])
         if phase == "train":
-            self.observations.trained(float(everyone[:, -4].sum()), metrics["loss"])
+            self.observer.trained(float(everyone[:, -4].sum()), metrics["loss"])
         return metrics
 
     def _share_running_statistics(self) -> None:

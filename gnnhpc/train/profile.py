@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.base import Loss, backward
+from gnnhpc.batches.batch import Inputs, MicroBatch
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.engines.base import backward, first_input
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.context import Context
-from gnnhpc.models.outline import LayerOutline
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.tasks.task import Loss
 
 REPEATS = 3
 """Measured passes, after one to warm up; the median counts."""
@@ -41,49 +42,42 @@ class LayerCost:
 def profile(
     experiment: Experiment,
     outlines: Sequence[LayerOutline],
-    context: Context,
-    example: Tensor,
+    example: MicroBatch,
     loss: Loss,
 ) -> list[LayerCost]:
     """Time every layer alone on one micro-batch, as the chain would feed it.
 
-    `example` is one micro-batch of input. The modules are built for this and thrown away, and
+    The modules are built for this and thrown away, and
     nothing of the run's own random state or statistics is touched.
     """
     passes: list[list[LayerCost]] = [[] for _ in outlines]
     with torch.random.fork_rng(devices=[]):
-        layers = [_alone(experiment, outlines, index, context) for index in range(len(outlines))]
+        layers = [_alone(experiment, outlines, index) for index in range(len(outlines))]
         for number in range(REPEATS + 1):
-            x = example
+            x = first_input(example)
             for index, layer in enumerate(layers):
+                if index and isinstance(x, Tensor):
+                    x = x.detach().requires_grad_()
                 last = index == len(layers) - 1
-                x, cost = _time(layer, x, outlines[index].name, loss if last else None)
+                x, cost = _time(layer, x, example, loss if last else None)
                 if number:
                     passes[index].append(cost)
     return [_median(costs) for costs in passes]
 
 
-def _alone(
-    experiment: Experiment, outlines: Sequence[LayerOutline], index: int, context: Context
-) -> Stage:
+def _alone(experiment: Experiment, outlines: Sequence[LayerOutline], index: int) -> Stage:
     timer = StepTimer(Clock(torch.device("cpu")))
     stage = build_stage(experiment, outlines, range(index, index + 1), timer)
     stage.timer = None
-    stage.contexts = [context]
     return stage
 
 
-def _time(layer: Stage, x: Tensor, name: str, loss: Loss | None) -> tuple[Tensor, LayerCost]:
-    x = x.detach()
-    if x.is_floating_point():
-        x.requires_grad_()
+def _time(
+    layer: Stage, x: Inputs, example: MicroBatch, loss: Loss | None
+) -> tuple[Tensor, LayerCost]:
     start = time.perf_counter()
-    output = layer(x)
-    if loss is not None:
-        target = torch.zeros(len(output), dtype=torch.int64, device=output.device)
-        result = loss(output, target)
-    else:
-        result = output
+    output = layer(x, example.context)
+    result = output if loss is None else loss(output, example, len(output))
     forward_s = time.perf_counter() - start
     gradient = torch.ones_like(result)
     start = time.perf_counter()
@@ -93,7 +87,7 @@ def _time(layer: Stage, x: Tensor, name: str, loss: Loss | None) -> tuple[Tensor
     start = time.perf_counter()
     output.detach().clone()
     transfer_s = time.perf_counter() - start
-    return output, LayerCost(name, forward_s, backward_s, transfer_s)
+    return output, LayerCost(layer.outlines[0].name, forward_s, backward_s, transfer_s)
 
 
 def _median(costs: Sequence[LayerCost]) -> LayerCost:

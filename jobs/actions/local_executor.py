@@ -18,9 +18,9 @@ from pathlib import Path
 
 import submitit
 
+from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.records.paths import RunPaths
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
-from jobs.cluster.array_script import CODE_ROOT
 from jobs.cluster.slurm_submit import pickle_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
 from jobs.task import CellTask
@@ -74,7 +74,7 @@ def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
             stdout=stream,
             stderr=stream,
             start_new_session=True,
-            env=os.environ | {"PYTHONPATH": _search_path()},
+            env=os.environ | search_path_for_children(),
         )
 
 
@@ -162,17 +162,11 @@ def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:
         time.sleep(_POLL_S)
 
 
-def _search_path() -> str:
-    """PYTHONPATH with this package's own folder first, so that ranks import the same code."""
-    known = os.environ.get("PYTHONPATH")
-    return f"{CODE_ROOT}{os.pathsep}{known}" if known else str(CODE_ROOT)
-
-
 @contextlib.contextmanager
 def _rank_environment(limits: LocalLimits) -> Iterator[None]:
     """Set the environment variables of the ranks; restored at the end of the block."""
     before = dict(os.environ)
-    os.environ["PYTHONPATH"] = _search_path()
+    os.environ.update(search_path_for_children())
     if limits.threads is not None:
         os.environ["GNNHPC_THREADS"] = str(limits.threads)
     os.environ["OMP_NUM_THREADS"] = os.environ["GNNHPC_THREADS"]

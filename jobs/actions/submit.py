@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
@@ -137,7 +138,7 @@ def start_cells(
             done = ", ".join(f"{name} as {number}" for number, name, _ in jobs)
             raise GnnhpcError(
                 f"{error}; submitted before that: {done}; "
-                f"the others: python -m jobs rerun {paths.root} --missing"
+                f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
         record_submission(paths, "slurm", array.name, array.indices, job)
         jobs.append((job, array.name, format_indices(array.indices)))

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import jinja2
 
+from gnnhpc.core.python_path import ROOT, is_installed
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.site import Site
-
-CODE_ROOT = Path(__file__).resolve().parents[2]
 
 
 def interpreter(site: Site) -> str:
@@ -26,14 +25,16 @@ def interpreter(site: Site) -> str:
     return f"{site.container} {python}" if site.container else python
 
 
-def setup_lines(site: Site, resources: Resources, home: Path = CODE_ROOT) -> list[str]:
+def setup_lines(site: Site, resources: Resources, home: Path = ROOT) -> list[str]:
     """Shell lines that run before the ranks, in the batch script and in submitit's jobs."""
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
+    # Python must not import a jobs.py that lies in the folder the job was submitted from.
+    lines.append("export PYTHONSAFEPATH=1")
     # The interpreter finds an installed package; a checkout must be on PYTHONPATH.
-    if "site-packages" not in home.parts:
+    if not is_installed(home):
         lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
@@ -49,7 +50,7 @@ def setup_lines(site: Site, resources: Resources, home: Path = CODE_ROOT) -> lis
 
 
 def render_array_script(
-    array: Array, run: Path, needs: Resources, site: Site, *, home: Path = CODE_ROOT
+    array: Array, run: Path, needs: Resources, site: Site, *, home: Path = ROOT
 ) -> str:
     """The text of RUN/arrays/<model>-<layout>.sbatch."""
     return _template().render(

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Positive, Strict
+from gnnhpc.core.settings import Positive, Strict
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 from jobs.spec.yaml_file import read_mapping, read_text
 

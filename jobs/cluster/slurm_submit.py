@@ -10,6 +10,7 @@ from pathlib import Path
 
 import submitit
 
+from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from jobs.cluster.array_script import interpreter, setup_lines
@@ -102,5 +103,5 @@ def sbatch_error(words: str, array: str) -> GnnhpcError:
     )
     if _UNREACHABLE.search(line):
         return GnnhpcError(f"sbatch {array}: {line}")
-    allowed = "what this cluster offers: python -m jobs site check"
+    allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
     return InputError(f"sbatch {array}", None, line, allowed)

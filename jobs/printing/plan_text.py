@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
+from gnnhpc.core.command_line import as_typed
 from jobs.actions.submit import Submission
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import array_range, group_by_array, resources_for
@@ -46,6 +47,6 @@ def print_submission(done: Submission) -> None:
         print(f"{array} {indices}: {where} {job}")
     print(f"run folder {done.run}")
     if done.failed is None:
-        print(f"next: python -m jobs status {quote(str(done.run))}")
+        print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:
         print(f"{len(done.cells) - done.failed} done, {done.failed} failed")

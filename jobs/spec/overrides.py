@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnhpc.core.errors import InputError
 from jobs.spec.spec_errors import short_value, unknown_key_text
-from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep, config_classes
+from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep, config_class
 from jobs.spec.yaml_file import parse_yaml
 
 _FLAG = "--set"
@@ -72,9 +72,10 @@ def _set_field(raw: dict[str, Any], field: str, name: str, value: Any, key: str)
     known: set[str] = set()
     changed = False
     for entry in list(_entries(raw, field)):
-        cls = config_classes(field).get(str(entry.get("name")))
+        cls = config_class(field, entry.get("name"))
         known |= cls.model_fields.keys() if cls else set()
-        if cls and name in cls.model_fields:
+        # The settings of a user's own model are known once it is planned.
+        if cls and (name in cls.model_fields or cls.model_config.get("extra") == "allow"):
             entry[name] = value
             changed = True
     if not changed:

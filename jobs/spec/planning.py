@@ -11,11 +11,12 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.outline import cut
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
+from gnnhpc.spec.stages import cut
 from jobs.spec.overrides import apply_overrides
 from jobs.spec.run_name import check_run_name
+from jobs.spec.shipped_sweeps import find_spec
 from jobs.spec.sweep import Sweep, expand
 from jobs.spec.yaml_file import read_mapping, read_text
 
@@ -46,6 +47,7 @@ def plan(
 ) -> Plan:
     """Read a spec (a path, or its content as a mapping) and expand it to cells.
 
+    A bare name such as quickstart means the shipped sweep, unless there is such a file.
     `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
     `check=False` skips only the check that the data's files are there. Raises InputError for any
     mistake, with the key it is in.
@@ -53,12 +55,12 @@ def plan(
     if isinstance(spec, Mapping):
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
     else:
-        path = Path(spec)
+        path = find_spec(Path(spec))
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = apply_overrides(read_mapping(text, source, _KEYS), overrides)
     sweep = Sweep.check(raw, source)
-    experiments = expand(sweep, source)
+    experiments = expand(sweep, source, base)
     _check_stages(experiments, source)
     where = _data_root(root, sweep, base, source)
     if check:

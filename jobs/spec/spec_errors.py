@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import explain
+from gnnhpc.core.pydantic_errors import input_error
 
 
 def check_keys(
@@ -47,6 +47,6 @@ def short_value(value: object) -> str:
 
 def from_validation_error(error: ValidationError, where: object, key: str) -> InputError:
     """The first error that pydantic found, as an InputError; its key is prefixed with `key`."""
-    plain = explain(error, where)
+    plain = input_error(error, where)
     inner = f"{key}.{plain.key}" if plain.key else key
     return InputError(where, inner, plain.found, plain.allowed)

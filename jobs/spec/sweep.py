@@ -14,16 +14,20 @@ grids:                    each overrides the defaults; lists are multiplied
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping
-from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.spec.experiment import DataConfig, Experiment, ModelConfig, Strict
+from gnnhpc.core.settings import Strict
+from gnnhpc.data.registry import allowed_data, data_class
+from gnnhpc.data.settings import Data
+from gnnhpc.models.protocol import Model
+from gnnhpc.models.registry import allowed_models, model_class
+from gnnhpc.spec.experiment import Experiment
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {
@@ -79,14 +83,18 @@ class Sweep(Strict):
             ) from None
 
 
-def expand(sweep: Sweep, where: object) -> list[Experiment]:
+def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
     """All experiments, repeats outermost and layouts innermost.
 
     In this order a local run, and arrays that run at the same time, measure the layouts in turn,
-    so that a slow hour of the machine affects all of them. Raises InputError for any mistake.
+    so that a slow hour of the machine affects all of them. Paths and the user's own models are
+    relative to `folder`. Raises InputError for any mistake.
     """
     check_keys(sweep.defaults, GRID_KEYS, where, "defaults")
-    grids = [_Grid(sweep.defaults, grid, where, f"grids.{n}") for n, grid in enumerate(sweep.grids)]
+    grids = [
+        _Grid(sweep.defaults, grid, where, f"grids.{n}", folder)
+        for n, grid in enumerate(sweep.grids)
+    ]
     return [
         experiment
         for repeat in range(max(grid.repeats for grid in grids))
@@ -100,11 +108,17 @@ class _Grid:
     """One grid over the defaults: each axis as a list of checked values."""
 
     def __init__(
-        self, defaults: Mapping[str, Any], grid: Mapping[str, Any], where: object, key: str
+        self,
+        defaults: Mapping[str, Any],
+        grid: Mapping[str, Any],
+        where: object,
+        key: str,
+        folder: Path,
     ) -> None:
         check_keys(grid, GRID_KEYS, where, key)
         self.where = where
         self.key = key
+        self.folder = folder
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         for place, mapping in (("defaults", defaults), (key, grid)):
@@ -146,17 +160,17 @@ class _Grid:
         return value if isinstance(value, list) else [value]
 
     def _config(self, field: str, entry: object) -> Any:
+        """A model or data set, checked, with what planning finds out about it."""
         key = self.origin[field]
         raw = {"name": entry} if isinstance(entry, str) else as_mapping(entry, self.where, key)
-        known = config_classes(field)
-        cls = known.get(raw.get("name", ""))
+        cls = config_class(field, raw.get("name"))
         if cls is None:
-            raise InputError(
-                self.where, f"{key}.name", short_value(raw.get("name")), ", ".join(sorted(known))
-            )
-        check_keys(raw, cls.model_fields, self.where, key)
+            allowed = allowed_models() if field == "model" else allowed_data()
+            raise InputError(self.where, f"{key}.name", short_value(raw.get("name")), allowed)
+        if cls.model_config.get("extra") != "allow":
+            check_keys(raw, cls.model_fields, self.where, key)
         try:
-            return _adapter(field).validate_python(raw, strict=True)
+            return cls.model_validate(raw, strict=True).planned(self.folder)
         except ValidationError as error:
             raise from_validation_error(error, self.where, key) from None
 
@@ -241,17 +255,8 @@ class _Grid:
             raise InputError(self.where, key, plain.found, plain.allowed) from None
 
 
-@cache
-def _adapter(field: str) -> TypeAdapter[Any]:
-    return TypeAdapter(ModelConfig if field == "model" else DataConfig)
-
-
-@cache
-def config_classes(field: str) -> dict[str, type[BaseModel]]:
-    """Name -> class of every model, or of every data set."""
-    union = typing.get_args(ModelConfig if field == "model" else DataConfig)[0]
-    return {
-        name: cls
-        for cls in typing.get_args(union)
-        for name in typing.get_args(cls.model_fields["name"].annotation)
-    }
+def config_class(field: str, name: object) -> type[Model] | type[Data] | None:
+    """The class of a model's, or of a data set's, settings; none for an unknown name."""
+    if not isinstance(name, str):
+        return None
+    return model_class(name) if field == "model" else data_class(name)

@@ -16,19 +16,23 @@ from analysis.render.output_folder import atomic_output_folder
 from analysis.render.terminal import aligned_lines
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run
 
 
 def cells() -> list[Experiment]:
     steps = {"train_steps": 8, "test_steps": 2}
     vig = {
-        "model": VigConfig(),
+        "model": Vig(),
         "data": SyntheticCifar10(image_size=8),
         "batch_size": 10,
         **steps,
     }
-    gat = {"model": GatConfig(), "data": CitationGraph(), **steps}
+    gat = {"model": Gat(), "data": PublishedGraph(name="cora"), **steps}
     return [
         Experiment.model_validate(vig),
         Experiment.model_validate(vig | {"layout": "pp2", "microbatches": 5, "spans": True}),

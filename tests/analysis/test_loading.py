@@ -13,15 +13,19 @@ import pytest
 import analysis
 from analysis.loading.run import Run, load
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Check, read_lines
-from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run, small_sweep
 
 
 def vig(**changes: object) -> Experiment:
     fields = {
-        "model": VigConfig(),
+        "model": Vig(),
         "data": SyntheticCifar10(image_size=8),
         "batch_size": 10,
         "microbatches": 2,
@@ -301,7 +305,7 @@ def test_batches_of_any_size_give_the_same_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gat = Experiment.model_validate(
-        {"model": GatConfig(), "data": CitationGraph(), "layout": "pp2"}
+        {"model": Gat(), "data": PublishedGraph(name="cora"), "layout": "pp2"}
     )
     root = make_run(tmp_path / "run", [vig(), gat, vig(layout="dp2-pp2", spans=True)])
     together = load(root)

@@ -16,14 +16,18 @@ from analysis.summary.above_bound import explain_excess
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import bound
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
 
 
 def vig(layout: str = "seq", microbatches: int = 1, **changes: object) -> Experiment:
     fields = {
-        "model": VigConfig(),
+        "model": Vig(),
         "data": SyntheticCifar10(image_size=8),
         "batch_size": 20,
         "train_steps": 10,
@@ -169,7 +173,7 @@ def test_a_baseline_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_baseline_has_the_same_implementation_and_the_nearest_settings(tmp_path: Path) -> None:
-    slow = VigConfig(implementation="reference")
+    slow = Vig(implementation="reference")
     cells = [
         vig(model=slow),
         vig(batch_size=10),
@@ -194,7 +198,7 @@ def test_settings_that_vary_make_rows_and_columns(tmp_path: Path) -> None:
 
 
 def test_graphs_count_nodes_as_samples(tmp_path: Path) -> None:
-    gat = Experiment.model_validate({"model": GatConfig(), "data": CitationGraph()})
+    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph(name="cora")})
     one = row(summary_of(tmp_path / "run", [gat]), "seq", 1)
     assert one["samples_per_s"] == pytest.approx(2708 / one["mean_s"])
 

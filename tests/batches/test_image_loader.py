@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gnnhpc.batches.image_loader import ImageLoader, content_checksum, epoch_indices
 from gnnhpc.data.images import Images, load_images
-from gnnhpc.spec.experiment import SyntheticCifar10
+from gnnhpc.data.settings import SyntheticCifar10
 
 PLANS = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 40)).map(
     lambda plan: (plan[0], plan[1], plan[0] * plan[1] + plan[2])

@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import CIFAR10, GRAPHS
-from gnnhpc.models.outline import LayerOutline, cut, outline
-from gnnhpc.spec.experiment import Experiment, GatConfig, VigConfig
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.settings import Cifar10
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stages import cut
 
 
 def parameters(layers: tuple[LayerOutline, ...], group: str | None = None) -> int:
@@ -27,14 +31,14 @@ def experiment(model: str = "vig", **changes: Any) -> Experiment:
 
 
 def test_vig_has_the_published_parameters() -> None:
-    layers = outline(VigConfig(), CIFAR10)
+    layers = Vig().outline(Cifar10().facts())
     assert [parameters(layers, f"block{n}") for n in range(8)] == [138_258] * 8
     assert parameters(layers, "readout") == 14_346
     assert parameters(layers) == 1_120_410
 
 
 def test_vig_is_grapher_and_ffn_in_turn_then_the_readout() -> None:
-    layers = outline(VigConfig(blocks=2), CIFAR10)
+    layers = Vig(blocks=2).outline(Cifar10().facts())
     assert [layer.name for layer in layers] == [
         "block0.grapher",
         "block0.ffn",
@@ -47,7 +51,7 @@ def test_vig_is_grapher_and_ffn_in_turn_then_the_readout() -> None:
 
 
 def test_gat_is_the_six_published_modules() -> None:
-    layers = outline(GatConfig(), GRAPHS["cora"])
+    layers = Gat().outline(PUBLISHED["cora"].facts)
     assert [(layer.kind, layer.inputs, layer.shape) for layer in layers] == [
         ("dropout", (1433,), (1433,)),
         ("attention", (1433,), (64,)),
@@ -62,25 +66,22 @@ def test_gat_is_the_six_published_modules() -> None:
 
 
 def test_both_implementations_have_the_same_layers() -> None:
-    for model, facts in ((VigConfig(), CIFAR10), (GatConfig(), GRAPHS["pubmed"])):
-        plain = outline(model.model_copy(update={"implementation": "reference"}), facts)
-        for fused, reference in zip(outline(model, facts), plain, strict=True):
+    for model, facts in ((Vig(), Cifar10().facts()), (Gat(), PUBLISHED["pubmed"].facts)):
+        plain = model.model_copy(update={"implementation": "reference"}).outline(facts)
+        for fused, reference in zip(model.outline(facts), plain, strict=True):
             assert (fused.name, fused.shape) == (reference.name, reference.shape)
             assert fused.parameters == reference.parameters
 
 
 @given(
     st.one_of(
-        st.builds(VigConfig, blocks=st.integers(1, 5), ffn_width=st.integers(1, 9)),
-        st.builds(GatConfig, layers=st.integers(2, 6), heads=st.integers(1, 9)),
+        st.builds(Vig, blocks=st.integers(1, 5), ffn_width=st.integers(1, 9)),
+        st.builds(Gat, layers=st.integers(2, 6), heads=st.integers(1, 9)),
     ),
-    st.sampled_from(sorted(GRAPHS)),
+    st.sampled_from(sorted(PUBLISHED)),
 )
-def test_each_layer_takes_what_the_one_before_gives(
-    model: VigConfig | GatConfig, graph: str
-) -> None:
-    layers = outline(model, CIFAR10 if model.name == "vig" else GRAPHS[graph])
-    assert [layer.index for layer in layers] == list(range(len(layers)))
+def test_each_layer_takes_what_the_one_before_gives(model: Vig | Gat, graph: str) -> None:
+    layers = model.outline(Cifar10().facts() if model.name == "vig" else PUBLISHED[graph].facts)
     assert len({layer.name for layer in layers}) == len(layers)
     for before, after in pairwise(layers):
         assert after.inputs == before.shape

@@ -19,7 +19,7 @@ from gnnhpc.data.generators import (
     synthetic_graph,
     synthetic_images,
 )
-from gnnhpc.spec.experiment import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 
 
 def test_images_are_the_same_whatever_is_asked_for_with_them() -> None:

@@ -15,8 +15,10 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import GRAPHS, Facts
-from gnnhpc.data.graphs import Graph, load_graph, shchur_split
-from gnnhpc.spec.experiment import CitationGraph, SyntheticCitation
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCitation
+from gnnhpc.graphs.graph import Graph, shchur_split
 from tests.tools.data_files import real_file, write_npz, write_planetoid
 
 
@@ -66,7 +68,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_planetoid_files(small: Path) -> None:
     before = files(small)
-    graph = load_graph(CitationGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     check(graph, 40)
     assert graph.features.layout == torch.sparse_csr
     assert counts(graph) == [60, 500, 100]
@@ -78,59 +80,59 @@ def test_planetoid_files(small: Path) -> None:
 
 
 def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) -> None:
-    graph = load_graph(CitationGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     before = files(cache)
     code = f"""
 import sys, pathlib
 from gnnhpc.core.facts import GRAPHS, Facts
 GRAPHS["cora"] = Facts("graph", 40, 3, nodes=700, edges=4000)
 from gnnhpc.data.graphs import load_graph
-from gnnhpc.spec.experiment import CitationGraph
-graph = load_graph(CitationGraph(), pathlib.Path({str(small)!r}))
+from gnnhpc.data.published import PublishedGraph
+graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
 assert graph.edges.shape == {tuple(graph.edges.shape)}
 assert graph.features.values().sum() == {float(graph.features.values().sum())}
 sys.exit("torch_geometric" in sys.modules or "scipy" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    again = load_graph(CitationGraph(), small)
+    again = load_graph(PublishedGraph(name="cora"), small)
     assert equal(graph, again)
     again.labels[:] = 0
     assert files(cache) == before
-    assert equal(graph, load_graph(CitationGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
 
 
 def test_the_cache_is_built_anew_for_changed_or_damaged_files(small: Path, cache: Path) -> None:
-    graph = load_graph(CitationGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     (kept,) = (path for path in cache.iterdir() if path.is_dir())
     (kept / "edges.npy").write_bytes(b"short")
-    assert equal(graph, load_graph(CitationGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     (kept / "test.npy").unlink()
-    assert equal(graph, load_graph(CitationGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     labels = small / "Cora" / "raw" / "ind.cora.y"
     stat = labels.stat()
     os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    load_graph(CitationGraph(), small)
+    load_graph(PublishedGraph(name="cora"), small)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
 
 
 def test_no_place_for_a_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = load_graph(CitationGraph(), small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
     (tmp_path / "file").touch()
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "file" / "cache"))
-    assert equal(graph, load_graph(CitationGraph(), small))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
 
 
 def test_made_features_need_no_feature_files(small: Path) -> None:
-    real = load_graph(CitationGraph(), small)
+    real = load_graph(PublishedGraph(name="cora"), small)
     for part in ("x", "tx", "allx"):
         (small / "Cora" / "raw" / f"ind.cora.{part}").unlink()
-    made = load_graph(CitationGraph(features="made"), small)
+    made = load_graph(PublishedGraph(features="made"), small)
     check(made, 40)
     assert torch.equal(made.edges, real.edges)
     assert torch.equal(made.labels, real.labels)
     assert counts(made) == counts(real)
     with pytest.raises(InputError, match=r"raw/ind.cora.x: found no such file"):
-        load_graph(CitationGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
 
 
 class _Evil:
@@ -154,14 +156,14 @@ def test_damage_is_named(
     monkeypatch.chdir(small)
     (small / "Cora" / "raw" / f"ind.cora.{part}").write_bytes(content)
     with pytest.raises(InputError, match=message):
-        load_graph(CitationGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
     assert not (small / "was-here").exists()
 
 
 def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GRAPHS, "cora", Facts("graph", 40, 3, nodes=701, edges=4000))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
-        load_graph(CitationGraph(), small)
+        load_graph(PublishedGraph(name="cora"), small)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +178,13 @@ def test_npz_files_and_their_split(
 ) -> None:
     monkeypatch.setitem(GRAPHS, name, Facts("graph", 20, 4, nodes=240, edges=4000))
     path = write_npz(tmp_path / folder / "raw", file, nodes=240, columns=20, classes=4)
-    graph = load_graph(CitationGraph(name=name), tmp_path)
+    graph = load_graph(PublishedGraph(name=name), tmp_path)
     check(graph, 20)
     assert counts(graph) == [80, 120, 40]
     assert set(graph.features.values().tolist()) == {1.0}
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match=f"{folder}/raw: found damaged files"):
-        load_graph(CitationGraph(name=name), tmp_path)
+        load_graph(PublishedGraph(name=name), tmp_path)
 
 
 def test_labels_out_of_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -190,7 +192,7 @@ def test_labels_out_of_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     raw = tmp_path / "Photo" / "raw"
     write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=5)
     with pytest.raises(InputError, match=r"raw: labels: found 0 to 4; allowed: 0 to 3"):
-        load_graph(CitationGraph(name="photo"), tmp_path)
+        load_graph(PublishedGraph(name="photo"), tmp_path)
 
 
 def test_reddit_files_stay_dense(
@@ -210,7 +212,7 @@ def test_reddit_files_stay_dense(
     )
     edges = scipy_sparse.random(50, 50, 0.1, "coo", np.float32, rng)
     scipy_sparse.save_npz(raw / "reddit_graph.npz", edges)
-    graph = load_graph(CitationGraph(name="reddit"), tmp_path)
+    graph = load_graph(PublishedGraph(name="reddit"), tmp_path)
     check(graph, 6)
     assert torch.equal(graph.features, torch.from_numpy(feature))
     assert counts(graph) == [17, 17, 16]
@@ -243,7 +245,7 @@ def test_a_generated_graph_is_a_graph() -> None:
 def test_real_graphs_have_the_published_sizes(
     cache: Path, name: Any, features: Any, split: list[int]
 ) -> None:
-    config = CitationGraph(name=name, features=features)
+    config = PublishedGraph(name=name, features=features)
     facts = config.facts()
     folder = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed", "photo": "Photo"}[name]
     graph = load_graph(config, real_file(folder).parent)

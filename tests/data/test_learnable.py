@@ -9,18 +9,18 @@ from torch.nn import functional
 
 from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.data.images import load_images
+from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.context import Context
-from gnnhpc.models.outline import outline
-from gnnhpc.models.vig.reference import build
-from gnnhpc.spec.experiment import SyntheticCifar10, VigConfig
+from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.vig.model import Vig
 
 
 def test_losses_of_vig_fall_within_twenty_steps() -> None:
     data = SyntheticCifar10(train=2000, image_size=8)
-    config = VigConfig(blocks=2, grapher_width=32, ffn_width=64, readout_width=256)
+    config = Vig(blocks=2, grapher_width=32, ffn_width=64, readout_width=256)
     torch.manual_seed(0)
     layers = nn.ModuleList(
-        build(layer, config, dtype=torch.float32) for layer in outline(config, data.facts())
+        config.build(layer, BuildOptions(torch.float32)) for layer in config.outline(data.facts())
     )
     adam = torch.optim.Adam(layers.parameters(), lr=1e-3)
     losses = []

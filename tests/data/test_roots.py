@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import RAW, cache_root, check_data, data_root
-from gnnhpc.spec.experiment import Cifar10, CitationGraph, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.settings import Cifar10, SyntheticCifar10, SyntheticCitation
 from tests.tools.data_files import cifar_records, write_binary
 
 
@@ -40,8 +41,8 @@ def test_generators_need_no_root() -> None:
     check_data(SyntheticCitation(), Path("/no/such/folder"))
 
 
-@pytest.mark.parametrize("config", [Cifar10(), CitationGraph(name="cora")])
-def test_no_root_and_missing_root(config: Cifar10 | CitationGraph, tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [Cifar10(), PublishedGraph(name="cora")])
+def test_no_root_and_missing_root(config: Cifar10 | PublishedGraph, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data root: found none; allowed: .*GNNHPC_DATA"):
         check_data(config, None)
     with pytest.raises(InputError, match=r"nowhere: data root: found no such folder"):
@@ -53,14 +54,14 @@ def test_missing_raw_file_is_named(tmp_path: Path) -> None:
     raw.directory(tmp_path).mkdir(parents=True)
     for name in raw.files:
         (raw.directory(tmp_path) / name).touch()
-    check_data(CitationGraph(name="pubmed"), tmp_path)
+    check_data(PublishedGraph(name="pubmed"), tmp_path)
     (raw.directory(tmp_path) / "ind.pubmed.allx").unlink()
-    check_data(CitationGraph(name="pubmed", features="made"), tmp_path)
+    check_data(PublishedGraph(name="pubmed", features="made"), tmp_path)
     with pytest.raises(InputError, match=r"PubMed/raw/ind.pubmed.allx: .*features: made"):
-        check_data(CitationGraph(name="pubmed"), tmp_path)
+        check_data(PublishedGraph(name="pubmed"), tmp_path)
     (raw.directory(tmp_path) / "ind.pubmed.graph").unlink()
     with pytest.raises(InputError, match=r"ind.pubmed.graph: found no such file") as caught:
-        check_data(CitationGraph(name="pubmed", features="made"), tmp_path)
+        check_data(PublishedGraph(name="pubmed", features="made"), tmp_path)
     assert "features: made" not in str(caught.value)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.outline import cut, outline
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stages import cut
 from tests.tools.cells import gat, vig
 
 MODELS = [
@@ -26,7 +26,7 @@ every_model = pytest.mark.parametrize(
 
 def stages(experiment: Experiment, layout: str) -> list[Stage]:
     timer = StepTimer(Clock(torch.device("cpu")))
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     parts = cut(experiment.model_copy(update={"layout": Layout.parse(layout)}))
     return [build_stage(experiment, layers, part, timer) for part in parts]
 

@@ -10,7 +10,6 @@ import torch
 
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.models.outline import outline
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment
@@ -51,7 +50,7 @@ def test_the_optimizer_is_torchs(name: str) -> None:
         },
         "test",
     )
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     ours, theirs = (
         build_stage(experiment, layers, range(len(layers)), StepTimer(Clock(torch.device("cpu"))))
         for _ in range(2)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.models.outline import cut, outline
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stages import cut
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
 
@@ -99,7 +99,7 @@ def test_every_rank_records_every_step(
     cell = ran[place]
     experiment = cell.cell.experiment
     layout = experiment.layout
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     parts = cut(experiment)
     for rank in range(layout.world_size):
         stage = layout.stage_of(rank)

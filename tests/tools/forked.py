@@ -28,7 +28,7 @@ PRELOADED = [
     "gnnhpc.train.assemble",
     "gnnhpc.train.checkpoint",
     "gnnhpc.check.verify",
-    "gnnhpc.models.gat.layers",
+    "gnnhpc.models.gat.fused",
     "gnnhpc.models.vig.reference",
 ]
 Plant = Callable[[], None]

@@ -18,8 +18,12 @@ from typing import Any
 import numpy as np
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.core.schedule import Slot, timeline
-from gnnhpc.models.outline import LayerOutline, cut, outline
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import (
     Check,
@@ -32,8 +36,9 @@ from gnnhpc.records.schema import (
     Status,
     StepRecord,
 )
-from gnnhpc.spec.experiment import CitationGraph, Experiment, GatConfig, SyntheticCifar10, VigConfig
+from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
+from gnnhpc.spec.stages import cut
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
@@ -94,12 +99,12 @@ def small_sweep(
             "test_steps": test_steps,
         } | changes
         vig = {
-            "model": VigConfig(),
+            "model": Vig(),
             "data": SyntheticCifar10(image_size=16),
             "batch_size": 100,
             **common,
         }
-        gat = {"model": GatConfig(), "data": CitationGraph(), "chunks": "halo", **common}
+        gat = {"model": Gat(), "data": PublishedGraph(name="cora"), "chunks": "halo", **common}
         images, chunks = ((1, 5, 10), (1,)) if layout == "seq" else ((5, 10), (2, 4))
         experiments += [Experiment.model_validate(vig | {"microbatches": m}) for m in images]
         experiments += [Experiment.model_validate(gat | {"microbatches": m}) for m in chunks]
@@ -163,7 +168,7 @@ def write_attempt(
 
 
 def _plan(experiment: Experiment, machine: Machine) -> _Plan:
-    layers = outline(experiment.model, experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     stages = [[layers[i] for i in part] for part in cut(experiment)]
     plan = _Plan(experiment, stages)
     slow = machine.sequential if experiment.layout.world_size == 1 else 1.0
@@ -336,7 +341,7 @@ def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:
         experiments.append(
             Experiment.model_validate(
                 {
-                    "model": VigConfig(),
+                    "model": Vig(),
                     "data": SyntheticCifar10(image_size=16),
                     "layout": "seq" if first else layout,
                     "microbatches": microbatches,

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.graphs.chunks import Block
+from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.mask import Mask, active_mask, number_entries
+from gnnhpc.kernels.mask import Mask, number_entries
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import graph_of
+from gnnhpc.models.dropout import active_mask
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""
@@ -59,7 +59,7 @@ class FusedAttention(nn.Module):
             _glorot(parameter)
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        block = graph_of(context).blocks[self.attention]
+        block = context.chunk.blocks[self.attention]
         mask = active_mask(self.name, self.dropout, self.training, context)
         weight = self.lin.weight.view(self.heads, self.channels, -1)
         if kernel.fits(self.bias):

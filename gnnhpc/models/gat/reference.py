@@ -7,9 +7,9 @@ from torch import Tensor
 from torch_geometric.nn import GATConv
 
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels.mask import active_mask, number_entries
+from gnnhpc.kernels.mask import number_entries
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import graph_of
+from gnnhpc.models.dropout import active_mask
 
 
 class ReferenceAttention(GATConv):  # type: ignore[misc]
@@ -34,7 +34,7 @@ class ReferenceAttention(GATConv):  # type: ignore[misc]
         self._kept: Tensor | None = None
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        block = graph_of(context).blocks[self.attention]
+        block = context.chunk.blocks[self.attention]
         x = x.to_dense()
         self._kept = None
         mask = active_mask(self.name, self.attention_dropout, self.training, context)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
+from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.protocol import BatchNormMode
 
 if TYPE_CHECKING:
     from torch_geometric.nn import GraphConv

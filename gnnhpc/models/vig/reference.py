@@ -1,24 +1,20 @@
-"""Vision GNN over a pixel grid, as J. Raffi's study builds it: the plain form, and the choice.
+"""ViG's layers in PyG's form, over an edge list: blocks of Grapher and FFN, then a readout.
 
-Blocks of Grapher and FFN, each with a residual, then a readout (reference/README, "ViG"). The
-layers here are the reference: PyG's GraphConv over an edge list. `gnnhpc.models.vig.fused` has
-the same layers, parameter for parameter, without their intermediates.
+`gnnhpc.models.vig.fused` has the same layers, parameter for parameter, without their
+intermediates.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gnnhpc.models.batchnorm import BatchNormMode
 from gnnhpc.models.context import Context
-from gnnhpc.models.outline import LayerOutline
+from gnnhpc.models.protocol import BatchNormMode
 from gnnhpc.models.vig.parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
-from gnnhpc.spec.experiment import VigConfig
 
 
 @functools.lru_cache(maxsize=8)
@@ -89,42 +85,3 @@ class Readout(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         logits: Tensor = self.fc2(F.gelu(self.fc1(x.sum(1))))
         return logits
-
-
-def build(
-    layer: LayerOutline,
-    config: VigConfig,
-    *,
-    dtype: torch.dtype,
-    batchnorm: BatchNormMode = "micro",
-) -> nn.Module:
-    """One layer of the model, its parameters drawn from torch's generator.
-
-    Both implementations draw the same values. Raises ValueError for a layer that is no ViG
-    layer, or whose images are not square with three channels.
-    """
-    nodes, channels = layer.inputs
-    side = math.isqrt(nodes)
-    if side * side != nodes or channels != CHANNELS:
-        raise ValueError(f"{layer.name}: square images of {CHANNELS} channels, not {layer.inputs}")
-    if layer.kind == "readout":
-        return Readout(config.readout_width, layer.shape[0], dtype=dtype)
-    from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-
-    fused = config.implementation == "fused"
-    if layer.kind == "grapher":
-        grapher = FusedGrapher if fused else Grapher
-        return grapher((side, side), config.grapher_width, batchnorm=batchnorm, dtype=dtype)
-    if layer.kind == "ffn":
-        ffn = FusedFfn if fused else Ffn
-        return ffn(config.ffn_width, batchnorm=batchnorm, dtype=dtype)
-    raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
-
-
-def implementation_note(config: VigConfig, dtype: torch.dtype, device: torch.device) -> str:
-    """Which code computes the model here, for the record of a run."""
-    if config.implementation == "reference":
-        return "reference"
-    from gnnhpc.models.vig.fused import note
-
-    return note(dtype, device)

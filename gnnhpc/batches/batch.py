@@ -1,0 +1,78 @@
+"""What one step consumes: a mini-batch of micro-batches, each with what its layers need."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+
+Inputs = Tensor | SparseRows
+SampleIds = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A slice of a mini-batch.
+
+    `inputs` [rows, ...] are there where the first stage is. `targets` has the labels of each split
+    that the phase needs, int64 [rows of the output]: `train` in training; `test`, and `val` where
+    there is one, in evaluation. It is empty where the last stage is not.
+    """
+
+    inputs: Inputs | None
+    targets: Mapping[str, Tensor]
+    context: Context
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One replica's mini-batch on this process."""
+
+    microbatches: tuple[MicroBatch, ...]
+    labelled: int
+    """Rows of all replicas that the loss of this step is the mean over."""
+    samples: int
+    """This replica's: images, or nodes that its chunks own."""
+    epoch: int
+    sample_ids: SampleIds
+    """Numbers of the samples in their split; empty where every step takes all."""
+    checksum: int
+    """Of inputs and labels; what the first and the last stage load must agree."""
+    waited_s: float = 0.0
+
+    def targets(self, split: str) -> list[Tensor]:
+        """A split's labels, micro-batch by micro-batch."""
+        return [microbatch.targets[split] for microbatch in self.microbatches]
+
+
+class Batches(Protocol):
+    """Where the batches of one replica come from, by phase and step."""
+
+    samples: int
+    """A replica's, a step."""
+    total_samples: int
+    """Of the training data, to count what was seen."""
+
+    def shape_after(self, index: int) -> tuple[int, ...]:
+        """Of one micro-batch's activation after layer `index`; -1 is the input."""
+        ...
+
+    def example(self) -> MicroBatch:
+        """A training micro-batch with its targets, to try layers with; asked of first stages."""
+        ...
+
+    def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
+        """An iterator over the batches of steps `start` to `stop`."""
+        ...
+
+    def graph_facts(self) -> dict[str, Any]:
+        """What cutting the graph cost, for the record; empty for images."""
+        ...

@@ -1,0 +1,109 @@
+"""A graph cut into one chunk for each micro-batch of each replica; every step takes all of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.core.outline import hops
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+
+SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
+"""Whose labels a phase needs."""
+_NO_IDS = np.empty(0, dtype=np.int64)
+
+
+class ChunkBatches:
+    """Raises InputError for a graph that is missing or damaged."""
+
+    def __init__(self, plan: BatchPlan) -> None:
+        experiment, mesh = plan.experiment, plan.mesh
+        graph = load_graph(experiment.data, plan.root)
+        self.plan = plan
+        self.chunkset = build_chunks(
+            graph, experiment.total_chunks, experiment.chunks, hops(plan.outlines)
+        )
+        first = mesh.replica * experiment.microbatches
+        mine = self.chunkset.chunks[first : first + experiment.microbatches]
+        self._inputs = [self._features(graph, chunk) if mesh.is_first else None for chunk in mine]
+        self._chunks = [chunk.to(mesh.device) for chunk in mine]
+        self._checksum = checksum(mine)
+        self.samples = sum(chunk.own for chunk in mine)
+        self.total_samples = len(graph.labels)
+        self._labelled = {split: int(mask.sum()) for split, mask in graph.masks.items()}
+
+    def _features(self, graph: Graph, chunk: GraphChunk) -> Inputs:
+        rows = feature_rows(graph.features, chunk.nodes, self.plan.dtype)
+        if isinstance(rows, SparseRows) and not self.plan.experiment.model.loaded.sparse_inputs:
+            rows = rows.to_dense()
+        return rows.to(self.plan.mesh.device)
+
+    def shape_after(self, index: int) -> tuple[int, ...]:
+        outlines = self.plan.outlines
+        rows = self.chunkset.rows[hops(outlines[: index + 1])]
+        return (rows, *(outlines[0].inputs if index < 0 else outlines[index].shape))
+
+    def example(self) -> MicroBatch:
+        targets = self._targets(self._chunks[0], "train")
+        return MicroBatch(self._inputs[0], targets, self._context(0, 0))
+
+    @contextlib.contextmanager
+    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
+        yield (self._batch(phase, step) for step in range(start, stop))
+
+    def _batch(self, phase: Phase, step: int) -> Batch:
+        is_last = self.plan.mesh.is_last
+        return Batch(
+            microbatches=tuple(
+                MicroBatch(
+                    self._inputs[m],
+                    self._targets(chunk, phase) if is_last else {},
+                    self._context(m, step),
+                )
+                for m, chunk in enumerate(self._chunks)
+            ),
+            labelled=self._labelled[phase],
+            samples=self.samples,
+            epoch=step,
+            sample_ids=_NO_IDS,
+            checksum=self._checksum,
+        )
+
+    def _context(self, m: int, step: int) -> Context:
+        return Context(m, step, self.plan.experiment.seed, self._chunks[m])
+
+    @staticmethod
+    def _targets(chunk: GraphChunk, phase: Phase) -> dict[str, torch.Tensor]:
+        return {split: chunk.targets[split] for split in SPLITS[phase]}
+
+    def graph_facts(self) -> dict[str, Any]:
+        chunkset = self.chunkset
+        return {
+            "mode": chunkset.mode,
+            "chunks": len(chunkset.chunks),
+            "edges_kept": chunkset.edges_kept,
+            "node_redundancy": chunkset.node_redundancy,
+            "edge_redundancy": chunkset.edge_redundancy,
+            "rows": list(chunkset.rows),
+            "own": [chunk.own for chunk in chunkset.chunks],
+        }
+
+
+def checksum(chunks: tuple[GraphChunk, ...]) -> int:
+    """Of the nodes of these chunks, in their order."""
+    nodes = torch.cat([chunk.nodes for chunk in chunks])
+    weights = torch.arange(1, len(nodes) + 1)
+    return int(((nodes + 2) * (weights % 65_521)).sum()) % (1 << 32)

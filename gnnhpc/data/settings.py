@@ -1,0 +1,84 @@
+"""What a spec may say of its data: one class a source, checked when built. Free of torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.core.settings import Positive, Strict, Whole
+
+
+class Data(Strict):
+    """A data set as an experiment names it."""
+
+    elsewhere: ClassVar[frozenset[str]] = frozenset()
+    """Fields that say where the data lie, not what they are: no part of a cell's content."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The data set's name as file names, tables and figures show it."""
+        return self.name
+
+    def facts(self) -> Facts:
+        """Sizes, known without reading the data."""
+        raise NotImplementedError
+
+    def planned(self, folder: Path) -> Self:
+        """These settings with what planning finds out; `folder` is where paths are seen from.
+
+        Raises InputError for data that cannot be what they are said to be.
+        """
+        return self
+
+    def content(self) -> dict[str, Any]:
+        """The name, and settings that are not at their defaults: what a cell's id is made of."""
+        told = self.model_dump(mode="json", exclude_defaults=True, exclude=set(self.elsewhere))
+        return {"name": self.name} | told
+
+
+class Cifar10(Data):
+    """CIFAR-10 as published; every file found under the data root is used."""
+
+    name: Literal["cifar10"] = "cifar10"
+
+    def facts(self) -> Facts:
+        return Facts("images", 3, 10, image_size=32, train=50_000, test=10_000)
+
+
+class SyntheticCifar10(Data):
+    """Images whose class shows in colour and texture, so that losses can fall."""
+
+    name: Literal["synthetic-cifar10"] = "synthetic-cifar10"
+    train: Positive = 2_000
+    test: Positive = 400
+    image_size: Annotated[Whole, Field(ge=2)] = 32
+    classes: Annotated[Whole, Field(ge=2)] = 10
+
+    def facts(self) -> Facts:
+        return Facts(
+            "images",
+            3,
+            self.classes,
+            image_size=self.image_size,
+            train=self.train,
+            test=self.test,
+        )
+
+
+class SyntheticCitation(Data):
+    """A graph of communities with sparse features that tell the class only with neighbours."""
+
+    name: Literal["synthetic-citation"] = "synthetic-citation"
+    nodes: Annotated[Whole, Field(ge=10)] = 2_000
+    edges: Annotated[Whole, Field(ge=10)] = 8_000
+    """Directed edges, about."""
+    features: Annotated[Whole, Field(ge=8)] = 256
+    classes: Annotated[Whole, Field(ge=2)] = 7
+
+    def facts(self) -> Facts:
+        return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)

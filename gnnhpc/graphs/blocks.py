@@ -1,0 +1,105 @@
+"""A piece of a graph as layers see it: its nodes, and the edges that each layer sums over."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """A block's edges by source: what a backward pass walks.
+
+    `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges, and
+    `target` int64 [edges] are their local rows of the output.
+    """
+
+    indptr: Tensor
+    edge: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """The edges of one layer within a chunk, by target, one self-loop a real row.
+
+    `indptr` int64 [rows_out + 1]; `source` and `target` int64 [edges], local rows of the layer's
+    input and output; `edge` int64 [edges], ids in the full graph: an edge's number, or E + n for
+    the self-loop of node n. Padding rows have no edges. `rows_in` is the rows of the input.
+    """
+
+    indptr: Tensor
+    source: Tensor
+    target: Tensor
+    edge: Tensor
+    rows_in: int
+
+    @property
+    def rows_out(self) -> int:
+        return len(self.indptr) - 1
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """int64 [2, edges] as PyG takes it: rows of the input, then rows of the output."""
+        return torch.stack((self.source, self.target))
+
+    @cached_property
+    def transpose(self) -> Transpose:
+        """The same edges by source, sorted once."""
+        order = torch.argsort(self.source, stable=True)
+        counts = torch.bincount(self.source, minlength=self.rows_in)
+        indptr = torch.zeros(self.rows_in + 1, dtype=torch.int64, device=self.source.device)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        return Transpose(indptr, order, self.target[order])
+
+    def to(self, device: torch.device | str) -> Block:
+        return dataclasses.replace(self, **_moved(self, device))
+
+
+@dataclass(frozen=True)
+class FullGraph:
+    """Sizes of the whole graph, which dropout masks are drawn for."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+
+
+@dataclass(frozen=True)
+class GraphChunk:
+    """One micro-batch of a graph.
+
+    `nodes` int64 [rows[0]] are global ids, -1 for padding; `rows` the rows that enter each
+    layer that looks at neighbours, then those of the output; `blocks` one a layer; `degree` int64
+    [rows[0]] the edges into each node of the graph as it is cut, self-loop included, 0 on padding;
+    `targets` a split's labels, int64 [rows[-1]], -100 where the node is not this chunk's or not
+    in the split; `own` the nodes this chunk owns.
+    """
+
+    nodes: Tensor
+    rows: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    degree: Tensor
+    targets: dict[str, Tensor]
+    own: int
+    full: FullGraph
+
+    def to(self, device: torch.device | str) -> GraphChunk:
+        moved = {id(block): block.to(device) for block in self.blocks}
+        return dataclasses.replace(
+            self,
+            blocks=tuple(moved[id(block)] for block in self.blocks),
+            targets={split: labels.to(device) for split, labels in self.targets.items()},
+            **_moved(self, device),
+        )
+
+
+def _moved(holder: Block | GraphChunk, device: torch.device | str) -> dict[str, Any]:
+    fields = {field.name: getattr(holder, field.name) for field in dataclasses.fields(holder)}
+    return {name: x.to(device) for name, x in fields.items() if isinstance(x, Tensor)}

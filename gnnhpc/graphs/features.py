@@ -1,0 +1,35 @@
+"""The features of some of a graph's nodes, as the first layer is given them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.graphs.csr import offsets, segments
+from gnnhpc.graphs.sparse_rows import SparseRows
+
+
+def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor | SparseRows:
+    """The rows of `nodes` (int64 [n], zeros where -1) of a graph's features [nodes, F].
+
+    Dense where the features are; as they are stored where they are sparse CSR.
+    """
+    ids = nodes.numpy()
+    real = torch.from_numpy(np.flatnonzero(ids >= 0))
+    width = features.shape[1]
+    if features.layout != torch.sparse_csr:
+        dense = torch.zeros(len(ids), width, dtype=dtype)
+        dense[real] = features[nodes[real]].to(dtype)
+        return dense
+    places, lengths = segments(features.crow_indices().numpy(), ids[real.numpy()])
+    counts = np.zeros(len(ids), dtype=np.int64)
+    counts[real.numpy()] = lengths
+    entries = torch.from_numpy(places)
+    return SparseRows(
+        indptr=torch.from_numpy(offsets(counts)),
+        columns=features.col_indices()[entries].to(torch.int64),
+        values=features.values()[entries].to(dtype),
+        entries=entries,
+        width=width,
+    )

@@ -1,0 +1,31 @@
+"""A graph in memory: features, labels, edges and the split, as every loader gives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+IGNORED = -100
+"""The target of a row that counts for nothing: padding, halo, or another split's node."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph whose nodes are to be classified."""
+
+    name: str
+    features: Tensor
+    """float32 [nodes, F]: sparse CSR, or dense where the source is dense."""
+    labels: Tensor
+    """int64 [nodes]"""
+    edges: Tensor
+    """int64 [2, E] directed (source, target), without self-loops or duplicates, sorted by
+    (target, source)."""
+    masks: dict[str, Tensor]
+    """bool [nodes] each: train, val, test."""
+    classes: int
+
+    @property
+    def nodes(self) -> int:
+        return len(self.labels)

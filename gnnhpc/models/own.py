@@ -1,0 +1,221 @@
+"""A user's own model: `module:Class` in a spec, from a file beside it or on PYTHONPATH.
+
+Until it is loaded it is plain data, which status and reports read without the user's file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import ConfigDict, PrivateAttr, ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.models.protocol import Model
+
+_HOW = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
+
+
+class OwnModel(Model):
+    """A user's model as a spec or a manifest names it; its settings are checked by `planned`.
+
+    `digest` is that of the sources it was planned with.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    digest: str | None = None
+    _loaded: Model | None = PrivateAttr(default=None)
+    _source: Path | None = PrivateAttr(default=None)
+
+    @property
+    def label(self) -> str:
+        return self.name.replace(":", ".")
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return self._loaded.takes if self._loaded else ("images", "graph")
+
+    @property
+    def loaded(self) -> Model:
+        if self._loaded is None:
+            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        return self._loaded
+
+    @property
+    def source(self) -> Path:
+        """The file, or the folder of the package, that it was loaded from."""
+        if self._source is None:
+            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        return self._source
+
+    def planned(self, folder: Path) -> Model:
+        """The same with its digest and without settings that are at their defaults.
+
+        Raises InputError for a file, class or setting that is not as the protocol says.
+        """
+        source = source_of(self.name, [folder])
+        loaded = _build(self, source)
+        told = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
+        plan = OwnModel.model_validate(told | {"digest": source_digest(source)})
+        plan._loaded, plan._source = loaded, source
+        return plan
+
+    def load(self, folders: Sequence[Path]) -> None:
+        """Raises InputError as `planned`, and where the sources are not those of the plan."""
+        if self._loaded is not None:
+            return
+        source = source_of(self.name, folders)
+        digest = source_digest(source)
+        if self.digest is not None and digest != self.digest:
+            raise InputError(
+                f"model {self.name}",
+                "digest",
+                f"{digest} in {source}",
+                f"{self.digest}, the sources that the cell was planned with",
+            )
+        self._loaded, self._source = _build(self, source), source
+
+    def outline(self, facts: Facts) -> Sequence[LayerOutline]:
+        return self.loaded.outline(facts)
+
+    def content(self) -> dict[str, Any]:
+        return {"name": self.name, "digest": self.digest} | dict(self.model_extra or {})
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is `module:Class`."""
+    module, colon, attribute = name.partition(":")
+    parts = module.split(".")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in parts)
+
+
+def source_of(name: str, folders: Sequence[Path]) -> Path:
+    """The file, or the folder of the package, that `module:Class` is found in.
+
+    `folders` come before Python's own path. Raises InputError where there is none.
+    """
+    top = name.partition(":")[0].partition(".")[0]
+    for folder in (*map(str, folders), *sys.path):
+        found = importlib.machinery.PathFinder.find_spec(top, [folder or "."])
+        if found is None or found.origin is None or not found.has_location:
+            continue
+        origin = Path(found.origin).absolute()
+        return origin.parent if found.submodule_search_locations else origin
+    looked = ", ".join(str(folder) for folder in folders)
+    raise InputError(f"model {name}", None, f"no module {top} in {looked} or on PYTHONPATH", _HOW)
+
+
+def source_digest(source: Path) -> str:
+    """Of the one file, or of every Python file of the package."""
+    paths = [source] if source.is_file() else sorted(source.rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.relative_to(source.parent).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def torch_import_s(name: str) -> float | None:
+    """Seconds that importing the model's module took, where that brought torch; else None."""
+    return _torch_s.get(name.partition(":")[0])
+
+
+_torch_s: dict[str, float] = {}
+
+
+def _build(model: OwnModel, source: Path) -> Model:
+    """The user's class with the settings in it."""
+    where = f"model {model.name}"
+    cls = _class(model.name, source, where)
+    settings = dict(model.model_extra or {})
+    allowed = sorted(cls.model_fields.keys() - {"name"})
+    for key in settings:
+        if key not in allowed:
+            raise InputError(where, key, "an unknown key", ", ".join(allowed) or "no settings")
+    try:
+        return cls.model_validate(settings | {"name": model.name})
+    except ValidationError as error:
+        raise input_error(error, where, cls) from None
+
+
+def _class(name: str, source: Path, where: str) -> type[Model]:
+    module_name, _, attribute = name.partition(":")
+    module = _import(module_name, source, where)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InputError(where, None, f"no {attribute} in {source}", _classes(module) or _HOW)
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        kind = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise InputError(where, None, f"{attribute} is {kind} that is no gnnhpc.Model", _HOW)
+    for method in ("outline", "build"):
+        if getattr(found, method) is getattr(Model, method):
+            raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
+    return found
+
+
+def _import(name: str, source: Path, where: str) -> ModuleType:
+    top = name.partition(".")[0]
+    known = sys.modules.get(top)
+    if known is not None and _origin(known) != source:
+        raise InputError(
+            where, None, f"{source}, but {top} is {_origin(known)} already", "another file name"
+        )
+    # Behind everything else, so that nothing installed is hidden; siblings of the file are found.
+    if str(source.parent) not in sys.path:
+        sys.path.append(str(source.parent))
+    had_torch, began = "torch" in sys.modules, time.perf_counter()
+    try:
+        if known is None:
+            _load_top(top, source)
+        module = importlib.import_module(name)
+    except InputError:
+        raise
+    except Exception as error:
+        sys.modules.pop(name, None)
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(where, None, f"{source} cannot be imported ({words})", _HOW) from error
+    if not had_torch and "torch" in sys.modules:
+        _torch_s[name] = time.perf_counter() - began
+    return module
+
+
+def _load_top(top: str, source: Path) -> None:
+    """Import the file or package itself, whatever else Python would find under its name."""
+    spec = importlib.machinery.PathFinder.find_spec(top, [str(source.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[top] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[top]
+        raise
+
+
+def _origin(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).absolute()
+    return path.parent if hasattr(module, "__path__") else path
+
+
+def _classes(module: ModuleType) -> str:
+    found: Iterable[str] = (
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Model) and value is not Model
+    )
+    return ", ".join(sorted(found))

@@ -1,0 +1,88 @@
+"""What a model is: its settings, the data it takes, its layers on paper, how each is built.
+
+Built-in models and a user's own follow the same protocol. Free of torch: a model's own code imports
+what builds its layers inside `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.settings import Strict
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Outputs = Literal["logits", "log_probabilities"]
+BatchNormMode = Literal["micro", "deferred"]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What an experiment says that layers are built by, beside the model's own settings."""
+
+    dtype: torch.dtype
+    batchnorm: BatchNormMode = "micro"
+
+
+class Model(Strict):
+    """The settings of a model, and what they mean; derive from it and declare settings as fields.
+
+    A layer is a torch module whose `forward(x, context)` maps one micro-batch's activation
+    [rows, *inputs] to [rows, *shape]; `context` is a `gnnhpc.models.context.Context`.
+    """
+
+    takes: ClassVar[tuple[Kind, ...]] = ("graph",)
+    """Kinds of data this model works on."""
+    outputs: ClassVar[Outputs] = "logits"
+    """What the last layer gives a row, [classes] numbers."""
+    sparse_inputs: ClassVar[bool] = False
+    """Whether the first layer takes features as `SparseRows` where they are stored so."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The model's name as file names, tables and figures show it."""
+        return self.name
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of data this model works on."""
+        return self.takes
+
+    @property
+    def loaded(self) -> Model:
+        """The model itself; of a user's own, what its file defines."""
+        return self
+
+    def planned(self, folder: Path) -> Model:
+        """These settings with what planning finds out; `folder` is where the spec stands.
+
+        Raises InputError for a model that cannot be had.
+        """
+        return self
+
+    def load(self, folders: Sequence[Path]) -> None:
+        """Make `loaded` work, looking for a user's file in `folders` and where Python looks."""
+
+    def outline(self, facts: Facts) -> Sequence[LayerOutline]:
+        """The layers on data of these sizes, first to last; asked on login nodes, without torch."""
+        raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
+
+    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+        """One layer, its parameters drawn from torch's global generator."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(self, layer, options)")
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        """Which code computes the layers here, for the record of a run."""
+        return "own"
+
+    def content(self) -> dict[str, Any]:
+        """The name, and settings that are not at their defaults: what a cell's id is made of."""
+        return {"name": self.name} | self.model_dump(mode="json", exclude_defaults=True)

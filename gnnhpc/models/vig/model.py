@@ -1,0 +1,116 @@
+"""ViG: settings, layers on paper, and which code builds each. Free of torch until one is built."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.settings import Positive
+from gnnhpc.models.protocol import BuildOptions, Model
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+# Seconds of a hidden unit's GELU, forward and backward, in multiply-adds: it outweighs the thin
+# products around it once those no longer touch memory.
+_GELU = 24.0
+# The rest of a collapsed Grapher a hidden unit, so that FFN : Grapher is the 1.36 that a profile
+# (balance: profile) gives on one thread from 20 images on.
+_FOLDED = 17.0
+
+
+class Vig(Model):
+    """Vision GNN over a pixel grid, as J. Raffi's study builds it."""
+
+    takes: ClassVar[tuple[Kind, ...]] = ("images",)
+
+    name: Literal["vig"] = "vig"
+    blocks: Positive = 8
+    """Grapher + FFN pairs."""
+    grapher_width: Positive = 256
+    """Hidden channels of the Grapher."""
+    ffn_width: Positive = 512
+    """Hidden channels of the FFN."""
+    readout_width: Positive = 1024
+    """Hidden channels of the readout."""
+    implementation: Literal["fused", "reference"] = "fused"
+    """`reference` is PyG's GraphConv; `fused` the same function without its intermediates."""
+
+    def outline(self, facts: Facts) -> Outlines:
+        layers: list[LayerOutline] = []
+        for block in range(self.blocks):
+            layers += (self._grapher(block, facts), self._ffn(block, facts))
+        return (*layers, self._readout(facts))
+
+    def _grapher(self, block: int, facts: Facts) -> LayerOutline:
+        """Linear c->g, BatchNorm, GraphConv (two g x g products, bias), Linear g->c, BatchNorm."""
+        nodes, c, g = facts.image_size**2, facts.features, self.grapher_width
+        if self.implementation == "reference":
+            cost = nodes * (2.0 * g * g + g * (2 * c + _GELU) + 8 * 3 * g)
+        else:
+            cost = nodes * g * (_FOLDED + c + _GELU)
+        return LayerOutline(
+            f"block{block}.grapher",
+            (nodes, c),
+            (nodes, c),
+            kind="grapher",
+            parameters=(c * g + g) + 2 * g + (2 * g * g + g) + (g * c + c) + 2 * c,
+            cost=cost,
+        )
+
+    def _ffn(self, block: int, facts: Facts) -> LayerOutline:
+        nodes, c, f = facts.image_size**2, facts.features, self.ffn_width
+        return LayerOutline(
+            f"block{block}.ffn",
+            (nodes, c),
+            (nodes, c),
+            kind="ffn",
+            parameters=(c * f + f) + 2 * f + (f * c + c) + 2 * c,
+            cost=nodes * f * (2 * c + _GELU),
+        )
+
+    def _readout(self, facts: Facts) -> LayerOutline:
+        nodes, c, r = facts.image_size**2, facts.features, self.readout_width
+        return LayerOutline(
+            "readout",
+            (nodes, c),
+            (facts.classes,),
+            kind="readout",
+            parameters=(c * r + r) + (r * facts.classes + facts.classes),
+            cost=nodes * c + r * (c + 10 + _GELU),
+        )
+
+    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+        """Both implementations draw the same values.
+
+        Raises ValueError for a layer of another model, or images that are not square with three
+        channels.
+        """
+        from gnnhpc.models.vig import fused, parameters, reference
+
+        nodes, channels = layer.inputs
+        side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
+        if side * side != nodes or channels != parameters.CHANNELS:
+            raise ValueError(
+                f"{layer.name}: square images of {parameters.CHANNELS} channels, not {layer.inputs}"
+            )
+        if layer.kind == "readout":
+            return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
+        is_fused = self.implementation == "fused"
+        if layer.kind == "grapher":
+            grapher = fused.FusedGrapher if is_fused else reference.Grapher
+            return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)
+        if layer.kind == "ffn":
+            ffn = fused.FusedFfn if is_fused else reference.Ffn
+            return ffn(self.ffn_width, batchnorm=batchnorm, dtype=dtype)
+        raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        if self.implementation == "reference":
+            return "reference"
+        from gnnhpc.models.vig.fused import note
+
+        return note(dtype, device)
