@@ -115,20 +115,6 @@ def test_what_is_imported_is_declared() -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize(
-    ("package", "foreign"),
-    [("gnnhpc", {"jobs", "analysis"}), ("jobs", {"analysis"}), ("analysis", {"jobs"})],
-)
-def test_imports_go_one_way(package: str, foreign: set[str]) -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {module}"
-        for path in sources(package)
-        for module in imports(path)
-        if module.split(".")[0] in foreign
-    }
-    assert found == set()
-
-
 def test_every_data_file_of_a_package_is_installed_with_it() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     shipped = settings["package-data"]
