@@ -72,7 +72,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def modules(package: str) -> list[str]:
-    relative = [path.relative_to(ROOT).with_suffix("") for path in sources(package)]
+    """Full names of a package's modules; files beside an example sweep are not among them."""
+    importable = [path for path in sources(package) if (path.parent / "__init__.py").exists()]
+    relative = [path.relative_to(ROOT).with_suffix("") for path in importable]
     return [".".join(path.parts).removesuffix(".__init__") for path in relative]
 
 
