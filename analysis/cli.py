@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.command_line import add_version, run_app_for_reader
+from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, InputError
 
 app = typer.Typer(

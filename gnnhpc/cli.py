@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import add_version, run_app
+from gnnhpc.core.cli_support import add_version, run_app
 from gnnhpc.core.errors import InputError
 
 app = typer.Typer(

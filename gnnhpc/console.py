@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gnnhpc.core.command_line import add_version, run_app_for_reader
+from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.python_path import exit_if_mixed
 
 SWEEPS = "Submit sweeps and look after them"

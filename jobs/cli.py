@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import add_version, run_app_for_reader
+from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:

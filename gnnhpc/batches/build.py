@@ -9,9 +9,9 @@ from gnnhpc.batches.plan import BatchPlan
 def build_batches(plan: BatchPlan) -> Batches:
     """Load this rank's data; raises InputError for what is missing or damaged."""
     if plan.experiment.data.facts().kind == "images":
-        from gnnhpc.batches.images import ImageBatches
+        from gnnhpc.batches.image_batches import ImageBatches
 
         return ImageBatches(plan)
-    from gnnhpc.batches.chunks import ChunkBatches
+    from gnnhpc.batches.chunk_batches import ChunkBatches
 
     return ChunkBatches(plan)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gnnhpc.engines.timing import StepTimes
     from gnnhpc.ranks.environment import Environment
     from gnnhpc.ranks.mesh import Mesh
-    from gnnhpc.train.assemble import Parts
+    from gnnhpc.train.setup import Parts
 
 LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""

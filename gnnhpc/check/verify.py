@@ -24,7 +24,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.assemble import Parts, assemble, choose_device
+from gnnhpc.train.setup import Parts, assemble, choose_device
 
 STEPS = 3
 """Training steps after which parameters are compared; gradients are compared after the first."""

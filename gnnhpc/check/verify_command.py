@@ -19,7 +19,7 @@ from gnnhpc.ranks.environment import Environment, read_environment
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_models import keep_models, load_model
+from gnnhpc.spec.own_model_files import keep_models, load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.compare import Difference, Verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from gnnhpc.core.spec_values import parse_named
-from gnnhpc.models.own import OwnModel, is_own
+from gnnhpc.models.own_model import OwnModel, is_own
 from gnnhpc.models.protocol import Model
 
 BUILT_IN = {

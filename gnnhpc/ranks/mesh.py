@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.placement import Placement
+from gnnhpc.core.rank_map import Placement
 from gnnhpc.ranks.environment import Environment, check_interface, resolve
 from gnnhpc.ranks.rendezvous import Doorkeeper, knock
 

@@ -17,21 +17,21 @@ from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import requeue_if_asked
 from gnnhpc.ranks.signals import Signals, listening
-from gnnhpc.records.checkpoint_files import Origin, find_origin
 from gnnhpc.records.failures import conclude, utc_now
 from gnnhpc.records.paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.provenance import code_digest, cpu_model, seconds_since_process_start, versions
+from gnnhpc.records.resume import Origin, find_origin
 from gnnhpc.records.schema import EventRecord, Header
-from gnnhpc.run.attempt_end import Outcome
+from gnnhpc.run.attempt import Outcome
 from gnnhpc.spec.manifest import Cell, find_cell
-from gnnhpc.spec.own_models import load_model
+from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.observe import Findings, Observations
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import Recorder
-    from gnnhpc.train.assemble import Parts
     from gnnhpc.train.loop import Trainer
+    from gnnhpc.train.setup import Parts
 
 
 def run_cell(manifest: Path, array: str, index: int) -> int:
@@ -108,7 +108,7 @@ class Worker:
 
             from gnnhpc.ranks.mesh import join
             from gnnhpc.train import loop as _  # noqa: F401 - the heavy imports, timed here
-            from gnnhpc.train.assemble import choose_device
+            from gnnhpc.train.setup import choose_device
 
             torch.set_num_threads(self.environment.cpus)
         with self._phase("rendezvous"):
@@ -139,7 +139,7 @@ class Worker:
 
     def _assemble(self, mesh: Mesh) -> Parts:
         from gnnhpc.data.roots import data_root
-        from gnnhpc.train.assemble import assemble
+        from gnnhpc.train.setup import assemble
 
         with self._phase("build"):
             parts = assemble(self.cell.experiment, mesh, data_root(self.cell.data_root))

@@ -15,8 +15,8 @@ from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
-from gnnhpc.spec.own_models import load_model
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.own_model_files import load_model
+from gnnhpc.spec.stage_cut import cut
 
 _SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
 _BATCH = 100

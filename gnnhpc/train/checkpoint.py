@@ -22,8 +22,8 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.checkpoint_files import CHECKPOINT_VERSION, FACTS, digests
 from gnnhpc.records.paths import AttemptPaths, write_atomically
+from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS, digests
 
 KEPT = 2
 """Checkpoints an attempt keeps: the newest, and the one before in case the newest is lost."""

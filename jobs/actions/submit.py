@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell

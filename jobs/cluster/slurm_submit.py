@@ -10,7 +10,7 @@ from pathlib import Path
 
 import submitit
 
-from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from jobs.cluster.array_script import interpreter, setup_lines

@@ -13,7 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths, write_atomically
 from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
-from gnnhpc.spec.own_models import keep_models
+from gnnhpc.spec.own_model_files import keep_models
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.site import Site

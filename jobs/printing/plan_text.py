@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.cli_support import as_typed
 from jobs.actions.submit import Submission
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import array_range, group_by_array, resources_for

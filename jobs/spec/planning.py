@@ -11,10 +11,10 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.own import OwnModel, torch_import_s
+from gnnhpc.models.own_model import OwnModel, torch_import_s
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 from jobs.spec.overrides import apply_overrides
 from jobs.spec.run_name import check_run_name
 from jobs.spec.shipped_sweeps import find_spec

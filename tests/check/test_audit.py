@@ -16,7 +16,7 @@ from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.records.schema import Check, StepRecord
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 
 EXPERIMENT = Experiment.model_validate(
     {

@@ -16,7 +16,7 @@ from gnnhpc.data.settings import Cifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 
 
 def parameters(layers: tuple[LayerOutline, ...], group: str | None = None) -> int:

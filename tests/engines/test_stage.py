@@ -10,7 +10,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
 from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 from tests.tools.cells import gat, vig
 
 MODELS = [

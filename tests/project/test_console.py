@@ -13,7 +13,7 @@ import analysis.cli
 import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
-from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.layout import Layout
 from jobs.actions.submit import Submission
 from jobs.cluster.array_script import setup_lines

@@ -13,7 +13,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
 

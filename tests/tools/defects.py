@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnhpc.batches.batch import Batch, MicroBatch
+from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.image_loader import ImageLoader
-from gnnhpc.batches.images import ImageBatches
 from gnnhpc.check import verify
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import stage as stage_module
@@ -193,7 +193,7 @@ def cut_in_the_wrong_place() -> Iterator[None]:
             layers = range(layers.start + 1, layers.stop)
         return true(experiment, outlines, layers, timer)
 
-    with mock.patch("gnnhpc.train.assemble.build_stage", shifted):
+    with mock.patch("gnnhpc.train.setup.build_stage", shifted):
         yield
 
 

@@ -25,7 +25,7 @@ PRELOADED = [
     "torch.distributed.pipelining",
     "gnnhpc.cli",
     "gnnhpc.train.loop",
-    "gnnhpc.train.assemble",
+    "gnnhpc.train.setup",
     "gnnhpc.train.checkpoint",
     "gnnhpc.check.verify",
     "gnnhpc.models.gat.fused",

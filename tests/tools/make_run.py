@@ -38,7 +38,7 @@ from gnnhpc.records.schema import (
 )
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
-from gnnhpc.spec.stages import cut
+from gnnhpc.spec.stage_cut import cut
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"

@@ -20,11 +20,11 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.checkpoint_files import CHECKPOINT_VERSION, FRESH, digests, find_origin
 from gnnhpc.records.paths import AttemptPaths, CellPaths
+from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH, digests, find_origin
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.assemble import Parts, assemble
 from gnnhpc.train.checkpoint import load
+from gnnhpc.train.setup import Parts, assemble
 from tests.records.test_schema import RESULT
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gnnhpc.models.own import OwnModel
+from gnnhpc.models.own_model import OwnModel
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 

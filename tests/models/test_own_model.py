@@ -18,12 +18,12 @@ from gnnhpc.core.outline import hops
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.models.context import Context
-from gnnhpc.models.own import OwnModel, source_digest
+from gnnhpc.models.own_model import OwnModel, source_digest
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_models import keep_models, load_model
+from gnnhpc.spec.own_model_files import keep_models, load_model
 from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error
 

@@ -18,7 +18,7 @@ from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stages import cut, outline
+from gnnhpc.spec.stage_cut import cut, outline
 from gnnhpc.tasks.build import build_task
 from gnnhpc.tasks.task import Loss, Task
 from gnnhpc.train.optimizer import build_optimizer
