@@ -128,5 +128,5 @@ def _flags(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistakes are one line on stderr and status 2."""
     return run_app(app, "python -m gnnhpc", arguments)

@@ -87,6 +87,6 @@ def _respell(command: Command, package: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistakes are one line on stderr and status 2."""
     exit_if_mixed()
     return run_app_for_reader(app, "gnnhpc", arguments)

@@ -1,4 +1,4 @@
-"""Words and pure mathematics: layouts, schedules, balance, a model on paper, errors.
+"""Layouts, rank map, schedules, balance, a model on paper, errors: no files, no torch.
 
-Imports nothing of ours, nor torch.
+Imports no other room.
 """

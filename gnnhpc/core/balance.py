@@ -1,4 +1,4 @@
-"""Dealing layers to stages: cut an ordered list of costs so that the slowest part is fastest."""
+"""How many layers each stage gets, so that the costliest stage costs as little as possible."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ import operator
 from collections.abc import Callable, Sequence
 
 
-def deal(costs: Sequence[float], stages: int, transfer: Sequence[float] | None = None) -> list[int]:
-    """How many neighbouring layers each stage gets, minimising the most loaded stage.
+def balance_layers(
+    costs: Sequence[float], stages: int, transfer: Sequence[float] | None = None
+) -> list[int]:
+    """How many neighbouring layers each stage gets, minimising the cost of the costliest stage.
 
-    Exact, by dynamic programming over (layers dealt, stages used). `transfer[i]` is what cutting
-    after layer i costs the stage before and the stage after. Among equal maxima the one with the
-    smallest sum of squared loads wins, so that ties do not pile layers up: a second pass, because
-    the best of the first layers need not be part of it. Raises ValueError if there are more
-    stages than layers.
+    Exact, by dynamic programming over (layers assigned, stages used). `transfer[i]` is what a cut
+    after layer i costs the stage before and the stage after. Among equal maxima the smallest sum
+    of squared stage costs wins, so that equal costs give equal counts. That takes a second pass,
+    as the best split of the first layers need not be part of the best split of all. Raises
+    ValueError if there are more stages than layers.
     """
     layers = len(costs)
     if not 1 <= stages <= layers:
         raise ValueError(f"{layers} layers cannot fill {stages} stages")
-    cut = list(transfer) if transfer is not None else [0.0] * layers
+    cut_cost = list(transfer) if transfer is not None else [0.0] * layers
     prefix = [0.0]
     for cost in costs:
         prefix.append(prefix[-1] + cost)
 
     def load(first: int, last: int) -> float:
-        before = cut[first - 1] if first > 0 else 0.0
-        after = cut[last - 1] if last < layers else 0.0
+        before = cut_cost[first - 1] if first > 0 else 0.0
+        after = cut_cost[last - 1] if last < layers else 0.0
         return prefix[last] - prefix[first] + before + after
 
     peak, _ = _cheapest(layers, stages, load, max)
 
     def squared(first: int, last: int) -> float:
-        borne = load(first, last)
-        return borne**2 if borne <= peak else math.inf
+        cost = load(first, last)
+        return cost**2 if cost <= peak else math.inf
 
     _, counts = _cheapest(layers, stages, squared, operator.add)
     return counts
@@ -42,16 +44,16 @@ def deal(costs: Sequence[float], stages: int, transfer: Sequence[float] | None =
 def _cheapest(
     layers: int,
     stages: int,
-    price: Callable[[int, int], float],
-    together: Callable[[float, float], float],
+    stage_cost: Callable[[int, int], float],
+    combine: Callable[[float, float], float],
 ) -> tuple[float, list[int]]:
-    """The cheapest deal and its price, where `together` adds a part's price to those before it."""
+    """The cheapest split and its cost; `combine` adds a stage's cost to those before it."""
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for stage in range(1, stages + 1):
         row: dict[int, tuple[float, int]] = {}
         for last in range(stage, layers - (stages - stage) + 1):
             row[last] = min(
-                (together(before, price(first, last)), first)
+                (combine(before, stage_cost(first, last)), first)
                 for first, (before, _) in best[-1].items()
                 if first < last
             )

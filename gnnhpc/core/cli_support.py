@@ -1,4 +1,4 @@
-"""What the commands of the three packages share: --version, and how a typer app ends."""
+"""What the typer apps of the three packages share: --version, error lines and exit statuses."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def as_typed(package: str, rest: str) -> str:
 
 
 def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistakes are one line on stderr and status 2."""
 
     @report_errors
     def run() -> int:
         try:
             return int(app(arguments, prog_name=program, standalone_mode=False) or 0)
         except typer.TyperException as error:
-            raise InputError("command line", None, _words(error), "what --help says") from None
+            raise InputError("command line", None, _message(error), "what --help says") from None
         except typer.Abort:
             return EXIT_FAILED
 
@@ -59,19 +59,19 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
 
 
 def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """As `run_app`, where an interrupt is one word and a closed pipe is no error."""
+    """As `run_app`; an interrupt prints one word, and a closed pipe is no error."""
     try:
         return run_app(app, program, arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        # `| head` has seen enough.
+        # The reader, such as `head`, has closed the pipe.
         sys.stderr.close()
         return EXIT_DONE
 
 
-def _words(error: typer.TyperException) -> str:
-    """What the command line's reader has to say; none where it has shown the help instead."""
-    say = getattr(error, "format_message", None)
-    return str(say() if say else error).rstrip(".") or "no command"
+def _message(error: typer.TyperException) -> str:
+    """What is wrong with the command line; typer gives no text where it has shown the help."""
+    format_message = getattr(error, "format_message", None)
+    return str(format_message() if format_message else error).rstrip(".") or "no command"

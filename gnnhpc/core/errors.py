@@ -1,4 +1,4 @@
-"""Errors a user can mend, told in one line; anything else is a bug and keeps its traceback."""
+"""Errors that a user can fix, each one line; anything else is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class GnnhpcError(Exception):
 class InputError(GnnhpcError):
     """The input was wrong; the command ends with status 2 and has written nothing.
 
-    `where` is a file, flag or variable; `key` the place inside it; `found` and `allowed` say
-    what stood there and what may stand there.
+    `where` is a file, flag or variable; `key` the place inside it; `found` is what is there, and
+    `allowed` what may be there.
     """
 
     def __init__(

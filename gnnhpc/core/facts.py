@@ -1,4 +1,4 @@
-"""What is known of a data set without reading it: enough to plan a run on a login node."""
+"""Sizes of a data set, known without reading it: enough to plan a run on a login node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A model on paper: its layers in order, with shapes, parameters and costs, before any is built.
 
-Enough to cut a model into stages on a login node, to check what was built, and to know the shape
-of what crosses each cut.
+Enough to cut a model into stages on a login node, to check what was built, and to know the shapes
+that are sent between stages.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gnnhpc.core.balance import deal, stage_slices
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
@@ -25,8 +23,8 @@ class LayerOutline:
 
     `inputs` and `shape` are a row's (an image's or a node's) shape before and after; `cost` is
     relative seconds a row; `parameters` None where only building tells. `kind` and `number` are
-    the model's own, to know again what to build; `group` is what timings are summed over (a
-    block, the readout), the first part of the name unless given.
+    for the model's own use in `build`; `group` names the layers whose times are summed (a block,
+    the readout), by default the first part of the layer's name.
     """
 
     name: str
@@ -48,19 +46,19 @@ Outlines = tuple[LayerOutline, ...]
 
 
 def hops(layers: Iterable[LayerOutline]) -> int:
-    """How far a node's output reaches into the graph."""
+    """How many hops away a node's output still depends on the graph."""
     return sum(layer.rows == "hop" for layer in layers)
 
 
 def parameter_count(layers: Sequence[LayerOutline]) -> int | None:
-    """Of the whole model; None where a layer does not say."""
+    """The whole model's number of parameters; None if a layer does not give its own."""
     counts = [layer.parameters for layer in layers]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def check_outline(layers: Sequence[LayerOutline], where: object) -> Outlines:
-    """The layers, if they make a model; raises InputError for what cannot be cut or timed."""
+    """The layers, as a tuple; raises InputError if names, shapes or costs do not make a model."""
     if not layers:
         raise InputError(where, "outline", "no layers", "at least one")
     for number, layer in enumerate(layers):
@@ -94,30 +92,3 @@ def check_outline(layers: Sequence[LayerOutline], where: object) -> Outlines:
                 "a name of its own",
             )
     return tuple(layers)
-
-
-def cut(
-    layers: Sequence[LayerOutline],
-    layout: Layout,
-    balance: tuple[int, ...] | str = "cost",
-    *,
-    costs: Sequence[float] | None = None,
-    transfer: Sequence[float] | None = None,
-    where: object = "spec",
-) -> list[range]:
-    """Which layers each stage holds.
-
-    `costs` and `transfer` (of handing a layer's output on) replace the outline's own, in seconds
-    of a profile; a given `balance` beats both. Raises InputError for more stages than layers, or
-    a balance that does not add up.
-    """
-    stages = layout.stages
-    if stages > len(layers):
-        raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
-    if isinstance(balance, tuple):
-        if sum(balance) != len(layers):
-            raise InputError(
-                where, "balance", list(balance), f"counts that add up to {len(layers)}"
-            )
-        return stage_slices(balance)
-    return stage_slices(deal(costs or [layer.cost for layer in layers], stages, transfer))

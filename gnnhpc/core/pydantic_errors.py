@@ -15,8 +15,8 @@ def input_error(
 
     `known` is the class that was to be built, to say which keys it has.
     """
-    complaints = error.errors(include_url=False)
-    first = complaints[0]
+    details = error.errors(include_url=False)
+    first = details[0]
     key = _key(first)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
@@ -26,14 +26,14 @@ def input_error(
         return InputError(where, key, "an unknown key", allowed or "the documented keys")
     if first["type"] == "missing":
         return InputError(where, key, "nothing", "a value, this key is required")
-    # Each choice of a union complains for itself: what any of them allows is allowed.
-    choices = [_allowed(other) for other in complaints if _key(other) == key]
+    # Each choice of a union has an error of its own: what any of them allows is allowed.
+    choices = [_allowed(other) for other in details if _key(other) == key]
     allowed = " or ".join(dict.fromkeys(choices))
     return InputError(where, key, _short(first["input"]), allowed)
 
 
-# Of pydantic's kinds of complaint: what would have been right, with its context filled in.
-_RIGHT = {
+# pydantic's error type -> what is allowed, to be filled from the error's context.
+_ALLOWED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -58,13 +58,13 @@ _RIGHT = {
 }
 
 
-def _allowed(complaint: ErrorDetails) -> str:
-    right = _RIGHT.get(complaint["type"])
-    return right.format(**complaint.get("ctx", {})) if right else complaint["msg"]
+def _allowed(error: ErrorDetails) -> str:
+    text = _ALLOWED.get(error["type"])
+    return text.format(**error.get("ctx", {})) if text else error["msg"]
 
 
-def _key(complaint: ErrorDetails) -> str | None:
-    return ".".join(str(part) for part in complaint["loc"] if not _is_tag(part)) or None
+def _key(error: ErrorDetails) -> str | None:
+    return ".".join(str(part) for part in error["loc"] if not _is_tag(part)) or None
 
 
 def _short(value: object) -> str:
@@ -73,7 +73,7 @@ def _short(value: object) -> str:
 
 
 def _keys_beside(location: tuple[int | str, ...], known: type[BaseModel] | None) -> str | None:
-    """The keys that may stand where `location` ends."""
+    """The keys that are allowed where `location` ends."""
     for part in location[:-1]:
         field = known.model_fields.get(str(part)) if known else None
         inner = field.annotation if field else None

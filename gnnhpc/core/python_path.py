@@ -1,4 +1,4 @@
-"""Which gnnhpc, jobs and analysis this interpreter finds: all three must lie in one folder.
+"""Where this interpreter finds gnnhpc, jobs and analysis: all three must be in one folder.
 
 A file named `analysis.py` in the current folder, or another checkout on PYTHONPATH, would be
 imported in place of ours. jobs and analysis run this file by its path, before they import
@@ -39,14 +39,14 @@ def found_at(name: str) -> Path | None:
     if spec is None:
         return None
     if spec.origin is None:
-        # A folder without __init__.py, which python takes where it finds nothing better.
+        # A folder without __init__.py, which Python takes if it finds no module of this name.
         return Path(next(iter(spec.submodule_search_locations or ()), name)).resolve()
     file = Path(spec.origin).resolve()
     return file.parent if file.name == "__init__.py" else file
 
 
 def is_installed(root: Path = ROOT) -> bool:
-    """Whether the interpreter finds what lies in `root` by itself; a checkout has to be named."""
+    """Whether `root` is site-packages, where the interpreter looks anyway; a checkout is not."""
     return root.name in ("site-packages", "dist-packages")
 
 

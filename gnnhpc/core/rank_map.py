@@ -1,8 +1,8 @@
-"""Which process holds which stages: the one place where ranks, stages and replicas are told apart.
+"""The rank map: which process holds which stages of which replica.
 
-A *place* is a stage of a replica, numbered as `Layout` numbers them: replica after replica, stage
-by stage. A process (a rank of torch.distributed) holds one place, or several neighbouring stages of
-one replica where an engine runs them on devices of its own.
+A *place* is one stage of one replica. `gnnhpc.core.layout.Layout` numbers the places, replica by
+replica and stage by stage. A process (a rank of torch.distributed) holds one place, or several
+neighbouring stages of one replica where its engine runs them on several devices.
 
     dp2-pp4, 1 stage a process    0 1 2 3 | 4 5 6 7
     dp2-pp4, 4 stages a process   0 0 0 0 | 1 1 1 1
@@ -16,8 +16,8 @@ from gnnhpc.core.layout import Layout
 
 
 @dataclass(frozen=True)
-class Placement:
-    """A layout and how many stages a process holds; raises ValueError if they do not divide."""
+class RankMap:
+    """The processes of a layout; ValueError if `stages_per_process` does not divide its stages."""
 
     layout: Layout
     stages_per_process: int = 1

@@ -1,4 +1,4 @@
-"""Pipeline schedules as pure data: who does what in which order, and how long it must take.
+"""Pipeline schedules: what each stage does in which order, and the step time that follows.
 
 GPipe: Huang et al. 2019 (arXiv:1811.06965), section 2.3. 1F1B: Narayanan et al. 2019
 (PipeDream, SOSP'19), section 3.2, with the flush of PipeDream-2BW.
@@ -16,7 +16,7 @@ Kind = Literal["forward", "backward"]
 
 @dataclass(frozen=True)
 class Action:
-    """One micro-batch through one stage, one way."""
+    """One micro-batch's forward or backward pass through one stage."""
 
     kind: Kind
     microbatch: int
@@ -27,7 +27,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Slot:
-    """An action with its place in time, in seconds from the start of the step."""
+    """When a stage does an action, in seconds from the start of the step."""
 
     stage: int
     action: Action
@@ -38,7 +38,7 @@ class Slot:
 def stage_order(
     schedule: ScheduleName, stage: int, stages: int, microbatches: int, *, training: bool = True
 ) -> list[Action]:
-    """What `stage` does, in order; evaluation is the forward half alone."""
+    """What `stage` does, in order; evaluation has the forward actions only."""
     forwards = [Action("forward", m) for m in range(microbatches)]
     if not training:
         return forwards
@@ -60,7 +60,7 @@ def timeline(
     *,
     training: bool = True,
 ) -> list[Slot]:
-    """Play the schedule with the given seconds and nothing else: no transfer, no overhead.
+    """When each action runs if it takes the given seconds, and transfers take none.
 
     `forward_s[stage]` is seconds a micro-batch, or a list of them, one a micro-batch; likewise
     `backward_s`. A forward waits for the stage before, a backward for the stage after.
@@ -111,7 +111,7 @@ def ideal_step_s(
     *,
     training: bool = True,
 ) -> float:
-    """Seconds of the step if stages cost what was measured and everything else were free."""
+    """Seconds of the step if stages take what was measured and nothing else takes time."""
     slots = timeline(schedule, forward_s, backward_s, microbatches, training=training)
     return max(slot.end_s for slot in slots)
 

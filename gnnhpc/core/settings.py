@@ -1,4 +1,4 @@
-"""What typed settings have in common: unknown keys are errors, values never change once checked."""
+"""The base class of all typed settings, and their common types of numbers."""
 
 from __future__ import annotations
 

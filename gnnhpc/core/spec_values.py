@@ -10,7 +10,7 @@ from pydantic import BaseModel
 def parse_named(
     value: object, class_of: Callable[[str], type[BaseModel] | None], allowed: str
 ) -> object:
-    """For pydantic: the settings of what `value` names; anything but text or a mapping stays.
+    """For pydantic: the settings of what `value` names; other types are returned unchanged.
 
     A name alone stands for its defaults. Raises ValueError, as `key: found ...; allowed: ...`,
     for an unknown name or key, and pydantic's ValidationError for a value that does not fit.

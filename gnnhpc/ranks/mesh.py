@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.rank_map import Placement
+from gnnhpc.core.rank_map import RankMap
 from gnnhpc.ranks.environment import Environment, check_interface, resolve
 from gnnhpc.ranks.rendezvous import Doorkeeper, knock
 
@@ -42,17 +42,17 @@ class Mesh:
     stages_per_process: int = 1
 
     @property
-    def placement(self) -> Placement:
-        return Placement(self.layout, self.stages_per_process)
+    def rank_map(self) -> RankMap:
+        return RankMap(self.layout, self.stages_per_process)
 
     @property
     def replica(self) -> int:
-        return self.placement.replica_of(self.rank)
+        return self.rank_map.replica_of(self.rank)
 
     @property
     def stages(self) -> range:
         """The stages that this process holds."""
-        return self.placement.stages_of(self.rank)
+        return self.rank_map.stages_of(self.rank)
 
     @property
     def stage(self) -> int:
@@ -73,7 +73,7 @@ class Mesh:
     def neighbour(self, step: int) -> int:
         """The rank that holds the stage before (-1) or after (1) this process's."""
         beside = self.stages[-1] + step if step > 0 else self.stages[0] + step
-        return self.placement.process_of(self.replica, beside)
+        return self.rank_map.process_of(self.replica, beside)
 
     def barrier(self) -> None:
         if self.control is not None:
@@ -83,7 +83,7 @@ class Mesh:
         """Every rank's `values` [k] (float64), as [world_size, k]; also a barrier."""
         if self.control is None:
             return values.unsqueeze(0)
-        out = values.new_empty(self.placement.processes, values.numel())
+        out = values.new_empty(self.rank_map.processes, values.numel())
         dist.all_gather_single(out.view(-1), values, group=self.control)
         return out
 
@@ -91,7 +91,7 @@ class Mesh:
         """Every rank's small object, by rank."""
         if self.control is None:
             return [value]
-        out: list[Any] = [None] * self.placement.processes
+        out: list[Any] = [None] * self.rank_map.processes
         dist.all_gather_object(out, value, group=self.control)
         return out
 
@@ -104,8 +104,8 @@ def join(
     Raises InputError for a name that does not resolve or a world size that does not fit, and
     GnnhpcError if the others do not come.
     """
-    placement = Placement(layout, stages_per_process)
-    if placement.processes == 1:
+    ranks = RankMap(layout, stages_per_process)
+    if ranks.processes == 1:
         return Mesh(layout, 0, device, stages_per_process=stages_per_process)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
@@ -123,14 +123,14 @@ def join(
     forward = backward = replicas = None
     if layout.stages > 1:
         for replica in range(layout.replicas):
-            ranks = placement.pipeline(replica)
-            groups = [dist.new_group(ranks, timeout=timeout) for _ in range(2)]
-            if replica == placement.replica_of(environment.rank):
+            pipeline = ranks.pipeline(replica)
+            groups = [dist.new_group(pipeline, timeout=timeout) for _ in range(2)]
+            if replica == ranks.replica_of(environment.rank):
                 forward, backward = groups
     if layout.replicas > 1:
         for stage in range(0, layout.stages, stages_per_process):
-            group = dist.new_group(placement.peers(stage), timeout=timeout)
-            if stage in placement.stages_of(environment.rank):
+            group = dist.new_group(ranks.peers(stage), timeout=timeout)
+            if stage in ranks.stages_of(environment.rank):
                 replicas = group
     control = dist.new_group(backend="gloo", timeout=timeout)
     return Mesh(

@@ -1,18 +1,19 @@
-"""An experiment's layers on paper, and which stage holds which."""
+"""An experiment's layers on paper, and which stage holds which of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnhpc.core import outline as paper
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.balance import balance_layers, stage_slices
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.outline import LayerOutline, Outlines, check_outline
 from gnnhpc.spec.experiment import Experiment
 
 
 def outline(experiment: Experiment, where: object = "spec") -> Outlines:
     """The layers of the model on the experiment's data; InputError for layers that do not chain."""
     layers = experiment.model.outline(experiment.data.facts())
-    return paper.check_outline(layers, f"{where}: model {experiment.model.name}")
+    return check_outline(layers, f"{where}: model {experiment.model.name}")
 
 
 def cut(
@@ -22,15 +23,22 @@ def cut(
     transfer: Sequence[float] | None = None,
     where: object = "spec",
 ) -> list[range]:
-    """Which layers each stage holds; `gnnhpc.core.outline.cut` says by what.
+    """Which layers each stage holds.
 
-    Raises InputError for more stages than layers, or a balance that does not add up.
+    The experiment's `balance` decides if it lists counts. Else layers are balanced by `costs` and
+    `transfer` (of sending a layer's output on), in seconds of a profile, or without them by the
+    costs in the outline. Raises InputError for more stages than layers, or counts whose sum is
+    not the number of layers.
     """
-    return paper.cut(
-        outline(experiment, where) if layers is None else layers,
-        experiment.layout,
-        experiment.balance,
-        costs=costs,
-        transfer=transfer,
-        where=where,
-    )
+    if layers is None:
+        layers = outline(experiment, where)
+    layout, balance = experiment.layout, experiment.balance
+    if layout.stages > len(layers):
+        raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
+    if isinstance(balance, tuple):
+        if sum(balance) != len(layers):
+            allowed = f"counts that add up to {len(layers)}"
+            raise InputError(where, "balance", list(balance), allowed)
+        return stage_slices(balance)
+    costs = costs or [layer.cost for layer in layers]
+    return stage_slices(balance_layers(costs, layout.stages, transfer))

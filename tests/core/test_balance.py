@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.balance import deal, stage_loads, stage_slices
+from gnnhpc.core.balance import balance_layers, stage_loads, stage_slices
 
 whole_costs = st.lists(st.integers(0, 50), min_size=1, max_size=8)
 
@@ -42,7 +42,7 @@ def test_no_cut_is_better(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, len(costs)))
     row = st.lists(st.integers(0, 30), min_size=len(costs), max_size=len(costs))
     transfer = data.draw(st.none() | row)
-    counts = deal(costs, stages, transfer)
+    counts = balance_layers(costs, stages, transfer)
     assert len(counts) == stages
     assert sum(counts) == len(costs)
     paid = transfer or [0] * len(costs)
@@ -53,7 +53,7 @@ def test_no_cut_is_better(costs: list[int], data: st.DataObject) -> None:
 @given(st.integers(1, 12), st.data())
 def test_equal_layers_are_dealt_as_evenly_as_they_go(layers: int, data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, layers))
-    counts = deal([1.0] * layers, stages)
+    counts = balance_layers([1.0] * layers, stages)
     assert max(counts) == -(-layers // stages)
     assert sum(n * n for n in counts) == min(
         sum(n * n for n in other)
@@ -64,7 +64,7 @@ def test_equal_layers_are_dealt_as_evenly_as_they_go(layers: int, data: st.DataO
 
 def test_the_published_gat_cut_comes_from_its_costs() -> None:
     """Six modules on four devices: dropout | attention, ELU | dropout | attention, softmax."""
-    assert deal([5, 4, 1, 5, 4, 1], 4) == [1, 2, 1, 2]
+    assert balance_layers([5, 4, 1, 5, 4, 1], 4) == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -80,25 +80,25 @@ def test_the_published_gat_cut_comes_from_its_costs() -> None:
     ],
 )
 def test_examples(costs: list[float], stages: int, counts: list[int]) -> None:
-    assert deal(costs, stages) == counts
+    assert balance_layers(costs, stages) == counts
 
 
 def test_a_dear_cut_is_avoided() -> None:
     """Cutting in the middle is even but carries 5 on both sides of it; after three it is 6 | 2."""
     costs = [2, 2, 2, 2]
-    assert deal(costs, 2) == [2, 2]
-    assert deal(costs, 2, transfer=[5, 5, 0, 0]) == [3, 1]
+    assert balance_layers(costs, 2) == [2, 2]
+    assert balance_layers(costs, 2, transfer=[5, 5, 0, 0]) == [3, 1]
 
 
 def test_more_stages_than_layers_cannot_be() -> None:
     for stages in (0, 3):
         with pytest.raises(ValueError, match=f"2 layers cannot fill {stages} stages"):
-            deal([1, 1], stages)
+            balance_layers([1, 1], stages)
 
 
 @given(whole_costs, st.data())
 def test_slices_and_loads_cover_all_layers_in_order(costs: list[int], data: st.DataObject) -> None:
-    counts = deal(costs, data.draw(st.integers(1, len(costs))))
+    counts = balance_layers(costs, data.draw(st.integers(1, len(costs))))
     assert [i for part in stage_slices(counts) for i in part] == list(range(len(costs)))
     assert sum(stage_loads(costs, counts)) == sum(costs)
     assert stage_loads([1.0] * len(costs), counts) == counts
