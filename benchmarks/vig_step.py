@@ -16,7 +16,7 @@ from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
+from gnnhpc.ranks.allocator import map_large_blocks_separately
 from gnnhpc.spec.experiment import Experiment
 
 IMAGE_SIZE, CLASSES = 32, 10
@@ -71,7 +71,7 @@ def in_turns(
 
 def alone(images: int, rounds: int, threads: int, device: str = "cpu") -> dict[str, list[float]]:
     """Seconds a step of the fused layers, and the most MiB this process held, as a worker's."""
-    give_large_blocks_their_own_pages()
+    map_large_blocks_separately()
     torch.set_num_threads(threads)
     place = torch.device(device)
     seconds = take_turns({"fused": step("fused", images, place)}, rounds)["fused"]

@@ -59,7 +59,7 @@ class Batches(Protocol):
     samples: int
     """A replica's, a step."""
     total_samples: int
-    """Of the training data, to count what was seen."""
+    """Of the training data, to count how often each sample is used."""
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """Of one micro-batch's activation after layer `index`; -1 is the input."""

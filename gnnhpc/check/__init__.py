@@ -1,4 +1,4 @@
-"""Whether to believe a run: observations, audit, verification against a sequential twin.
+"""Checks of a run: observations and their audit, verification against a sequential twin.
 
 Imports train and below.
 """

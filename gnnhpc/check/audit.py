@@ -1,4 +1,4 @@
-"""Verdicts on all ranks' findings: each defect of the published studies has its check."""
+"""The audit: checks of all ranks' observations, one for each defect of the published studies."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gnnhpc.check.observe import Findings
+from gnnhpc.check.observe import RankObservations
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline, parameter_count
 from gnnhpc.records.schema import Check
 
 NOISY_SHARE = 0.05
-"""Steal, or processor time missing from busy time, beyond which a cell is called noisy."""
+"""Steal, or processor time missing from busy time, above which a cell is noisy."""
 DRIFT = 0.10
-"""Change of the median step time, first to last third, beyond which a cell is flagged."""
+"""Change of the median step time, first to last third, above which a cell has drift."""
 
 
-def judge(
-    findings: Sequence[Findings],
+def audit(
+    observations: Sequence[RankObservations],
     outlines: Sequence[LayerOutline],
     layout: Layout,
     planned: Sequence[range],
     graph: dict[str, Any],
 ) -> list[Check]:
-    """All verdicts, from all ranks' findings in rank order."""
+    """All checks, from observations in rank order; `planned` are the layers of each stage."""
     checks = [
-        _parameters(findings, outlines, layout),
-        _cut(findings, outlines, layout, planned),
-        _labels(findings),
-        _samples(findings),
-        _replicas(findings, layout),
-        _gradients(findings),
-        _loss(findings),
-        _reductions(findings, layout),
-        _threads(findings),
-        _noise(findings),
-        _drift(findings[0].walls),
-        _cost(findings),
+        _parameters(observations, outlines, layout),
+        _cut(observations, outlines, layout, planned),
+        _labels(observations),
+        _samples(observations),
+        _replicas(observations, layout),
+        _gradients(observations),
+        _loss(observations),
+        _reductions(observations, layout),
+        _threads(observations),
+        _noise(observations),
+        _drift(observations[0].step_s),
+        _cost(observations),
     ]
     if graph:
         checks.append(_edges(graph))
@@ -47,32 +47,34 @@ def judge(
 
 
 def _parameters(
-    findings: Sequence[Findings], outlines: Sequence[LayerOutline], layout: Layout
+    observations: Sequence[RankObservations], outlines: Sequence[LayerOutline], layout: Layout
 ) -> Check:
     expected = parameter_count(outlines)
     built = [
-        sum(findings[rank].parameters for rank in layout.pipeline_ranks(replica))
+        sum(observations[rank].parameters for rank in layout.pipeline_ranks(replica))
         for replica in range(layout.replicas)
     ]
     wanted = built[0] if expected is None else expected
-    told = "its outline does not say" if expected is None else f"{expected} in the model"
+    comparison = "its outline does not say" if expected is None else f"{expected} in the model"
     return Check(
         "parameters",
         "ok" if all(count == wanted for count in built) else "invalid",
-        f"{built} built over the stages of each replica, {told}",
+        f"{built} built over the stages of each replica, {comparison}",
         {"expected": expected, "built": built},
     )
 
 
 def _cut(
-    findings: Sequence[Findings],
+    observations: Sequence[RankObservations],
     outlines: Sequence[LayerOutline],
     layout: Layout,
     planned: Sequence[range],
 ) -> Check:
     names = [layer.name for layer in outlines]
     wrong = [
-        f.rank for f in findings if f.layers != [names[i] for i in planned[layout.stage_of(f.rank)]]
+        each.rank
+        for each in observations
+        if each.layers != [names[i] for i in planned[layout.stage_of(each.rank)]]
     ]
     counts = [len(part) for part in planned]
     whole = sorted(i for part in planned for i in part) == list(range(len(names)))
@@ -81,8 +83,8 @@ def _cut(
     return Check("cut", "ok", f"layers a stage: {counts} of {len(names)}", {"balance": counts})
 
 
-def _labels(findings: Sequence[Findings]) -> Check:
-    wrong = max(f.mismatched_batches for f in findings)
+def _labels(observations: Sequence[RankObservations]) -> Check:
+    wrong = max(each.mismatched_batches for each in observations)
     if wrong:
         return Check(
             "labels",
@@ -94,8 +96,8 @@ def _labels(findings: Sequence[Findings]) -> Check:
     return Check("labels", "ok", "labels belong to inputs in every mini-batch", {})
 
 
-def _samples(findings: Sequence[Findings]) -> Check:
-    repeated = max(f.repeated_samples for f in findings)
+def _samples(observations: Sequence[RankObservations]) -> Check:
+    repeated = max(each.repeated_samples for each in observations)
     if repeated:
         return Check(
             "samples",
@@ -106,8 +108,8 @@ def _samples(findings: Sequence[Findings]) -> Check:
     return Check("samples", "ok", "no sample was seen twice in an epoch", {})
 
 
-def _replicas(findings: Sequence[Findings], layout: Layout) -> Check:
-    wrong = max(f.unequal_gradients for f in findings)
+def _replicas(observations: Sequence[RankObservations], layout: Layout) -> Check:
+    wrong = max(each.unequal_gradients for each in observations)
     if wrong:
         return Check(
             "replicas",
@@ -118,31 +120,31 @@ def _replicas(findings: Sequence[Findings], layout: Layout) -> Check:
     return Check("replicas", "ok", f"one gradient on {layout.replicas} replicas", {})
 
 
-def _gradients(findings: Sequence[Findings]) -> Check:
-    """A stage with parameters must run backward and have a gradient that is not nothing."""
-    silent = [
-        f.rank
-        for f in findings
-        if f.parameters
+def _gradients(observations: Sequence[RankObservations]) -> Check:
+    """A stage with parameters must run backward and have a gradient that is not zero."""
+    without = [
+        each.rank
+        for each in observations
+        if each.parameters
         and (
-            not f.median_grad_norm
-            or not math.isfinite(f.median_grad_norm)
-            or (f.walls and f.backward_s <= 0.0)
+            not each.median_grad_norm
+            or not math.isfinite(each.median_grad_norm)
+            or (each.step_s and each.backward_s <= 0.0)
         )
     ]
-    norms = {str(f.rank): f.median_grad_norm for f in findings}
-    if silent:
+    norms = {str(each.rank): each.median_grad_norm for each in observations}
+    if without:
         return Check(
             "gradients",
             "invalid",
-            f"ranks {silent} have parameters but no gradient: backward did not reach them",
+            f"ranks {without} have parameters but no gradient: backward did not reach them",
             norms,
         )
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
 
 
-def _loss(findings: Sequence[Findings]) -> Check:
-    wrong = max(f.other_losses for f in findings)
+def _loss(observations: Sequence[RankObservations]) -> Check:
+    wrong = max(each.differing_losses for each in observations)
     if wrong:
         return Check(
             "loss",
@@ -154,68 +156,80 @@ def _loss(findings: Sequence[Findings]) -> Check:
     return Check("loss", "ok", "the loss reported is the one that was differentiated", {})
 
 
-def _reductions(findings: Sequence[Findings], layout: Layout) -> Check:
+def _reductions(observations: Sequence[RankObservations], layout: Layout) -> Check:
     wanted = 1 if layout.replicas > 1 else 0
-    wrong = [f.rank for f in findings if f.parameters and f.reductions != wanted * f.train_steps]
+    wrong = [
+        each.rank
+        for each in observations
+        if each.parameters and each.reductions != wanted * each.train_steps
+    ]
     if wrong:
-        rank = findings[wrong[0]]
+        each = observations[wrong[0]]
         return Check(
             "all-reduce",
             "suspect",
-            f"rank {rank.rank} reduced {rank.reductions} times in {rank.train_steps} steps, "
+            f"rank {each.rank} reduced {each.reductions} times in {each.train_steps} steps, "
             f"{wanted} a step expected",
             {},
         )
     return Check("all-reduce", "ok", f"{wanted} a step", {})
 
 
-def _threads(findings: Sequence[Findings]) -> Check:
-    wrong = [f.rank for f in findings if f.threads != f.threads_wanted]
+def _threads(observations: Sequence[RankObservations]) -> Check:
+    wrong = [each.rank for each in observations if each.threads != each.threads_wanted]
     if wrong:
-        f = findings[wrong[0]]
+        each = observations[wrong[0]]
         return Check(
             "threads",
             "invalid",
-            f"rank {f.rank} ran {f.threads} threads, {f.threads_wanted} were asked for",
+            f"rank {each.rank} ran {each.threads} threads, {each.threads_wanted} were asked for",
             {},
         )
-    by_host: dict[str, list[Findings]] = {}
-    for f in findings:
-        by_host.setdefault(f.host, []).append(f)
-    crowded = []
+    by_host: dict[str, list[RankObservations]] = {}
+    for each in observations:
+        by_host.setdefault(each.host, []).append(each)
+    oversubscribed = []
     for host, ranks in by_host.items():
-        cpus = {cpu for f in ranks for cpu in f.cpus}
-        if sum(f.threads for f in ranks) > len(cpus):
-            crowded.append(f"{host}: {sum(f.threads for f in ranks)} threads on {len(cpus)} CPUs")
-    if crowded:
-        return Check("oversubscribed", "suspect", "; ".join(crowded), {"hosts": crowded})
-    counts = Counter(f.threads for f in findings)
+        cpus = {cpu for each in ranks for cpu in each.cpus}
+        if sum(each.threads for each in ranks) > len(cpus):
+            oversubscribed.append(
+                f"{host}: {sum(each.threads for each in ranks)} threads on {len(cpus)} CPUs"
+            )
+    if oversubscribed:
+        return Check(
+            "oversubscribed", "suspect", "; ".join(oversubscribed), {"hosts": oversubscribed}
+        )
+    counts = Counter(each.threads for each in observations)
     return Check("threads", "ok", f"threads a rank: {sorted(counts)}", {})
 
 
-def _noise(findings: Sequence[Findings]) -> Check:
+def _noise(observations: Sequence[RankObservations]) -> Check:
     """Processor time short of busy time on one thread, or time the host took, is noise."""
     reasons = []
-    for f in findings:
-        if f.steal_share is not None and f.steal_share > NOISY_SHARE:
-            reasons.append(f"rank {f.rank}: {f.steal_share:.1%} stolen by the host")
-        if f.threads == 1 and f.cpu_share is not None and f.cpu_share < 1 - NOISY_SHARE:
-            reasons.append(f"rank {f.rank}: {f.cpu_share:.0%} processor time of busy time")
+    for each in observations:
+        if each.steal_share is not None and each.steal_share > NOISY_SHARE:
+            reasons.append(f"rank {each.rank}: {each.steal_share:.1%} stolen by the host")
+        if each.threads == 1 and each.cpu_share is not None and each.cpu_share < 1 - NOISY_SHARE:
+            reasons.append(f"rank {each.rank}: {each.cpu_share:.0%} processor time of busy time")
     values = {
-        str(f.rank): {"cpu": f.cpu_share, "steal": f.steal_share, "switches": f.switches}
-        for f in findings
+        str(each.rank): {
+            "cpu": each.cpu_share,
+            "steal": each.steal_share,
+            "switches": each.switches,
+        }
+        for each in observations
     }
     if reasons:
         return Check("noisy", "suspect", "; ".join(reasons), values)
     return Check("noise", "ok", "processor time accounts for busy time", values)
 
 
-def _drift(walls: Sequence[float]) -> Check:
-    third = len(walls) // 3
+def _drift(step_s: Sequence[float]) -> Check:
+    third = len(step_s) // 3
     if third < 3:
-        return Check("drift", "unknown", f"{len(walls)} steps are too few to tell", {})
-    first = statistics.median(walls[:third])
-    last = statistics.median(walls[-third:])
+        return Check("drift", "unknown", f"{len(step_s)} steps are too few to tell", {})
+    first = statistics.median(step_s[:third])
+    last = statistics.median(step_s[-third:])
     change = last / first - 1
     values = {"first_third_s": first, "last_third_s": last}
     if abs(change) > DRIFT:
@@ -225,9 +239,9 @@ def _drift(walls: Sequence[float]) -> Check:
     return Check("drift", "ok", f"median step time changed {change:+.1%} over the run", values)
 
 
-def _cost(findings: Sequence[Findings]) -> Check:
-    """What looking took; it is outside the timed steps, so it can slow a run and not falsify it."""
-    shares = [f.looked_s / f.lasted_s if f.lasted_s > 0 else 0.0 for f in findings]
+def _cost(observations: Sequence[RankObservations]) -> Check:
+    """The audit's own time; it is outside the measured steps, so it cannot change their times."""
+    shares = [each.observing_s / each.run_s if each.run_s > 0 else 0.0 for each in observations]
     detail = f"the audit took {max(shares):.2%} of the time, outside every timed step"
     return Check("cost", "ok", detail, {"share": max(shares)})
 

@@ -1,7 +1,7 @@
-"""Two sets of named tensors held against each other, and what a difference looks like.
+"""Compares gradients and parameters with the twin's, and names the likely cause of a difference.
 
-Pure: arrays in, verdict out. A difference is relative to the norm of the twin's layer, because a
-single bias in front of a normalisation has a gradient of nothing but rounding.
+Pure functions of arrays. A difference is relative to the norm of the twin's whole layer, because
+the gradient of a bias in front of a normalisation is rounding alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-RESTING = 1e-3
+ROUNDING_SHARE = 1e-3
 """Below this share of its layer's root mean square, a gradient's element is mostly rounding."""
 
 
@@ -35,8 +35,8 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Observed:
-    """What one side of a comparison did: a step's loss and gradients, then some more steps."""
+class StepsTaken:
+    """One side of a comparison: the first step's loss and gradients, the last step's parameters."""
 
     loss: float
     gradients: Mapping[str, Array]
@@ -54,11 +54,11 @@ class Verdict:
     twin_loss: float
     gradients: list[Difference]
     parameters: list[Difference]
-    """After the last step, without the elements that rest."""
-    resting: int
-    """Elements whose gradient is mostly rounding: Adam makes whole steps of it, in no direction."""
+    """After the last step, without the elements that are left out."""
+    left_out: int
+    """Elements left out as their gradient is mostly rounding: Adam scales it to full steps."""
     causes: list[str] = field(default_factory=list)
-    """What is known to look like this, likeliest first; empty when all is well."""
+    """Likely causes of a difference, likeliest first; empty if there is none."""
 
     @property
     def loss_difference(self) -> float:
@@ -93,10 +93,10 @@ def layer_of(parameter: str, layers: list[str]) -> str:
     return parameter
 
 
-def moving(gradients: Mapping[str, Array], layers: list[str]) -> dict[str, Mask]:
-    """Of each tensor, the elements whose gradient says more than rounding does.
+def above_rounding(gradients: Mapping[str, Array], layers: list[str]) -> dict[str, Mask]:
+    """Of each tensor, the elements whose gradient is more than rounding.
 
-    The bias in front of a normalisation has none: its true gradient is zero.
+    A bias in front of a normalisation has none: its true gradient is zero.
     """
     squares: dict[str, list[float]] = {}
     for name, gradient in gradients.items():
@@ -105,7 +105,7 @@ def moving(gradients: Mapping[str, Array], layers: list[str]) -> dict[str, Mask]
         total[1] += gradient.size
     scale = {layer: math.sqrt(total / count) for layer, (total, count) in squares.items()}
     return {
-        name: np.abs(gradient) > RESTING * scale[layer_of(name, layers)]
+        name: np.abs(gradient) > ROUNDING_SHARE * scale[layer_of(name, layers)]
         for name, gradient in gradients.items()
     }
 
@@ -116,9 +116,9 @@ def differences(
     layers: list[str],
     only: Mapping[str, Mask] | None = None,
 ) -> list[Difference]:
-    """Layer by layer; a tensor missing on our side counts as zero.
+    """The difference of each layer; a tensor that is missing on our side counts as zero.
 
-    `only` says which elements of a tensor count; all of those it does not name.
+    `only` has the elements that count; all elements of a tensor that it does not name.
     """
     grouped: dict[str, list[tuple[Array, Array]]] = {}
     for name, expected in twin.items():
@@ -142,8 +142,8 @@ def _difference(layer: str, pairs: list[tuple[Array, Array]]) -> Difference:
 
 
 def compare(
-    ours: Observed,
-    twin: Observed,
+    ours: StepsTaken,
+    twin: StepsTaken,
     layers: list[str],
     *,
     dtype: str,
@@ -152,16 +152,16 @@ def compare(
     stages: dict[str, int],
     invalid: Mapping[str, str],
 ) -> Verdict:
-    """Hold ours against the twin and name the cause of a difference.
+    """Compare ours with the twin's and name the likely cause of a difference.
 
     `stages` says which stage a layer is on; `invalid` are the audit's own findings by name.
     """
     tolerance = TOLERANCE[dtype]
     gradients = differences(ours.gradients, twin.gradients, layers)
-    counted = moving(twin.gradients, layers)
+    counted = above_rounding(twin.gradients, layers)
     parameters = differences(ours.parameters, twin.parameters, layers, counted)
-    resting = sum(int(mask.size - mask.sum()) for mask in counted.values())
-    verdict = Verdict(tolerance, ours.loss, twin.loss, gradients, parameters, resting)
+    left_out = sum(int(mask.size - mask.sum()) for mask in counted.values())
+    verdict = Verdict(tolerance, ours.loss, twin.loss, gradients, parameters, left_out)
     causes = [f"{name}: {detail}" for name, detail in invalid.items()]
     if verdict.worst > tolerance or verdict.loss_difference > 10 * tolerance:
         causes += _diagnose(verdict, ours, twin, microbatches, replicas, stages)
@@ -176,13 +176,13 @@ def compare(
 
 def _diagnose(
     verdict: Verdict,
-    ours: Observed,
-    twin: Observed,
+    ours: StepsTaken,
+    twin: StepsTaken,
     microbatches: int,
     replicas: int,
     stages: dict[str, int],
 ) -> list[str]:
-    causes = _silent_stages(verdict, stages) + _masked_means(ours, twin)
+    causes = _stages_without_gradient(verdict, stages) + _masked_means(ours, twin)
     if causes:
         return causes
     scale = _common_scale(verdict) if verdict.worst > verdict.tolerance else None
@@ -204,17 +204,17 @@ def _diagnose(
     return [f"gradients: {worst.layer} differs by {worst.relative:.2e} though the loss agrees"]
 
 
-def _silent_stages(verdict: Verdict, stages: dict[str, int]) -> list[str]:
-    silent = sorted(
+def _stages_without_gradient(verdict: Verdict, stages: dict[str, int]) -> list[str]:
+    without = sorted(
         {stages[d.layer] for d in verdict.gradients if d.layer in stages and d.norm == 0.0}
         - {stages[d.layer] for d in verdict.gradients if d.layer in stages and d.norm > 0.0}
     )
-    if not silent:
+    if not without:
         return []
-    return [f"backward: stages {silent} have no gradient, backward did not cross the cut"]
+    return [f"backward: stages {without} have no gradient, backward did not cross the cut"]
 
 
-def _masked_means(ours: Observed, twin: Observed) -> list[str]:
+def _masked_means(ours: StepsTaken, twin: StepsTaken) -> list[str]:
     """Whether our loss is the mean of the micro-batches' means over their labelled rows."""
     pairs = [(total, count) for total, count in twin.microbatch_losses if count]
     if len(twin.microbatch_losses) < 2 or not pairs:
@@ -234,7 +234,7 @@ def _masked_means(ours: Observed, twin: Observed) -> list[str]:
 
 
 def _common_scale(verdict: Verdict) -> float | None:
-    """One factor that explains every layer's difference, if there is one."""
+    """One factor that explains every layer's difference, else None."""
     seen = [d for d in verdict.gradients if d.twin_norm > 0]
     if not seen or any(d.residual > 1e-3 for d in seen):
         return None

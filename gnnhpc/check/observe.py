@@ -1,4 +1,4 @@
-"""What every rank looks at while its run goes on, always, and outside the timed region."""
+"""What every rank observes of every run for the audit, outside the measured time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from gnnhpc.engines.timing import StepTimes
     from gnnhpc.ranks.environment import Environment
     from gnnhpc.ranks.mesh import Mesh
-    from gnnhpc.train.setup import Parts
+    from gnnhpc.train.setup import TrainingParts
 
 LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""
 
 
 @dataclass(frozen=True)
-class Findings:
-    """One rank's observations, small enough to send to rank 0."""
+class RankObservations:
+    """What one rank has observed over its run, small enough to send to rank 0."""
 
     rank: int
     host: str
@@ -40,7 +40,8 @@ class Findings:
     cpus: list[int]
     mismatched_batches: int
     unequal_gradients: int
-    other_losses: int
+    differing_losses: int
+    """Steps whose reported loss is not the one that was differentiated."""
     repeated_samples: int
     samples: int
     """This replica's, a step."""
@@ -48,19 +49,20 @@ class Findings:
     median_grad_norm: float | None
     reductions: int
     train_steps: int
-    walls: list[float]
+    step_s: list[float]
+    """Of each training step that is no warm-up, barrier to barrier."""
     cpu_share: float | None
     steal_share: float | None
     switches: int
-    looked_s: float
-    """Spent on all this, outside every timed step."""
-    lasted_s: float
-    """From before the first step to the end of the last look."""
+    observing_s: float
+    """Spent on observing, outside every measured step."""
+    run_s: float
+    """From before the first step to the end of the last observation."""
 
 
 @dataclass
-class Observations:
-    """Collects as the steps go by; cheap, and never inside the timed region."""
+class RunObserver:
+    """Collects observations step by step; takes little time, never inside a measured step."""
 
     layout: Layout
     rank: int
@@ -68,10 +70,10 @@ class Observations:
     grad_norm: float | None = None
     mismatched_batches: int = 0
     unequal_gradients: int = 0
-    other_losses: int = 0
-    _seen: dict[int, np.ndarray[Any, np.dtype[np.int16]]] = field(default_factory=dict)
+    differing_losses: int = 0
+    _uses: dict[int, np.ndarray[Any, np.dtype[np.int16]]] = field(default_factory=dict)
     _norms: list[float] = field(default_factory=list)
-    _walls: list[float] = field(default_factory=list)
+    _step_s: list[float] = field(default_factory=list)
     _cpu: float = 0.0
     _busy: float = 0.0
     _steal: float | None = 0.0
@@ -79,31 +81,31 @@ class Observations:
     _backward: float = 0.0
     _switches: int = 0
     _steps: int = 0
-    _looked: float = 0.0
+    _observing_s: float = 0.0
     _began: float = field(default_factory=time.perf_counter)
     _ended: float = field(default_factory=time.perf_counter)
 
     @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
-        """Around whatever is done to observe a step and not to take it."""
+    def observing(self) -> Iterator[None]:
+        """Measures the time that observing takes: around all calls of the methods below."""
         began = time.perf_counter()
         yield
         self._ended = time.perf_counter()
-        self._looked += self._ended - began
+        self._observing_s += self._ended - began
 
-    def saw(self, batch: Batch, grad_norm: float | None) -> None:
-        """After a training step: which samples it was, and how long its gradient is."""
+    def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
+        """After a training step: counts its samples, and keeps the norm of its gradient."""
         self.grad_norm = grad_norm
         self._steps += 1
         if grad_norm is not None:
             self._norms.append(grad_norm)
         if len(batch.sample_ids):
-            counts = self._seen.setdefault(
+            counts = self._uses.setdefault(
                 batch.epoch, np.zeros(self.total_samples, dtype=np.int16)
             )
             np.add.at(counts, batch.sample_ids, 1)
 
-    def compare(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
+    def compare_ranks(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
         """First and last stage must have loaded the same batch; replicas must hold one gradient.
 
         Both are by rank; the all-reduce leaves the same bits on every replica, so the norms
@@ -119,14 +121,15 @@ class Observations:
                 ranks = layout.replica_ranks(stage)
                 self.unequal_gradients += int(len({norms[r] for r in ranks}) > 1)
 
-    def trained(self, differentiated: float, reported: float) -> None:
+    def compare_losses(self, differentiated: float, reported: float) -> None:
         """The loss whose gradient was taken must be the mean over labelled samples reported."""
         if math.isfinite(reported) and not math.isclose(
             differentiated, reported, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE
         ):
-            self.other_losses += 1
+            self.differing_losses += 1
 
-    def timed(self, record: StepRecord, times: StepTimes) -> None:
+    def observe_times(self, record: StepRecord, times: StepTimes) -> None:
+        """Adds up the times of steps that are no warm-up."""
         if record.warmup:
             return
         self._switches += times.involuntary_switches
@@ -136,42 +139,42 @@ class Observations:
         if self._steal is not None:
             self._steal = None if times.steal_s is None else self._steal + times.steal_s
         if record.phase == "train":
-            self._walls.append(times.wall_s)
+            self._step_s.append(times.wall_s)
             self._backward += times.total("backward")
 
-    def seen_counts(self) -> dict[int, np.ndarray[Any, np.dtype[np.int16]]]:
+    def sample_counts(self) -> dict[int, np.ndarray[Any, np.dtype[np.int16]]]:
         """Of each epoch, how often this replica was given each sample."""
-        return self._seen
+        return self._uses
 
-    def findings(self, **known: Any) -> Findings:
-        """These observations with what only the rank itself knows."""
-        return Findings(
+    def result(self, **rank_facts: Any) -> RankObservations:
+        """All observations; `rank_facts` are the other fields, which the rank itself knows."""
+        return RankObservations(
             rank=self.rank,
             mismatched_batches=self.mismatched_batches,
             unequal_gradients=self.unequal_gradients,
-            other_losses=self.other_losses,
+            differing_losses=self.differing_losses,
             backward_s=self._backward,
             median_grad_norm=statistics.median(self._norms) if self._norms else None,
             train_steps=self._steps,
-            walls=self._walls,
+            step_s=self._step_s,
             cpu_share=self._cpu / self._busy if self._busy else None,
             steal_share=(
                 None if self._steal is None or not self._wall else self._steal / self._wall
             ),
             switches=self._switches,
-            looked_s=self._looked,
-            lasted_s=self._ended - self._began,
-            **known,
+            observing_s=self._observing_s,
+            run_s=self._ended - self._began,
+            **rank_facts,
         )
 
 
-def gather_findings(
-    mesh: Mesh, parts: Parts, observations: Observations, environment: Environment
-) -> list[Findings]:
-    """Every rank's findings, in rank order, on every rank; a collective."""
+def gather_observations(
+    mesh: Mesh, parts: TrainingParts, observer: RunObserver, environment: Environment
+) -> list[RankObservations]:
+    """Every rank's observations, in rank order, on every rank; a collective."""
     import torch
 
-    mine = observations.findings(
+    mine = observer.result(
         host=environment.host,
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
@@ -179,23 +182,23 @@ def gather_findings(
         threads_wanted=environment.cpus,
         cpus=sorted(os.sched_getaffinity(0)),
         samples=parts.batches.samples,
-        repeated_samples=_repeated(mesh, observations),
+        repeated_samples=_repeated_samples(mesh, observer),
         reductions=parts.engine.gradients.reductions,
     )
-    return [Findings(**found) for found in mesh.share(asdict(mine))]
+    return [RankObservations(**each) for each in mesh.gather_objects(asdict(mine))]
 
 
-def _repeated(mesh: Mesh, observations: Observations) -> int:
-    """Samples that one epoch gave out more than once, over all replicas.
+def _repeated_samples(mesh: Mesh, observer: RunObserver) -> int:
+    """Samples that were used more than once in an epoch, over all replicas.
 
-    First stages only are counted: the other stages of a replica are given the same samples, which
-    the checksums hold.
+    Counted on first stages only: the other stages of a replica have the same samples, which the
+    checksums show.
     """
-    counts = observations.seen_counts() if mesh.is_first else {}
+    counts = observer.sample_counts() if mesh.is_first else {}
     epochs = {epoch: np.flatnonzero(seen > 1).size for epoch, seen in counts.items()}
     packed = {epoch: np.packbits(seen > 0).tobytes() for epoch, seen in counts.items()}
     repeated = sum(epochs.values())
-    everyone = [found for found in mesh.share(packed) if found]
+    everyone = [found for found in mesh.gather_objects(packed) if found]
     for epoch in {epoch for found in everyone for epoch in found}:
         bits = [
             np.unpackbits(np.frombuffer(found[epoch], dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""Is a layout the same computation as one process? Real ranks, held against a sequential twin.
+"""Verifies that a layout computes the same as one process: real ranks against a sequential twin.
 
 The twin runs in rank 0's process over the same micro-batches: replica after replica, one stage,
 gradients accumulated. Its micro-batches are those of the layout because BatchNorm normalises by
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.check.audit import judge
-from gnnhpc.check.compare import Array, Observed, Verdict, compare
-from gnnhpc.check.observe import Observations, gather_findings
+from gnnhpc.check.audit import audit
+from gnnhpc.check.compare import Array, StepsTaken, Verdict, compare
+from gnnhpc.check.observe import RunObserver, gather_observations
 from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.setup import Parts, assemble, choose_device
+from gnnhpc.train.setup import TrainingParts, choose_device, set_up
 
 STEPS = 3
 """Training steps after which parameters are compared; gradients are compared after the first."""
@@ -46,21 +46,21 @@ def twin_of(experiment: Experiment) -> Experiment:
 def verify_rank(
     experiment: Experiment, environment: Environment, root: Path | None, steps: int = STEPS
 ) -> Verdict | None:
-    """Run as one rank of the layout; rank 0 returns the verdict, the others none.
+    """Run as one rank of the layout; rank 0 returns the verdict, the others None.
 
-    Raises InputError for what cannot be run at all.
+    Raises InputError for an experiment that cannot be run here.
     """
     torch.set_num_threads(environment.cpus)
     mesh = join(environment, experiment.layout, choose_device(experiment, environment))
-    parts = assemble(experiment, mesh, root)
-    observations = Observations(mesh.layout, mesh.rank, parts.batches.total_samples)
-    mine = _observe(experiment, mesh, parts, observations, steps)
-    findings = gather_findings(mesh, parts, observations, environment)
-    everyone = mesh.share(mine)
+    parts = set_up(experiment, mesh, root)
+    observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples)
+    mine = _take_steps(experiment, mesh, parts, observer, steps)
+    observations = gather_observations(mesh, parts, observer, environment)
+    everyone = mesh.gather_objects(mine)
     verdict = None
     if mesh.rank == 0:
-        checks = judge(
-            findings, parts.outlines, mesh.layout, parts.planned, parts.batches.graph_facts()
+        checks = audit(
+            observations, parts.outlines, mesh.layout, parts.planned, parts.batches.graph_facts()
         )
         verdict = compare(
             _merge(everyone, mesh.layout),
@@ -81,21 +81,23 @@ def verify_rank(
     return verdict
 
 
-def _twin(experiment: Experiment, device: torch.device, root: Path | None, steps: int) -> Observed:
+def _twin(
+    experiment: Experiment, device: torch.device, root: Path | None, steps: int
+) -> StepsTaken:
     twin = twin_of(experiment)
     mesh = Mesh(Layout(), 0, device)
-    parts = assemble(twin, mesh, root)
-    observations = Observations(mesh.layout, 0, parts.batches.total_samples)
-    return _observe(twin, mesh, parts, observations, steps)
+    parts = set_up(twin, mesh, root)
+    observer = RunObserver(mesh.layout, 0, parts.batches.total_samples)
+    return _take_steps(twin, mesh, parts, observer, steps)
 
 
-def _observe(
+def _take_steps(
     experiment: Experiment,
     mesh: Mesh,
-    parts: Parts,
-    observations: Observations,
+    parts: TrainingParts,
+    observer: RunObserver,
     steps: int,
-) -> Observed:
+) -> StepsTaken:
     """Train a few steps; keep the first's loss and gradients and the last's parameters."""
     stage = parts.stage
     optimizer = parts.optimizer
@@ -107,7 +109,7 @@ def _observe(
             parts.timer.start()
             trained = parts.engine.train_step(batch)
             stage.end_minibatch()
-            _look(mesh, parts, batch, observations)
+            _observe_step(mesh, parts, batch, observer)
             if first is None:
                 sums = _losses(parts, trained.outputs, batch) if mesh.is_last else ()
                 loss = float(sum(trained.losses)) / experiment.layout.replicas
@@ -116,19 +118,19 @@ def _observe(
                 optimizer.step()
     assert first is not None
     parameters = {name: _array(p) for name, p in stage.named_parameters()}
-    return Observed(first[0], first[1], parameters, first[2])
+    return StepsTaken(first[0], first[1], parameters, first[2])
 
 
-def _look(mesh: Mesh, parts: Parts, batch: Batch, observations: Observations) -> None:
+def _observe_step(mesh: Mesh, parts: TrainingParts, batch: Batch, observer: RunObserver) -> None:
     norm = parts.engine.gradients.norm()
-    observations.saw(batch, norm)
+    observer.observe_gradients(batch, norm)
     values = torch.tensor([float(batch.checksum), norm or 0.0], dtype=torch.float64)
     everyone = mesh.gather(values)
-    observations.compare(everyone[:, 0].tolist(), everyone[:, 1].tolist())
+    observer.compare_ranks(everyone[:, 0].tolist(), everyone[:, 1].tolist())
 
 
 def _losses(
-    parts: Parts, outputs: Sequence[Tensor], batch: Batch
+    parts: TrainingParts, outputs: Sequence[Tensor], batch: Batch
 ) -> tuple[tuple[float, float], ...]:
     return tuple(
         (
@@ -148,15 +150,15 @@ def _array(tensor: Tensor) -> Array:
     return np.array(tensor.detach().cpu().to(torch.float64).numpy())
 
 
-def _merge(everyone: Sequence[Observed], layout: Layout) -> Observed:
+def _merge(everyone: Sequence[StepsTaken], layout: Layout) -> StepsTaken:
     """One model from its stages: replica 0's tensors, every replica's losses."""
     stages = [everyone[rank] for rank in layout.pipeline_ranks(0)]
     lasts = [everyone[rank] for rank in layout.replica_ranks(layout.stages - 1)]
-    return Observed(
-        loss=sum(observed.loss for observed in lasts),
+    return StepsTaken(
+        loss=sum(each.loss for each in lasts),
         gradients={k: v for s in stages for k, v in s.gradients.items()},
         parameters={k: v for s in stages for k, v in s.parameters.items()},
         microbatch_losses=tuple(
-            itertools.chain.from_iterable(observed.microbatch_losses for observed in lasts)
+            itertools.chain.from_iterable(each.microbatch_losses for each in lasts)
         ),
     )

@@ -1,4 +1,4 @@
-"""`python -m gnnhpc verify`: start the ranks, or be one of them, and print the verdict."""
+"""The command `python -m gnnhpc verify`: start the ranks, or run as one, and print the verdict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_S = 600.0
 
 
 def verify_manifest(path: Path, steps: int, *, float64: bool) -> int:
-    """Every cell of a sweep that computes something of its own: repeats are the same."""
+    """Verify every cell of a sweep, but only one of those that differ in repeat or length alone."""
     cells: dict[str, Cell] = {}
     for cell in read_manifest(path):
         load_model(cell.experiment, RunPaths(path.resolve().parent))
@@ -66,7 +66,7 @@ def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
 
 
 def _spawn(cell: Cell, steps: int) -> int:
-    """One process a rank on this machine, each a `verify --cell` of its own."""
+    """Start a `verify --cell` for each rank on this machine."""
     size = cell.experiment.layout.world_size
     replicas = cell.experiment.layout.replicas
     with socket.socket() as probe:
@@ -97,7 +97,7 @@ def _spawn(cell: Cell, steps: int) -> int:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """The first failing rank's status; the others are ended, none is left behind."""
+    """The first failing rank's status; all other ranks are killed."""
     deadline = time.monotonic() + TIMEOUT_S
     try:
         while time.monotonic() < deadline:
@@ -133,7 +133,7 @@ def print_verdict(experiment: Experiment, verdict: Verdict) -> None:
     console.print(
         f"loss {verdict.loss:.8g}, twin's {verdict.twin_loss:.8g}; "
         f"worst layer {verdict.worst:.2e}, trained parameters {verdict.worst_parameters:.2e} "
-        f"({verdict.resting} of no gradient left out), tolerance {verdict.tolerance:.0e}"
+        f"({verdict.left_out} of no gradient left out), tolerance {verdict.tolerance:.0e}"
     )
     for cause in verdict.causes:
         console.print(f"  {cause}")

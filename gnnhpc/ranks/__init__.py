@@ -1,4 +1,4 @@
-"""A process among others: environment, mesh, rendezvous, signals, watchdog, requeue.
+"""One process among the ranks of a cell: environment, mesh, rendezvous, signals, watchdog.
 
 Imports core.
 """

@@ -1,8 +1,9 @@
-"""How the C library gives out large blocks: a run's memory is what it holds, not what it once held.
+"""A setting of the C library's allocator, so that freed tensors no longer count as memory in use.
 
-By default glibc raises the size from which a block gets pages of its own to the largest block ever
-freed, so that a mini-batch's activations come to lie in the heap, in whose gaps the next step's
-do not fit (mallopt(3), M_MMAP_THRESHOLD): a third more memory, and another amount in every run.
+Blocks above a threshold are mapped separately and unmapped when they are freed. By default glibc
+raises the threshold to the largest block ever freed (mallopt(3), M_MMAP_THRESHOLD). A mini-batch's
+activations are then allocated in the heap, in whose gaps those of the next step do not fit: a
+third more memory, and another amount in every run.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import ctypes
 
 LARGE = 8 << 20
-"""Bytes. Smaller blocks come and go too often to be worth new pages each time."""
+"""Bytes. Smaller blocks are allocated too often to be worth a mapping each time."""
 _M_MMAP_THRESHOLD = -3
 
 
-def give_large_blocks_their_own_pages() -> bool:
-    """For this process from now on; false where the C library has no such setting."""
+def map_large_blocks_separately() -> bool:
+    """Map blocks of `LARGE` and more separately, from now on; false if the C library cannot."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Where this process stands: its rank, its peers, its CPUs; read once, from one place."""
+"""The environment variables of the launcher: this process's rank, its peers, its CPUs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Launcher = Literal["alone", "torchrun", "slurm", "local"]
 
 @dataclass(frozen=True)
 class Environment:
-    """One rank's surroundings; `launcher` says whose variables gave them."""
+    """What the launcher's variables say; `launcher` is whose variables these are."""
 
     launcher: Launcher
     rank: int
     world_size: int
     local_rank: int
     first_host: str
-    """Name or address at which rank 0 is reached."""
+    """Name or address of rank 0's host."""
     port: int | None
-    """Where the rendezvous is, if the launcher chose it."""
+    """Of rank 0's store, if the launcher sets it."""
     job_key: str
-    """The same on all ranks of this start, and no other's."""
+    """The same on all ranks of one start, and different for every other start."""
     host: str
     cpus: int
     job_id: str | None = None
@@ -36,7 +36,7 @@ class Environment:
     array_task_id: str | None = None
     restart_count: int = 0
     slurm: tuple[tuple[str, str], ...] = ()
-    """SLURM_* values worth keeping in the records."""
+    """The SLURM_* values that the records keep."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -72,9 +72,9 @@ class _Common(TypedDict):
 
 
 def read_environment(env: Mapping[str, str] | None = None) -> Environment:
-    """Read torchrun's, submitit's or srun's variables, whichever there are.
+    """Read the variables of torchrun, submitit or srun, whichever are set.
 
-    Raises InputError naming the variable for half-set or impossible values.
+    Raises InputError with the variable's name for missing or impossible values.
     """
     env = os.environ if env is None else env
     common: _Common = {

@@ -1,4 +1,4 @@
-"""The ranks of one cell joined: process groups along the pipeline and across the replicas."""
+"""This rank among the ranks of its cell: the process groups of its pipeline and its replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.rank_map import RankMap
 from gnnhpc.ranks.environment import Environment, check_interface, resolve
-from gnnhpc.ranks.rendezvous import Doorkeeper, knock
+from gnnhpc.ranks.rendezvous import StorePortServer, find_store_port
 
 RENDEZVOUS_S = 120.0
 COLLECTIVE_S = 1800.0
@@ -21,7 +21,7 @@ COLLECTIVE_S = 1800.0
 
 @dataclass(frozen=True)
 class Mesh:
-    """One rank's place in its layout, and the groups it talks in; none where it is alone."""
+    """One rank's place in its layout, and its process groups; none where it is the only rank."""
 
     layout: Layout
     rank: int
@@ -33,11 +33,11 @@ class Mesh:
     replicas: dist.ProcessGroup | None = None
     """The ranks that hold this stage, one a replica."""
     control: dist.ProcessGroup | None = None
-    """All ranks, on CPU: barriers and what travels with them."""
+    """All ranks, on CPU: barriers, and small values gathered for the records."""
     store: Any = None
-    """A connection of its own to the store all ranks met at (torch gives it no public type)."""
-    door: Doorkeeper | None = None
-    """Rank 0's answer to those who look for the store."""
+    """The watchdog's own connection to the ranks' store (torch gives it no public type)."""
+    port_server: StorePortServer | None = None
+    """On rank 0, tells the other ranks the port of the store; none where the launcher sets it."""
 
     stages_per_process: int = 1
 
@@ -87,8 +87,8 @@ class Mesh:
         dist.all_gather_single(out.view(-1), values, group=self.control)
         return out
 
-    def share(self, value: Any) -> list[Any]:
-        """Every rank's small object, by rank."""
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's `value`, a small object, by rank."""
         if self.control is None:
             return [value]
         out: list[Any] = [None] * self.rank_map.processes
@@ -99,10 +99,10 @@ class Mesh:
 def join(
     environment: Environment, layout: Layout, device: torch.device, stages_per_process: int = 1
 ) -> Mesh:
-    """Meet the other ranks and build the groups.
+    """Connect to the other ranks and make the process groups.
 
-    Raises InputError for a name that does not resolve or a world size that does not fit, and
-    GnnhpcError if the others do not come.
+    Raises InputError for a host name that does not resolve, and GnnhpcError if the other ranks do
+    not come in time.
     """
     ranks = RankMap(layout, stages_per_process)
     if ranks.processes == 1:
@@ -110,7 +110,7 @@ def join(
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interface()
-    store, door = _store(environment)
+    store, port_server = _store(environment)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
@@ -143,12 +143,12 @@ def join(
         replicas=replicas,
         control=control,
         store=store.clone(),
-        door=door,
+        port_server=port_server,
     )
 
 
-def _store(environment: Environment) -> tuple[Any, Doorkeeper | None]:
-    """The store all ranks meet at (torch gives it no public type), and rank 0's door to it."""
+def _store(environment: Environment) -> tuple[Any, StorePortServer | None]:
+    """The store that all ranks connect to, and on rank 0 the server that says its port."""
     timeout = datetime.timedelta(seconds=RENDEZVOUS_S)
     size = environment.world_size
     address = resolve(environment.first_host)
@@ -159,14 +159,14 @@ def _store(environment: Environment) -> tuple[Any, Doorkeeper | None]:
         return dist.PrefixStore(f"gnnhpc/{environment.job_key}", store), None
     if environment.rank == 0:
         store = dist.TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
-        return store, Doorkeeper(environment.job_key, store.port)
-    port = knock(address, environment.job_key, RENDEZVOUS_S)
+        return store, StorePortServer(environment.job_key, store.port)
+    port = find_store_port(address, environment.job_key, RENDEZVOUS_S)
     return dist.TCPStore(address, port, size, False, timeout, wait_for_workers=False), None
 
 
 def leave(mesh: Mesh) -> None:
     """Close the groups; safe to call on a rank that is alone."""
-    if mesh.door is not None:
-        mesh.door.close()
+    if mesh.port_server is not None:
+        mesh.port_server.close()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,8 +1,8 @@
-"""How the ranks of one start find each other when the launcher has not said at which port.
+"""How ranks find the port of rank 0's store when the launcher has not set one.
 
-Rank 0 listens at the first free port of a short sequence that all ranks derive from the job, and
-tells whoever knocks with the job's key where the store is. Two cells on one node, a port already
-taken, or a stranger listening there lead to the next port, never to a mix-up.
+Rank 0 listens at the first free port of a short sequence that all ranks derive from the job's key,
+and tells every rank that sends this key the port of the store. If a port is in use, by another
+cell on the node or by any other program, the ranks go on to the next port of the sequence.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gnnhpc.core.errors import GnnhpcError
 
 CANDIDATES = 16
 _FIRST, _LAST = 20_000, 32_000
-_LONGEST = 4096
-"""Bytes of a line; strangers may say anything."""
+_MAX_LINE = 4096
+"""Bytes read of a line, which another program may have sent."""
 
 
 def candidate_ports(job_key: str) -> list[int]:
@@ -29,14 +29,14 @@ def candidate_ports(job_key: str) -> list[int]:
     return [_FIRST + number % (_LAST - _FIRST) for number in numbers]
 
 
-class Doorkeeper:
-    """Rank 0's side: answers each knock that has the right key with the store's port."""
+class StorePortServer:
+    """Rank 0's side: answers each request that has the job's key with the store's port."""
 
     def __init__(self, job_key: str, store_port: int) -> None:
         self._key = job_key
         self._answer = json.dumps({"key": job_key, "port": store_port}).encode() + b"\n"
         self._socket = self._listen(job_key)
-        self._thread = threading.Thread(target=self._serve, name="doorkeeper", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="store-port-server", daemon=True)
         self._thread.start()
 
     @staticmethod
@@ -56,29 +56,29 @@ class Doorkeeper:
     def _serve(self) -> None:
         while True:
             try:
-                visitor, _ = self._socket.accept()
+                connection, _ = self._socket.accept()
             except OSError:
                 return
-            with visitor:
-                visitor.settimeout(2.0)
+            with connection:
+                connection.settimeout(2.0)
                 try:
-                    if visitor.makefile("rb").readline(_LONGEST).strip() == self._key.encode():
-                        visitor.sendall(self._answer)
+                    if connection.makefile("rb").readline(_MAX_LINE).strip() == self._key.encode():
+                        connection.sendall(self._answer)
                 except OSError:
                     continue
 
     def close(self) -> None:
-        # Closing alone does not wake the thread that accepts.
+        # Closing does not interrupt an accept in another thread; a shutdown does.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join()
 
 
-def knock(address: str, job_key: str, timeout_s: float) -> int:
-    """Every other rank's side: the port of the store at `address`.
+def find_store_port(address: str, job_key: str, timeout_s: float) -> int:
+    """The other ranks' side: the port of the store at `address`.
 
-    Raises GnnhpcError when nobody with this key answers in time.
+    Raises GnnhpcError if no server with this key answers in time.
     """
     deadline = time.monotonic() + timeout_s
     ports = candidate_ports(job_key)
@@ -96,10 +96,10 @@ def knock(address: str, job_key: str, timeout_s: float) -> int:
 
 def _ask(address: str, port: int, job_key: str) -> int | None:
     try:
-        with socket.create_connection((address, port), timeout=1.0) as door:
-            door.settimeout(1.0)
-            door.sendall(job_key.encode() + b"\n")
-            answer = json.loads(door.makefile("rb").readline(_LONGEST))
+        with socket.create_connection((address, port), timeout=1.0) as connection:
+            connection.settimeout(1.0)
+            connection.sendall(job_key.encode() + b"\n")
+            answer = json.loads(connection.makefile("rb").readline(_MAX_LINE))
         return int(answer["port"]) if answer["key"] == job_key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,9 +1,9 @@
-"""Signals, heard by a thread, so that a rank stuck in a collective still answers them.
+"""Signals, handled in a thread, so that a rank that waits in a collective still reacts to them.
 
 Slurm sends USR2 ahead of a time limit (or USR1, as the site says), TERM when it ends a job. The
-interpreter's own handler runs in the main thread, which may be waiting in C++; but it first writes
-the signal's number to a file descriptor, whichever thread the system picked, and that is what is
-listened to here.
+interpreter's own handlers run in the main thread, which may be waiting in C++. But the signal's
+number is written to a file descriptor at once, whatever thread gets the signal, and a thread of
+this file reads it there.
 """
 
 from __future__ import annotations
@@ -14,67 +14,69 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-TAKEN = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 GRACE_S = 15.0
-"""How long after TERM or INT the loop is given to reach the end of its step."""
+"""How long the loop may take to end its step after TERM or INT."""
 
 
 class Signals:
-    """Remembers the first signal; `deadline` is called if a TERM or INT goes unheeded.
+    """Remembers the first signal; calls `on_timeout` if the loop does not end after TERM or INT.
 
-    Replaces whatever handlers a launcher has put there; to be made in the main thread.
+    Replaces the handlers that a launcher has set; make it in the main thread.
     """
 
-    def __init__(self, deadline: Callable[[str], None], grace_s: float) -> None:
+    def __init__(self, on_timeout: Callable[[str], None], grace_s: float) -> None:
         self.received: str | None = None
-        self._deadline = deadline
+        self._on_timeout = on_timeout
         self._grace_s = grace_s
         self._finished = threading.Event()
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.settimeout(0.2)
-        self._mouth.setblocking(False)
-        self._wakeup_before = signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _nothing) for number in TAKEN}
-        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.settimeout(0.2)
+        self._writer.setblocking(False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._handlers_before = {number: signal.signal(number, _do_nothing) for number in HANDLED}
+        self._thread = threading.Thread(target=self._read_signals, name="signals", daemon=True)
         self._thread.start()
 
-    def _listen(self) -> None:
+    def _read_signals(self) -> None:
         while not self._finished.is_set():
             with contextlib.suppress(TimeoutError):
-                for number in self._ear.recv(64):
-                    if number in TAKEN and self._heed(signal.Signals(number).name):
+                for number in self._reader.recv(64):
+                    if number in HANDLED and self._handle(signal.Signals(number).name):
                         return
 
-    def _heed(self, name: str) -> bool:
-        """True once there is nothing more to listen for."""
+    def _handle(self, name: str) -> bool:
+        """True after TERM or INT, when no later signal matters."""
         self.received = self.received or name
         if name not in ("SIGTERM", "SIGINT"):
             return False
         if not self._finished.wait(self._grace_s):
-            self._deadline(name)
+            self._on_timeout(name)
         return True
 
-    def asked(self) -> bool:
+    def stop_requested(self) -> bool:
+        """Whether any signal has come."""
         return self.received is not None
 
     def close(self) -> None:
-        """Stop listening and let the process's own handling back in."""
+        """End the thread and restore the handlers from before."""
         self._finished.set()
         self._thread.join()
         signal.set_wakeup_fd(self._wakeup_before)
-        for number, handler in self._before.items():
+        for number, handler in self._handlers_before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-        self._ear.close()
-        self._mouth.close()
+        self._reader.close()
+        self._writer.close()
 
 
-def _nothing(number: int, frame: object) -> None:
-    """The handler: hearing is enough, the loop looks at the end of its step."""
+def _do_nothing(number: int, frame: object) -> None:
+    """The handler: the thread remembers the signal, and the loop asks for it after each step."""
 
 
 @contextlib.contextmanager
-def listening(deadline: Callable[[str], None]) -> Iterator[Signals]:
-    signals = Signals(deadline, GRACE_S)
+def handled_signals(on_timeout: Callable[[str], None]) -> Iterator[Signals]:
+    """Handle signals for the time of a `with` block."""
+    signals = Signals(on_timeout, GRACE_S)
     try:
         yield signals
     finally:

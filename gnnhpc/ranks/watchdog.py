@@ -1,8 +1,8 @@
-"""A thread a rank that tells a hang from a long computation, so that neither is waited out.
+"""A thread a rank that tells a hang from a long computation, and ends a hang after some seconds.
 
-Collectives cannot tell: a rank waiting for a slow peer looks like one waiting for a dead peer. But
-when for a while no rank anywhere has begun or ended a piece of work, and none has used its
-processor, nothing is being computed and nothing will come.
+A collective cannot tell them apart: waiting for a slow rank looks like waiting for a dead one. But
+when for a while no rank has begun or ended a piece of work, and none has used its processor, then
+no rank computes anything and the waiting will not end.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ HANG_S = 20.0
 VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
 _BUSY_CPU_S = 0.05
-"""Processor seconds in one look that count as computing; listening threads use far less."""
-_FROZEN_LOOKS = 5
+"""Processor seconds between two checks that count as computing; waiting threads use far less."""
+_FROZEN_CHECKS = 5
+"""Checks that a rank's watchdog misses in a row when its process is stopped."""
 _WAITING = ("wait", "allreduce")
-"""How the words for what a rank does begin while it waits for others."""
+"""How `doing` begins while a rank waits for other ranks."""
 _STORAGE = ("reading", "writing")
-"""And while it waits for files, which a busy file system may take minutes over."""
-_STORAGE_PATIENCE = 30
-"""Times as long as for anything else."""
+"""How `doing` begins while a rank waits for files, minutes on a busy file system."""
+_STORAGE_FACTOR = 30
+"""Files may take this many times as long as anything else."""
 
 
 class Store(Protocol):
-    """What the watchdogs tell each other through."""
+    """The part of torch's store that watchdogs use to exchange what their ranks do."""
 
     def set(self, key: str, value: str) -> None: ...
 
@@ -46,16 +47,16 @@ class Store(Protocol):
 
 
 class Activity(Protocol):
-    """What a rank is doing, as whoever times it knows."""
+    """What a rank is doing, as the step timer knows it."""
 
     @property
     def work(self) -> int:
-        """Pieces of work begun and ended since the start."""
+        """How many times a piece of work has begun or ended since the start."""
         ...
 
     @property
     def doing(self) -> str:
-        """The present one, in words."""
+        """The present piece of work, in words."""
         ...
 
 
@@ -73,14 +74,14 @@ def hang_seconds() -> float:
     return seconds
 
 
-_SILENT = json.dumps({"look": 0, "work": 0, "doing": "starting"})
+_NOT_STARTED = json.dumps({"check": 0, "work": 0, "doing": "starting"})
 
 
 class Watchdog:
-    """Publishes this rank's activity and watches all ranks'; `on_hang(rank, why)` is called once.
+    """Writes this rank's activity to the store, checks all ranks', calls `on_hang(rank, why)` once.
 
-    `activity()` gives a counter that grows with the work and a word for what is being done. Time
-    is counted in looks: a job that its scheduler suspended for an hour has missed them all.
+    `activity()` gives a counter that grows with the work, and what is being done. Time is counted
+    in checks, one a second, so that an hour in which the job was suspended does not count.
     """
 
     def __init__(
@@ -96,23 +97,23 @@ class Watchdog:
         self._world_size = world_size
         self._activity = activity
         self._on_hang = on_hang
-        self._patience = max(1, round(hang_seconds() / _EVERY_S))
+        self._limit = max(1, round(hang_seconds() / _EVERY_S))
         self._finished = threading.Event()
         self._store_gone = False
-        self._mine = _SILENT
-        self._everyone: dict[int, dict[str, Any]] = {}
-        self._seen: dict[int, dict[str, Any]] = {}
-        self._quiet = 0
-        """Looks since any rank's work grew."""
-        self._stale = dict.fromkeys(range(world_size), 0)
-        """Looks since a rank's own watchdog was last heard of."""
-        self._unanswered = 0
-        """Looks since the store last answered."""
+        self._own_state = _NOT_STARTED
+        self._states: dict[int, dict[str, Any]] = {}
+        self._states_before: dict[int, dict[str, Any]] = {}
+        self._idle_checks = 0
+        """Checks since any rank's work grew."""
+        self._missed_checks = dict.fromkeys(range(world_size), 0)
+        """Checks since a rank's own watchdog last wrote its state."""
+        self._unanswered_checks = 0
+        """Checks since the store last answered."""
         self._cpu = time.process_time()
         self._busy = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
-        # Asking a store whose process is stopped never returns, so nobody waits for this one.
+        # A request to a store whose process is stopped never returns, so `close` does not wait.
         threading.Thread(target=self._exchange, name="watchdog-store", daemon=True).start()
 
     def close(self) -> None:
@@ -120,77 +121,76 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        looks = 0
+        checks = 0
         while not self._finished.wait(_EVERY_S) and not self._store_gone:
-            looks += 1
-            self._mine = self._measure(looks)
-            stuck = self._nobody_moves()
-            if stuck is not None and not self._finished.is_set():
-                self._on_hang(*stuck)
+            checks += 1
+            self._own_state = self._measure(checks)
+            hang = self._find_hang()
+            if hang is not None and not self._finished.is_set():
+                self._on_hang(*hang)
                 return
 
-    def _measure(self, looks: int) -> str:
+    def _measure(self, checks: int) -> str:
         cpu = time.process_time()
         self._busy += cpu - self._cpu > _BUSY_CPU_S
         self._cpu = cpu
         count, doing = self._activity()
-        return json.dumps({"look": looks, "work": count + self._busy, "doing": doing})
+        return json.dumps({"check": checks, "work": count + self._busy, "doing": doing})
 
     def _exchange(self) -> None:
         keys = [self._key(rank) for rank in range(self._world_size)]
         while not self._finished.wait(_EVERY_S):
             try:
-                self._store.set(keys[self._rank], self._mine)
-                self._everyone = {rank: self._heard(key) for rank, key in enumerate(keys)}
-                self._unanswered = 0
+                self._store.set(keys[self._rank], self._own_state)
+                self._states = {rank: self._read_state(key) for rank, key in enumerate(keys)}
+                self._unanswered_checks = 0
             except RuntimeError:
-                # The store went with rank 0; the collectives will say so.
+                # The store ended with rank 0; the collectives will fail and say so.
                 self._store_gone = True
                 return
 
-    def _heard(self, key: str) -> dict[str, Any]:
-        """A rank's last words; one stopped in its first second has not said any."""
-        said = self._store.get(key) if self._store.check([key]) else _SILENT
-        found: dict[str, Any] = json.loads(said)
-        return found
+    def _read_state(self, key: str) -> dict[str, Any]:
+        """The last state of a rank; one that stopped in its first second has not written any."""
+        text = self._store.get(key) if self._store.check([key]) else _NOT_STARTED
+        state: dict[str, Any] = json.loads(text)
+        return state
 
-    def _nobody_moves(self) -> tuple[int, str] | None:
-        self._unanswered += 1
-        if self._unanswered > self._patience:
-            return 0, f"frozen: its store has not answered for {self._seconds(self._unanswered)}"
-        now, before = self._everyone, self._seen
-        self._seen = now
+    def _find_hang(self) -> tuple[int, str] | None:
+        """The rank that hangs and why, once no rank has done anything for the time allowed."""
+        self._unanswered_checks += 1
+        if self._unanswered_checks > self._limit:
+            seconds = self._seconds(self._unanswered_checks)
+            return 0, f"frozen: its store has not answered for {seconds}"
+        now, before = self._states, self._states_before
+        self._states_before = now
         for rank, state in now.items():
-            heard = state["look"] != before.get(rank, {}).get("look")
-            self._stale[rank] = 0 if heard else self._stale[rank] + 1
+            is_new = state["check"] != before.get(rank, {}).get("check")
+            self._missed_checks[rank] = 0 if is_new else self._missed_checks[rank] + 1
         moved = any(now[rank]["work"] != before.get(rank, {}).get("work") for rank in now)
-        self._quiet = 0 if moved or not now else self._quiet + 1
-        return self._blame(now) if self._quiet > self._patience_with(now) else None
+        self._idle_checks = 0 if moved or not now else self._idle_checks + 1
+        return self._hung_rank(now) if self._idle_checks > self._limit_of(now) else None
 
-    def _patience_with(self, now: dict[int, dict[str, Any]]) -> int:
-        """A stopped process is not reading or writing, whatever its last words were."""
+    def _limit_of(self, now: dict[int, dict[str, Any]]) -> int:
+        """More checks while a rank reads or writes files, unless its process is stopped."""
         storage = any(
-            state["doing"].startswith(_STORAGE) and self._stale[rank] < _FROZEN_LOOKS
+            state["doing"].startswith(_STORAGE) and self._missed_checks[rank] < _FROZEN_CHECKS
             for rank, state in now.items()
         )
-        return self._patience * (_STORAGE_PATIENCE if storage else 1)
+        return self._limit * (_STORAGE_FACTOR if storage else 1)
 
-    def _blame(self, now: dict[int, dict[str, Any]]) -> tuple[int, str]:
-        """A rank that no longer looks is the cause; else one that waits for nobody; else the last.
-
-        A watchdog looks once a second, so several looks missed in a row mean a stopped process.
-        """
-        quiet = self._seconds(self._quiet)
-        frozen = [rank for rank in now if self._stale[rank] >= _FROZEN_LOOKS]
+    def _hung_rank(self, now: dict[int, dict[str, Any]]) -> tuple[int, str]:
+        """A stopped process; else a rank that waits for no other; else the one with least work."""
+        seconds = self._seconds(self._idle_checks)
+        frozen = [rank for rank in now if self._missed_checks[rank] >= _FROZEN_CHECKS]
         if frozen:
-            return frozen[0], f"frozen for {quiet} in {now[frozen[0]]['doing']}"
+            return frozen[0], f"frozen for {seconds} in {now[frozen[0]]['doing']}"
         idle = [rank for rank, state in now.items() if not state["doing"].startswith(_WAITING)]
         rank = idle[0] if idle else min(now, key=lambda r: now[r]["work"])
-        return rank, f"hung: no rank did anything for {quiet}; it was in {now[rank]['doing']}"
+        return rank, f"hung: no rank did anything for {seconds}; it was in {now[rank]['doing']}"
 
     @staticmethod
-    def _seconds(looks: int) -> str:
-        return f"{looks * _EVERY_S:.0f} s"
+    def _seconds(checks: int) -> str:
+        return f"{checks * _EVERY_S:.0f} s"
 
     @staticmethod
     def _key(rank: int) -> str:
@@ -199,7 +199,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def watching(mesh: Mesh, activity: Activity, on_hang: Callable[[int, str], None]) -> Iterator[None]:
-    """Keep a watchdog while the steps run; a rank alone cannot hang on others."""
+    """Run a watchdog in a `with` block; not where there is one rank, which waits for no other."""
     if mesh.store is None:
         yield
         return

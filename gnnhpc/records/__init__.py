@@ -1,4 +1,4 @@
-"""What a run leaves behind: file names, record schema, writers, failures, provenance.
+"""The files of a run: their names, record schema, writer, failures, resume points, provenance.
 
-Free of torch; imports core and spec.
+Free of torch; imports core.
 """

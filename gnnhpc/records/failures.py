@@ -1,4 +1,4 @@
-"""How an attempt ends: what a failing rank leaves behind, and the one result that is written."""
+"""How an attempt ends: each failing rank's own file, the first failure, and the one result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnhpc.records.paths import AttemptPaths, temporary_beside, write_atomicall
 from gnnhpc.records.schema import Failure, Result
 
 SETTLE_S = 3.0
-"""How long the ranks of a failing cell are given to say why, before one of them concludes."""
+"""How long a failing rank waits for the other ranks' failures before it writes the result."""
 
 
 def utc_now() -> str:
@@ -20,22 +20,22 @@ def utc_now() -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The class and text of what began it, as status shows it: torch's pipelining wraps errors."""
+    """Class and text of an error's first cause: torch's pipelining wraps the errors of a stage."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
 
 
-def leave_failure(attempt: AttemptPaths, failure: Failure, by: int) -> None:
-    """Write what rank `by` says of a failure, once; what it says later is a consequence."""
+def write_failure(attempt: AttemptPaths, failure: Failure, by: int) -> None:
+    """Write the first failure that rank `by` reports; later ones are its consequences."""
     path = attempt.failure(by)
     if not path.exists():
         write_atomically(path, json.dumps(asdict(failure)) + "\n")
 
 
 def read_failures(attempt: AttemptPaths, world_size: int) -> list[Failure]:
-    """The failures that ranks left, earliest first."""
+    """The failures that ranks have written, earliest first."""
     failures = []
     for rank in range(world_size):
         try:
@@ -45,51 +45,53 @@ def read_failures(attempt: AttemptPaths, world_size: int) -> list[Failure]:
     return sorted(failures, key=lambda failure: failure.at)
 
 
-def first_cause(attempt: AttemptPaths, world_size: int, hosts: list[str], own: Failure) -> Failure:
-    """Which rank failed first: the earliest that is no mere echo, or the one that fell silent.
+def find_first_failure(
+    attempt: AttemptPaths, world_size: int, hosts: list[str], own: Failure
+) -> Failure:
+    """The failure that caused the others: the earliest that is not a consequence of another.
 
-    A killed process writes nothing, and the others only see its connection close. So when every
-    failure is an echo, one of them of a closed connection, and some rank has said nothing at all,
-    that rank is the cause.
+    A killed process writes nothing, and the others only see its connection close. So if all
+    failures are consequences, one of them of a closed connection, and a rank has written none,
+    that rank is taken for the cause.
     """
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         failures = read_failures(attempt, world_size)
-        if len(failures) == world_size or any(not is_echo(f) for f in failures):
+        if len(failures) == world_size or any(not is_consequence(f) for f in failures):
             break
         time.sleep(0.1)
     failures = read_failures(attempt, world_size) or [own]
     for failure in failures:
-        if not is_echo(failure):
+        if not is_consequence(failure):
             return failure
-    silent = sorted(set(range(world_size)) - {failure.rank for failure in failures})
-    if not silent or not any(_misses_another(failure) for failure in failures):
+    missing = sorted(set(range(world_size)) - {failure.rank for failure in failures})
+    if not missing or not any(_is_lost_connection(failure) for failure in failures):
         return failures[0]
-    rank = silent[0]
+    rank = missing[0]
     return Failure(
         rank=rank,
         host=hosts[rank] if rank < len(hosts) else "unknown host",
         step=failures[0].step,
         phase=failures[0].phase,
-        error="died without a word: killed, or out of memory",
+        error="ended without an error message: killed, or out of memory",
         at=failures[0].at,
     )
 
 
-_GONE = ("connection closed by peer", "connection reset", "broken pipe", "read error")
-_TOLD = "told to"
+_LOST_CONNECTION = ("connection closed by peer", "connection reset", "broken pipe", "read error")
+_TOLD_TO_END = "told to end"
 
 
-def is_echo(failure: Failure) -> bool:
-    """Whether this failure only says that another rank went away, or that somebody ended us."""
-    return _misses_another(failure) or _TOLD in failure.error.lower()
+def is_consequence(failure: Failure) -> bool:
+    """Whether a failure only says that another rank has ended, or that a signal ended this one."""
+    return _is_lost_connection(failure) or _TOLD_TO_END in failure.error.lower()
 
 
-def _misses_another(failure: Failure) -> bool:
-    return any(sign in failure.error.lower() for sign in _GONE)
+def _is_lost_connection(failure: Failure) -> bool:
+    return any(sign in failure.error.lower() for sign in _LOST_CONNECTION)
 
 
-def conclude(attempt: AttemptPaths, result: Result) -> bool:
+def write_result_once(attempt: AttemptPaths, result: Result) -> bool:
     """Write result.json unless there is one already; true if this was the one."""
     temporary = temporary_beside(attempt.result)
     result.write(temporary)

@@ -39,7 +39,7 @@ class AttemptPaths:
         return self.root / f"rank-{rank:04d}.log"
 
     def failure(self, rank: int) -> Path:
-        """What one rank says of its own failure, before result.json can be written."""
+        """The first failure that one rank reports, written before result.json."""
         return self.root / f"rank-{rank:04d}.failure.json"
 
 
@@ -107,7 +107,7 @@ class RunPaths:
 
     @property
     def logs(self) -> Path:
-        """What Slurm and submitit print before a worker has its attempt."""
+        """What Slurm and submitit print before a worker has made its attempt's folder."""
         return self.root / "logs"
 
     @property

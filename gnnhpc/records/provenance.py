@@ -1,4 +1,4 @@
-"""Where a measurement comes from: code, versions, machine. Free of torch."""
+"""Where a measurement comes from: commit, versions, machine, user, command. Free of torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _git(root: Path, *args: str) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """A hash of the sources that compute: ranks that differ in it do not measure one thing."""
+    """A hash of the sources of gnnhpc: ranks of one cell must have the same."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(path for kind in ("py", "cpp", "h") for path in root.rglob(f"*.{kind}")):
@@ -79,7 +79,7 @@ def user() -> str:
 
 
 def command_line() -> list[str]:
-    """What was typed, near enough to type it again."""
+    """The command of this process, as a user can type it again."""
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return ["python", "-m", program.parent.name, *sys.argv[1:]]

@@ -1,4 +1,4 @@
-"""The record of a run: what each rank writes a step, and the result that closes an attempt.
+"""The record schema: what each rank writes a step, and the result that ends an attempt.
 
 A rank's file is JSON lines: a header first, then steps, spans and events. Stored files carry
 `SCHEMA`; readers refuse others. Missing is null, never a number that means missing.
@@ -35,7 +35,7 @@ class Header:
     cpus: int
     """CPUs this process may use."""
     threads: int
-    """Threads torch was told to use."""
+    """Threads torch uses."""
     device: str
     layers: list[str]
     """Names of the layers this rank holds, in order."""
@@ -55,8 +55,8 @@ class StepRecord:
     """One mini-batch on one rank, between the barriers around it.
 
     Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `allreduce_s`,
-    `optimizer_s` this rank's own work; `wait_s` what is left of the wall, when this rank computed
-    nothing; `data_s` waited for the batch, before the first barrier, outside `wall_s`.
+    `optimizer_s` this rank's own work; `wait_s` the rest of `wall_s`, when this rank computed
+    nothing; `data_s` waiting for the batch, before the first barrier and not in `wall_s`.
     """
 
     phase: Phase
@@ -116,7 +116,7 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class Check:
-    """One audit's verdict; `flag` is the short name that stands in summary.csv."""
+    """One check of the audit; `name` is its flag in summary.csv if it is not passed."""
 
     name: str
     verdict: Literal["ok", "invalid", "suspect", "unknown"]
@@ -163,7 +163,7 @@ class Result:
     audit: list[Check] = field(default_factory=list)
     failure: Failure | None = None
     resumed_from: dict[str, Any] | None = None
-    """Attempt and training step whose checkpoint this attempt went on from."""
+    """Attempt and training step of the checkpoint that this attempt resumed from."""
     schema: int = SCHEMA
 
     @property

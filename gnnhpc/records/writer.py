@@ -1,4 +1,4 @@
-"""One rank's record file: a header, then lines written out before the next step begins."""
+"""Writes one rank's records: a header, then each step's lines before the next step begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
 
 
-class Recorder:
+class RecordWriter:
     """Appends whole lines; raises GnnhpcError naming the file where the disk refuses one.
 
     A line is one write, so a rank that dies leaves at most one unfinished line, the last.

@@ -1,4 +1,4 @@
-"""One cell on one rank, from its environment to its result.
+"""Runs one cell on one rank, from its environment to its result.
 
 Imports everything below.
 """

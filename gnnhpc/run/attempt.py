@@ -1,20 +1,27 @@
-"""How this rank's attempt comes out, whichever way it does: a result, a failure, a silence."""
+"""This rank's attempt: what its result says, and how a failure or a hang ends it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.ranks.environment import Environment
-from gnnhpc.records.failures import conclude, first_cause, leave_failure, one_line, utc_now
+from gnnhpc.records.failures import (
+    find_first_failure,
+    one_line,
+    utc_now,
+    write_failure,
+    write_result_once,
+)
 from gnnhpc.records.paths import AttemptPaths
 from gnnhpc.records.provenance import code_digest, command_line, git_commit, machine, versions
+from gnnhpc.records.resume import ResumePoint
 from gnnhpc.records.schema import Failure, Result, Status
+from gnnhpc.run.rank_log import RankLog
 from gnnhpc.spec.manifest import Cell
 
 if TYPE_CHECKING:
@@ -22,33 +29,41 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Outcome:
-    """Filled in as the rank learns: its attempt, its peers' hosts, how far it is."""
+class Attempt:
+    """What the rank knows of its attempt; the worker fills it in as the rank starts and runs."""
 
     cell: Cell
     environment: Environment
     started_at: str
     startup_s: dict[str, float]
-    attempt: AttemptPaths | None = None
+    paths: AttemptPaths | None = None
+    """None until the attempt's folder exists."""
+    resume_point: ResumePoint | None = None
+    """The checkpoint that this attempt resumes from."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
     progress: Progress | None = None
-    _stderr: int | None = None
+    log: RankLog = field(default_factory=RankLog)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def known_attempt(self) -> AttemptPaths:
-        assert self.attempt is not None, "no attempt is claimed yet"
-        return self.attempt
+    def known_paths(self) -> AttemptPaths:
+        """The paths, where the attempt's folder must exist by now."""
+        assert self.paths is not None, "the attempt has no folder yet"
+        return self.paths
+
+    @property
+    def resumed_from(self) -> dict[str, Any] | None:
+        return self.resume_point.as_record() if self.resume_point else None
 
     def result(self, status: Status) -> Result:
-        """What every result says, however the attempt ended."""
+        """The fields that all results have, however the attempt ended."""
         experiment = self.cell.experiment
         layout = experiment.layout
         return Result(
             cell=self.cell.id,
-            attempt=self.known_attempt.number,
+            attempt=self.known_paths.number,
             status=status,
             experiment=experiment.model_dump(mode="json"),
             layout={
@@ -80,65 +95,51 @@ class Outcome:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Say it in this rank's log first, leave it beside the records, then conclude."""
-        self.blame(
-            Failure(
-                rank=self.environment.rank,
-                host=self.environment.host,
-                step=self.progress.step if self.progress else None,
-                phase=self.progress.phase if self.progress else None,
-                error=str(error) if isinstance(error, GnnhpcError) else one_line(error),
-                at=utc_now(),
-            )
-        )
+        """Report an error of this rank: in its log, in its failure file, in the result."""
+        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
+        self._report(self._failure(self.environment.rank, self.environment.host, text))
 
-    def blame(self, failure: Failure) -> None:
-        self.say(f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}")
-        if self.attempt is None:
-            return
-        with self._lock:
-            try:
-                self._conclude(self.attempt, failure)
-            except OSError as error:
-                self.say(f"{self.attempt.result}: cannot be written ({error.strerror})")
-
-    def _conclude(self, attempt: AttemptPaths, failure: Failure) -> None:
-        leave_failure(attempt, failure, by=self.environment.rank)
-        size = self.cell.experiment.layout.world_size
-        cause = first_cause(attempt, size, self.hosts, failure)
-        steps = cause.step if cause.phase == "train" and cause.step is not None else 0
-        conclude(attempt, replace(self.result("failed"), failure=cause, train_steps=steps))
-
-    def ended_by(self, signal_name: str) -> None:
-        """Told to end, and the loop did not come to the end of its step in time."""
+    def exit_after_signal(self, signal_name: str) -> None:
+        """A signal told this rank to end, and the loop did not end its step in time."""
         self.fail(GnnhpcError(f"told to end by {signal_name} and could not finish the step"))
         self._exit()
 
-    def hung(self, rank: int, why: str) -> None:
-        """The watchdog's verdict; the main thread waits for what will not come."""
-        progress = self.progress
-        self.blame(
-            Failure(
-                rank=rank,
-                host=self.hosts[rank] if rank < len(self.hosts) else "unknown host",
-                step=progress.step if progress else None,
-                phase=progress.phase if progress else None,
-                error=why,
-                at=utc_now(),
-            )
-        )
+    def exit_after_hang(self, rank: int, why: str) -> None:
+        """The watchdog found a hang; the main thread waits in a collective that cannot end."""
+        host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
+        self._report(self._failure(rank, host, why))
         self._exit()
 
-    def keep_stderr(self) -> None:
-        """Remember where the launcher listens, before this rank's words go to its own log."""
-        self._stderr = os.dup(2)
+    def _failure(self, rank: int, host: str, error: str) -> Failure:
+        progress = self.progress
+        return Failure(
+            rank=rank,
+            host=host,
+            step=progress.step if progress else None,
+            phase=progress.phase if progress else None,
+            error=error,
+            at=utc_now(),
+        )
 
-    def say(self, line: str) -> None:
-        # The log may be on the disk that is full.
-        with contextlib.suppress(OSError):
-            print(line, file=sys.stderr, flush=True)
-        if self._stderr is not None:
-            os.write(self._stderr, (line + "\n").encode())
+    def _report(self, failure: Failure) -> None:
+        line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"
+        self.log.print_error(line)
+        if self.paths is None:
+            return
+        # The watchdog and the main thread may both fail.
+        with self._lock:
+            try:
+                self._write_failed_result(self.paths, failure)
+            except OSError as error:
+                self.log.print_error(f"{self.paths.result}: cannot be written ({error.strerror})")
+
+    def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
+        write_failure(paths, failure, by=self.environment.rank)
+        size = self.cell.experiment.layout.world_size
+        first = find_first_failure(paths, size, self.hosts, failure)
+        steps = first.step if first.phase == "train" and first.step is not None else 0
+        result = replace(self.result("failed"), failure=first, train_steps=steps)
+        write_result_once(paths, result)
 
     @staticmethod
     def _exit() -> None:

@@ -77,7 +77,7 @@ def array_name(experiment: Experiment) -> str:
     return f"{experiment.model.label}-{experiment.layout}"
 
 
-def deal_indices(
+def assign_indices(
     experiments: Iterable[Experiment],
     data_root: str | None = None,
     existing: Iterable[Cell] = (),

@@ -1,4 +1,4 @@
-"""From an experiment to steps taken: assembly, the loop, checkpoints, progress.
+"""Trains one cell on one rank: setup, the training loop, checkpoints, progress.
 
 Imports engines, batches, records and below.
 """

@@ -1,9 +1,9 @@
-"""Checkpoints that outlive their layout: tensors are stored by the model's own names.
+"""Checkpoints that any layout can read: tensors are stored under the model's own names.
 
-torch.distributed.checkpoint writes the tensors, so a pipeline's stages write side by side and any
-other cut can read what it needs. What decides the rest of a run is small: the next step (data
-order and dropout follow from it and the seed), the number of evaluations, and each rank's
-generator. A checkpoint is made under a temporary name and renamed once every rank is done.
+torch.distributed.checkpoint writes the tensors: stages write in parallel, and a model that is cut
+elsewhere reads the tensors it needs. The rest of a run's state is small: the next step (data order
+and dropout follow from it and the seed), the number of evaluations, and each rank's generator. A
+checkpoint is written under a temporary name and renamed once every rank is done.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.paths import AttemptPaths, write_atomically
-from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS, digests
+from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 
 KEPT = 2
-"""Checkpoints an attempt keeps: the newest, and the one before in case the newest is lost."""
+"""Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
 
 
 def _folder(attempt: AttemptPaths, step: int) -> Path:
@@ -41,18 +41,18 @@ def save(
     *,
     cell: str,
     step: int,
-    tested: int,
+    test_steps_done: int,
 ) -> Path:
     """Write a checkpoint before training step `step`; a collective of all ranks.
 
-    Raises GnnhpcError if it cannot be written; the checkpoints before stay.
+    Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
     """
     final = _folder(attempt, step)
     temporary = final.with_name(f".{final.name}.partial")
     if final.exists():
         return final
     try:
-        with _alone_on_purpose():
+        with _no_warning_of_one_process():
             dcp.save(
                 _state(mesh, stage, optimizer),
                 checkpoint_id=temporary,
@@ -65,20 +65,20 @@ def save(
                 "cell": cell,
                 "layout": str(mesh.layout),
                 "step": step,
-                "tested": tested,
+                "tested": test_steps_done,
                 "files": digests(temporary),
             }
-            write_atomically(temporary / FACTS, json.dumps(facts) + "\n")
+            write_atomically(temporary / FACTS_FILE, json.dumps(facts) + "\n")
             temporary.rename(final)
-            _forget_old(attempt)
+            _delete_old(attempt)
     except OSError as error:
         raise GnnhpcError(f"{temporary}: cannot be written ({error.strerror})") from None
     mesh.barrier()
     return final
 
 
-def _forget_old(attempt: AttemptPaths) -> None:
-    """Our own superseded checkpoints: large, and no measurement."""
+def _delete_old(attempt: AttemptPaths) -> None:
+    """Delete all but the newest checkpoints: they are large, and are not results."""
     for old in sorted(attempt.checkpoints.glob("step-*"))[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -89,14 +89,14 @@ def load(
     stage: Stage,
     optimizer: torch.optim.Optimizer | None,
 ) -> None:
-    """Fill this rank's stage and optimizer, whatever layout wrote them; a collective.
+    """Load this rank's stage and optimizer, whatever layout wrote them; a collective.
 
-    Raises GnnhpcError naming a tensor that is not there.
+    Raises GnnhpcError with the name of a tensor that the checkpoint does not have.
     """
     # An optimizer has no state before its first step; give it the shapes to load into.
     if optimizer is not None:
         _prepare(optimizer)
-    state = _state(mesh, stage, optimizer, everyone=True)
+    state = _state(mesh, stage, optimizer, all_replicas=True)
     known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     generator = f"generator/{mesh.rank}"
     if generator not in known:
@@ -104,7 +104,7 @@ def load(
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
-    with _alone_on_purpose():
+    with _no_warning_of_one_process():
         dcp.load(
             state,
             checkpoint_id=path,
@@ -116,8 +116,8 @@ def load(
 
 
 @contextlib.contextmanager
-def _alone_on_purpose() -> Iterator[None]:
-    """A process alone says so by `no_dist`; torch warns of it all the same."""
+def _no_warning_of_one_process() -> Iterator[None]:
+    """torch warns of `no_dist`, which is right for a single process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
@@ -128,11 +128,11 @@ def _state(
     stage: Stage,
     optimizer: torch.optim.Optimizer | None,
     *,
-    everyone: bool = False,
+    all_replicas: bool = False,
 ) -> dict[str, Tensor]:
     """This rank's tensors by global name; replicas hold the same, so one of them writes."""
     state: dict[str, Tensor] = {f"generator/{mesh.rank}": torch.get_rng_state()}
-    if mesh.replica == 0 or everyone:
+    if mesh.replica == 0 or all_replicas:
         state |= {f"model/{name}": tensor for name, tensor in stage.state_dict().items()}
         if optimizer is not None:
             for name, parameter in stage.named_parameters():
@@ -142,7 +142,7 @@ def _state(
 
 
 def _prepare(optimizer: torch.optim.Optimizer) -> None:
-    """Step once with gradients of nothing and a rate of nothing, so that the state exists."""
+    """Step once with zero gradients and a learning rate of zero, so that the state exists."""
     rates = [group["lr"] for group in optimizer.param_groups]
     held = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""The loop: mini-batch after mini-batch, barrier to barrier, each one recorded and looked at."""
+"""The training loop: one mini-batch after another, timed between barriers, recorded, observed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer, StepTimes, peak_rss_mib
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
-from gnnhpc.records.writer import Recorder
+from gnnhpc.records.writer import RecordWriter
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
 from gnnhpc.train.observer import StepObserver
 
 
 class NotFiniteError(GnnhpcError):
-    """The loss is no number any more; nothing measured after it would mean anything."""
+    """The loss is not a finite number, so no later measurement means anything."""
 
 
 class Stopped(Exception):  # noqa: N818
@@ -39,19 +39,18 @@ class Stopped(Exception):  # noqa: N818
 
 @dataclass
 class Progress:
-    """Where the loop stands, for whoever has to tell: failures, the log, the watchdog."""
+    """The phase and step that the loop is in, for the report of a failure."""
 
     phase: Phase = "train"
     step: int = 0
-    beats: int = 0
 
 
 @dataclass
 class Trainer:
     """Runs one cell's steps on one rank.
 
-    `stop_asked` says whether this rank was told to stop; `after_step(next_step)` may checkpoint;
-    `report(line)` tells a person.
+    `stop_requested` says whether a signal told this rank to stop; `after_step(next_step)` may write
+    a checkpoint; `report(record)` shows the progress.
     """
 
     experiment: Experiment
@@ -62,20 +61,20 @@ class Trainer:
     task: Task
     optimizer: torch.optim.Optimizer | None
     timer: StepTimer
-    recorder: Recorder
+    writer: RecordWriter
     observer: StepObserver
-    stop_asked: Callable[[], bool] = lambda: False
+    stop_requested: Callable[[], bool] = lambda: False
     after_step: Callable[[int], None] = lambda next_step: None
     report: Callable[[StepRecord], None] = lambda record: None
     progress: Progress = field(default_factory=Progress)
     final: dict[str, float] = field(default_factory=dict)
-    tested: int = 0
-    _origin_s: float = field(default_factory=time.perf_counter)
+    test_steps_done: int = 0
+    _began_s: float = field(default_factory=time.perf_counter)
 
     def run(self, start: int = 0) -> None:
         """Train from step `start` to the end, evaluating on the way as the experiment says.
 
-        Raises NotFiniteError for a loss that is no number, Stopped when asked to stop.
+        Raises NotFiniteError for a loss that is not finite, Stopped after a request to stop.
         """
         total = self.experiment.train_steps
         every = self.experiment.test_every or total
@@ -91,7 +90,7 @@ class Trainer:
                 self.after_step(done)
 
     def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; whoever watches is told that files are being waited for."""
+        """The same batches; the watchdog learns that this rank is reading files."""
         while True:
             with self.timer.storage("reading data"):
                 batch = next(batches, None)
@@ -116,18 +115,18 @@ class Trainer:
         timer.clock.synchronize()
         mesh.barrier()
         times = timer.stop()
-        with self.observer.looking():
-            self.observer.saw(batch, self.engine.gradients.norm())
-        return self._close(step, batch, "train", started, times, trained)
+        with self.observer.observing():
+            self.observer.observe_gradients(batch, self.engine.gradients.norm())
+        return self._record_step(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:
             return
         self.stage.eval()
-        self._share_running_statistics()
+        self._average_running_statistics()
         with self.batches.open("test", 0, self.experiment.test_steps) as batches:
             for batch in self._read(batches):
-                step = self.tested
+                step = self.test_steps_done
                 self.progress.phase, self.progress.step = "test", step
                 self.mesh.barrier()
                 self.timer.start()
@@ -136,11 +135,11 @@ class Trainer:
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()
-                self._close(step, batch, "test", started, times, Trained(outputs))
-                self.tested += 1
+                self._record_step(step, batch, "test", started, times, Trained(outputs))
+                self.test_steps_done += 1
         self.stage.train()
 
-    def _close(
+    def _record_step(
         self,
         step: int,
         batch: Batch,
@@ -149,8 +148,8 @@ class Trainer:
         times: StepTimes,
         trained: Trained,
     ) -> bool:
-        """After the last barrier: exchange what was seen, write the record, say whether to stop."""
-        metrics = self._exchange(phase, batch, trained)
+        """After the last barrier: gather metrics, write the record; true if any rank is to stop."""
+        metrics = self._gather_metrics(phase, batch, trained)
         loss = metrics.pop("loss")
         stop = bool(metrics.pop("stop"))
         grad_norm = self.observer.grad_norm if phase == "train" else None
@@ -159,7 +158,7 @@ class Trainer:
             step=step,
             epoch=batch.epoch,
             warmup=step < self.experiment.warmup_steps,
-            start_s=started - self._origin_s,
+            start_s=started - self._began_s,
             wall_s=times.wall_s,
             cpu_s=times.cpu_s,
             forward_s=times.total("forward"),
@@ -178,10 +177,9 @@ class Trainer:
             steal_s=times.steal_s,
             grad_norm=grad_norm,
         )
-        self.recorder.write(record, *self._spans(phase, step, times))
-        with self.observer.looking():
-            self.observer.timed(record, times)
-        self.progress.beats += 1
+        self.writer.write(record, *self._spans(phase, step, times))
+        with self.observer.observing():
+            self.observer.observe_times(record, times)
         if not math.isfinite(loss):
             raise NotFiniteError(f"the {phase} loss of step {step} is {loss}")
         self.final[f"{phase}_loss"] = loss
@@ -190,8 +188,8 @@ class Trainer:
         self.report(record)
         return stop
 
-    def _exchange(self, phase: Phase, batch: Batch, trained: Trained) -> dict[str, float]:
-        """Add up over replicas what the last stages know, and compare what should be equal."""
+    def _gather_metrics(self, phase: Phase, batch: Batch, trained: Trained) -> dict[str, float]:
+        """Metrics summed over the last stages of all replicas; checks what ranks must agree in."""
         names = self.task.metrics(phase)
         values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)
         if self.mesh.is_last:
@@ -199,12 +197,12 @@ class Trainer:
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
-        values[-3] = float(self.stop_asked())
+        values[-3] = float(self.stop_requested())
         values[-2] = float(batch.checksum)
         values[-1] = self.observer.grad_norm or 0.0
         everyone = self.mesh.gather(values)
-        with self.observer.looking():
-            self.observer.compare(
+        with self.observer.observing():
+            self.observer.compare_ranks(
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
         sums = everyone[:, : 2 * len(names)].sum(0)
@@ -215,13 +213,13 @@ class Trainer:
         }
         metrics["stop"] = float(everyone[:, -3].max())
         if self.mesh.is_last and self.mesh.layout.replicas > 1 and values[1] > 0:
-            # Its own copy's, for whoever draws the copies apart; the mean over replicas is `loss`.
+            # This replica's own loss; `loss` is the mean over the replicas.
             metrics["replica_loss"] = float(values[0] / values[1])
         if phase == "train":
-            self.observer.trained(float(everyone[:, -4].sum()), metrics["loss"])
+            self.observer.compare_losses(float(everyone[:, -4].sum()), metrics["loss"])
         return metrics
 
-    def _share_running_statistics(self) -> None:
+    def _average_running_statistics(self) -> None:
         """Average BatchNorm's running statistics over replicas, so that all evaluate one model."""
         group = self.mesh.replicas
         if group is None:

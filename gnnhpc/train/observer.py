@@ -1,4 +1,4 @@
-"""Who looks on while steps are taken, as the loop knows them."""
+"""What the training loop tells an observer of its steps; gnnhpc.check.observe has the observer."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gnnhpc.records.schema import StepRecord
 
 
 class StepObserver(Protocol):
-    """Told of each step after its last barrier, outside the timed region."""
+    """Called for each step after its last barrier, outside the measured time."""
 
     grad_norm: float | None
     """Of this stage's last gradient."""
 
-    def looking(self) -> contextlib.AbstractContextManager[None]:
-        """Around whatever is done to observe a step and not to take it."""
+    def observing(self) -> contextlib.AbstractContextManager[None]:
+        """Measures the time that observing takes: around all calls of the methods below."""
         ...
 
-    def saw(self, batch: Batch, grad_norm: float | None) -> None:
-        """Which samples a training step took, and how long its gradient is."""
+    def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
+        """The samples of a training step, and the norm of its gradient."""
         ...
 
-    def compare(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
-        """What should be equal over ranks, by rank."""
+    def compare_ranks(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
+        """Values by rank that must be equal between certain ranks: batches, gradient norms."""
         ...
 
-    def trained(self, differentiated: float, reported: float) -> None:
-        """The loss that was differentiated, and the one that was reported."""
+    def compare_losses(self, differentiated: float, reported: float) -> None:
+        """The loss that was differentiated and the one that is reported, which must be equal."""
         ...
 
-    def timed(self, record: StepRecord, times: StepTimes) -> None:
-        """What was recorded of the step."""
+    def observe_times(self, record: StepRecord, times: StepTimes) -> None:
+        """The record and the times of a step."""
         ...

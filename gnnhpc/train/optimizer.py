@@ -29,7 +29,7 @@ _Adam = _without_compiler(torch.optim.Adam)
 
 
 def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:
-    """None for a stage that has nothing to learn (a cut may leave one only dropout)."""
+    """None for a stage without parameters, such as one that holds only a dropout layer."""
     parameters = list(stage.parameters())
     if not parameters:
         return None

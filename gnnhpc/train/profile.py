@@ -1,6 +1,6 @@
-"""What each layer really costs here: a short profile, so that layers are dealt by measured seconds.
+"""Measures the seconds of each layer on this machine, to balance the layers over stages.
 
-The solver (gnnhpc.core.balance) knows nothing of this, and this nothing of stages.
+gnnhpc.core.balance does the balancing, from these seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Seconds of one micro-batch: forward, backward, and of handing the output on."""
+    """Seconds of one micro-batch: forward, backward, and a copy of the output."""
 
     name: str
     forward_s: float
@@ -47,8 +47,7 @@ def profile(
 ) -> list[LayerCost]:
     """Time every layer alone on one micro-batch, as the chain would feed it.
 
-    The modules are built for this and thrown away, and
-    nothing of the run's own random state or statistics is touched.
+    The modules are built for this only; the run's random state and statistics do not change.
     """
     passes: list[list[LayerCost]] = [[] for _ in outlines]
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""How a running cell tells a person where it stands: a bar on a terminal, plain lines in a log."""
+"""Shows the progress of a running cell: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_S = 5.0
 def progress_reporter(
     experiment: Experiment, rank: int, start: int = 0
 ) -> Iterator[Callable[[StepRecord], None]]:
-    """What to call after each step; only rank 0 speaks."""
+    """A function to call after each step; only rank 0 prints anything."""
     if rank != 0:
         yield lambda record: None
         return

@@ -1,4 +1,4 @@
-"""From an experiment and a place in its layout to the parts that run it."""
+"""Sets up one rank: its data, its stage, the engine, the optimizer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from gnnhpc.train.optimizer import build_optimizer
 
 
 @dataclass(frozen=True)
-class Parts:
-    """One rank's machinery, ready to step."""
+class TrainingParts:
+    """All that one rank needs to take steps."""
 
     outlines: Outlines
     planned: list[range]
+    """The layers that each stage is to hold."""
     batches: Batches
     task: Task
     stage: Stage
@@ -37,7 +38,7 @@ class Parts:
     optimizer: torch.optim.Optimizer | None
     timer: StepTimer
     implementation: str
-    """Which code computes the layers here: a compiled kernel is not to be had everywhere."""
+    """Which code computes the layers here: not every machine can compile the kernels."""
 
 
 def choose_device(experiment: Experiment, environment: Environment) -> torch.device:
@@ -55,24 +56,24 @@ def choose_device(experiment: Experiment, environment: Environment) -> torch.dev
     return torch.device("cuda", environment.local_rank)
 
 
-def assemble(
+def set_up(
     experiment: Experiment,
     mesh: Mesh,
     root: Path | None,
     *,
     planned: list[range] | None = None,
-) -> Parts:
+) -> TrainingParts:
     """Load the data, build this rank's stage and the engine that runs it.
 
-    `planned` replaces the cut that costs would give. Raises InputError for data or cuts that do
-    not fit.
+    `planned` replaces the cut that costs give. Raises InputError for data that are missing or
+    damaged, and for a cut that does not fit the model.
     """
     outlines = outline(experiment)
     timer = StepTimer(Clock(mesh.device))
     task = build_task(experiment)
     loss = Loss(task, mesh.layout.replicas)
     batches = build_batches(BatchPlan(experiment, outlines, mesh, root))
-    planned = planned or _plan(experiment, outlines, mesh, batches, loss)
+    planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     plan = Plan(
@@ -87,7 +88,7 @@ def assemble(
         dtype=getattr(torch, experiment.dtype),
         upstream_learns=any(layer.parameters != 0 for layer in outlines[: mine.start]),
     )
-    return Parts(
+    return TrainingParts(
         outlines=outlines,
         planned=planned,
         batches=batches,
@@ -100,14 +101,14 @@ def assemble(
     )
 
 
-def _plan(
+def _planned_cut(
     experiment: Experiment,
     outlines: Outlines,
     mesh: Mesh,
     batches: Batches,
     loss: Loss,
 ) -> list[range]:
-    """The cut: by the outline's costs, or by what rank 0 measures and tells the others."""
+    """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
     if experiment.balance != "profile" or mesh.layout.stages == 1:
         return cut(experiment, outlines)
     costs: list[tuple[float, float]] = []
@@ -116,5 +117,5 @@ def _plan(
 
         measured = profile(experiment, outlines, batches.example(), loss)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]
-    costs = mesh.share(costs)[0]
+    costs = mesh.gather_objects(costs)[0]
     return cut(experiment, outlines, [c for c, _ in costs], [t for _, t in costs])

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.failures import is_echo, read_failures
+from gnnhpc.records.failures import is_consequence, read_failures
 from gnnhpc.records.paths import ATTEMPT, AttemptPaths, RunPaths
 from gnnhpc.records.schema import SCHEMA
 
@@ -148,7 +148,7 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
 def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
     """The failure that the first failing rank recorded, for attempts without a result."""
     failures = read_failures(attempt, world_size)
-    first = next((f for f in failures if not is_echo(f)), failures[0] if failures else None)
+    first = next((f for f in failures if not is_consequence(f)), failures[0] if failures else None)
     return _failure_text(first.__dict__) if first else None
 
 

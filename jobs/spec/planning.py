@@ -13,7 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.models.own_model import OwnModel, torch_import_s
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, deal_indices
+from gnnhpc.spec.manifest import Cell, assign_indices
 from gnnhpc.spec.stage_cut import cut
 from jobs.spec.overrides import apply_overrides
 from jobs.spec.run_name import check_run_name
@@ -78,13 +78,13 @@ def plan(
         _check_files(experiments, where)
     run = check_run_name(name, "--name") if name else check_run_name(sweep.name, f"{source}: name")
     absolute = str(where.resolve()) if where else None
-    cells = tuple(deal_indices(experiments, absolute))
+    cells = tuple(assign_indices(experiments, absolute))
     return Plan(run, source, text, tuple(overrides), cells, absolute)
 
 
 def plan_of_new_cells(first: Plan, existing: Sequence[Cell]) -> Plan:
     """The plan of the cells that a run does not have yet; indices follow the run's last."""
-    new = deal_indices((cell.experiment for cell in first.cells), first.data_root, existing)
+    new = assign_indices((cell.experiment for cell in first.cells), first.data_root, existing)
     return replace(first, cells=tuple(new))
 
 

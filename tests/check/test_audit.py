@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.check.audit import judge
-from gnnhpc.check.observe import Findings, Observations
+from gnnhpc.check.audit import audit
+from gnnhpc.check.observe import RankObservations, RunObserver
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes
@@ -36,9 +36,9 @@ def held(stage: int) -> list[LayerOutline]:
     return [OUTLINES[i] for i in PLANNED[stage]]
 
 
-def good(rank: int) -> Findings:
+def good(rank: int) -> RankObservations:
     layers = held(LAYOUT.stage_of(rank))
-    return Findings(
+    return RankObservations(
         rank=rank,
         host=f"n{rank}",
         layers=[layer.name for layer in layers],
@@ -48,19 +48,19 @@ def good(rank: int) -> Findings:
         cpus=[0, 1],
         mismatched_batches=0,
         unequal_gradients=0,
-        other_losses=0,
+        differing_losses=0,
         repeated_samples=0,
         samples=10,
         backward_s=1.0,
         median_grad_norm=0.5,
         reductions=STEPS,
         train_steps=STEPS,
-        walls=[1.0] * STEPS,
+        step_s=[1.0] * STEPS,
         cpu_share=1.0,
         steal_share=0.0,
         switches=3,
-        looked_s=0.01,
-        lasted_s=2.0,
+        observing_s=0.01,
+        run_s=2.0,
     )
 
 
@@ -74,7 +74,7 @@ def checks(
 ) -> dict[str, Check]:
     """The verdicts by name, where some ranks found something else than a good run does."""
     findings = [replace(good(rank), **(changes or {}).get(rank, {})) for rank in range(4)]
-    found = judge(findings, OUTLINES, LAYOUT, planned or PLANNED, graph or {})
+    found = audit(findings, OUTLINES, LAYOUT, planned or PLANNED, graph or {})
     return {check.name: check for check in found}
 
 
@@ -113,7 +113,11 @@ BAD: dict[str, tuple[str, dict[int, dict[str, Any]], str]] = {
         everywhere(unequal_gradients=2),
         "gradient norms differed between replicas in 2 steps and stages",
     ),
-    "loss": ("invalid", everywhere(other_losses=5), "in 5 steps the loss that was differentiated"),
+    "loss": (
+        "invalid",
+        everywhere(differing_losses=5),
+        "in 5 steps the loss that was differentiated",
+    ),
     "all-reduce": (
         "suspect",
         {2: {"reductions": 4 * STEPS}},
@@ -128,7 +132,7 @@ BAD: dict[str, tuple[str, dict[int, dict[str, Any]], str]] = {
     "noisy": ("suspect", {3: {"steal_share": 0.07}}, "rank 3: 7.0% stolen by the host"),
     "drift": (
         "suspect",
-        {0: {"walls": [1.0] * 8 + [1.25] * 4}},
+        {0: {"step_s": [1.0] * 8 + [1.25] * 4}},
         "median step time changed +25% over the run",
     ),
 }
@@ -182,13 +186,13 @@ def test_processor_time_short_of_busy_time_is_noise_on_one_thread_only() -> None
 
 
 def test_few_steps_cannot_tell_a_drift() -> None:
-    assert checks({0: {"walls": [1.0] * 8}})["drift"].verdict == "unknown"
+    assert checks({0: {"step_s": [1.0] * 8}})["drift"].verdict == "unknown"
 
 
-@pytest.mark.parametrize(("walls", "verdict"), [([1.0, 1.09], "ok"), ([1.0, 0.85], "suspect")])
-def test_drift_is_first_third_against_last(walls: list[float], verdict: str) -> None:
-    steps = [walls[0]] * 3 + [5.0] * 3 + [walls[1]] * 3
-    assert checks({0: {"walls": steps}})["drift"].verdict == verdict
+@pytest.mark.parametrize(("step_s", "verdict"), [([1.0, 1.09], "ok"), ([1.0, 0.85], "suspect")])
+def test_drift_is_first_third_against_last(step_s: list[float], verdict: str) -> None:
+    steps = [step_s[0]] * 3 + [5.0] * 3 + [step_s[1]] * 3
+    assert checks({0: {"step_s": steps}})["drift"].verdict == verdict
 
 
 def test_edges_that_chunks_lost_are_told() -> None:
@@ -206,11 +210,11 @@ def batch(*samples: int, epoch: int = 0) -> Batch:
     return Batch((), 0, len(samples), epoch, np.array(samples), 0)
 
 
-def observations(layout: str = "dp2-pp2", rank: int = 0) -> Observations:
-    return Observations(Layout.parse(layout), rank, total_samples=10)
+def observations(layout: str = "dp2-pp2", rank: int = 0) -> RunObserver:
+    return RunObserver(Layout.parse(layout), rank, total_samples=10)
 
 
-def finding(watched: Observations, name: str) -> Any:
+def finding(observer: RunObserver, name: str) -> Any:
     known = {
         k: getattr(good(0), k)
         for k in (
@@ -225,51 +229,51 @@ def finding(watched: Observations, name: str) -> Any:
             "reductions",
         )
     }
-    return getattr(watched.findings(**known), name)
+    return getattr(observer.result(**known), name)
 
 
 def test_batches_of_first_and_last_stage_are_compared_in_each_replica() -> None:
-    watched = observations()
+    observer = observations()
     norms = [1.0] * 4
-    watched.compare([5.0, 5.0, 7.0, 7.0], norms)
-    assert finding(watched, "mismatched_batches") == 0
-    watched.compare([5.0, 6.0, 7.0, 7.0], norms)
-    watched.compare([5.0, 5.0, 7.0, 5.0], norms)
-    assert finding(watched, "mismatched_batches") == 2
+    observer.compare_ranks([5.0, 5.0, 7.0, 7.0], norms)
+    assert finding(observer, "mismatched_batches") == 0
+    observer.compare_ranks([5.0, 6.0, 7.0, 7.0], norms)
+    observer.compare_ranks([5.0, 5.0, 7.0, 5.0], norms)
+    assert finding(observer, "mismatched_batches") == 2
 
 
 def test_gradient_norms_are_compared_to_the_bit_between_replicas_of_a_stage() -> None:
-    watched = observations()
+    observer = observations()
     same = [0.0] * 4
-    watched.compare(same, [1.0, 2.0, 1.0, 2.0])
-    assert finding(watched, "unequal_gradients") == 0
-    watched.compare(same, [1.0, 2.0, 1.0 + 1e-15, 2.0])
-    watched.compare(same, [1.0, 2.0, 2.0, 1.0])
-    assert finding(watched, "unequal_gradients") == 3
-    watched.compare(same, None)
-    assert finding(watched, "unequal_gradients") == 3
+    observer.compare_ranks(same, [1.0, 2.0, 1.0, 2.0])
+    assert finding(observer, "unequal_gradients") == 0
+    observer.compare_ranks(same, [1.0, 2.0, 1.0 + 1e-15, 2.0])
+    observer.compare_ranks(same, [1.0, 2.0, 2.0, 1.0])
+    assert finding(observer, "unequal_gradients") == 3
+    observer.compare_ranks(same, None)
+    assert finding(observer, "unequal_gradients") == 3
 
 
 def test_the_loss_reported_is_held_against_the_one_differentiated() -> None:
-    watched = observations()
-    watched.trained(2.0, 2.0 + 1e-5)
-    watched.trained(1.0, float("nan"))
-    assert finding(watched, "other_losses") == 0
-    watched.trained(8.0, 2.0)
-    watched.trained(float("nan"), 2.0)
-    assert finding(watched, "other_losses") == 2
+    observer = observations()
+    observer.compare_losses(2.0, 2.0 + 1e-5)
+    observer.compare_losses(1.0, float("nan"))
+    assert finding(observer, "differing_losses") == 0
+    observer.compare_losses(8.0, 2.0)
+    observer.compare_losses(float("nan"), 2.0)
+    assert finding(observer, "differing_losses") == 2
 
 
 def test_samples_are_counted_by_epoch() -> None:
-    watched = observations()
-    watched.saw(batch(1, 2), 0.5)
-    watched.saw(batch(3, 2), 0.7)
-    watched.saw(batch(2, epoch=1), None)
-    counts = watched.seen_counts()
+    observer = observations()
+    observer.observe_gradients(batch(1, 2), 0.5)
+    observer.observe_gradients(batch(3, 2), 0.7)
+    observer.observe_gradients(batch(2, epoch=1), None)
+    counts = observer.sample_counts()
     assert counts[0].tolist() == [0, 1, 2, 1, 0, 0, 0, 0, 0, 0]
     assert counts[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert finding(watched, "median_grad_norm") == 0.6
-    assert finding(watched, "train_steps") == 3
+    assert finding(observer, "median_grad_norm") == 0.6
+    assert finding(observer, "train_steps") == 3
 
 
 def record(phase: str = "train", *, warmup: bool = False) -> StepRecord:
@@ -285,28 +289,28 @@ def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
 
 
 def test_shares_are_over_steps_that_are_no_warm_up() -> None:
-    watched = observations()
-    watched.timed(record(warmup=True), times(100.0, 100.0))
-    watched.timed(record(), times(5.0, 2.7, steal=0.5))
-    watched.timed(record("test"), times(5.0, 2.7, steal=0.0))
-    assert finding(watched, "walls") == [5.0]
-    assert finding(watched, "backward_s") == 2.0
-    assert finding(watched, "cpu_share") == pytest.approx(0.9)
-    assert finding(watched, "steal_share") == pytest.approx(0.05)
-    assert finding(watched, "switches") == 10
+    observer = observations()
+    observer.observe_times(record(warmup=True), times(100.0, 100.0))
+    observer.observe_times(record(), times(5.0, 2.7, steal=0.5))
+    observer.observe_times(record("test"), times(5.0, 2.7, steal=0.0))
+    assert finding(observer, "step_s") == [5.0]
+    assert finding(observer, "backward_s") == 2.0
+    assert finding(observer, "cpu_share") == pytest.approx(0.9)
+    assert finding(observer, "steal_share") == pytest.approx(0.05)
+    assert finding(observer, "switches") == 10
 
 
 def test_what_the_system_does_not_say_is_missing_and_no_number() -> None:
-    watched = observations()
-    assert finding(watched, "cpu_share") is None
-    assert finding(watched, "steal_share") is None
-    assert finding(watched, "median_grad_norm") is None
-    watched.timed(record(), times(5.0, 3.0, steal=0.5))
-    watched.timed(record(), times(5.0, 3.0, steal=None))
-    assert finding(watched, "steal_share") is None
+    observer = observations()
+    assert finding(observer, "cpu_share") is None
+    assert finding(observer, "steal_share") is None
+    assert finding(observer, "median_grad_norm") is None
+    observer.observe_times(record(), times(5.0, 3.0, steal=0.5))
+    observer.observe_times(record(), times(5.0, 3.0, steal=None))
+    assert finding(observer, "steal_share") is None
 
 
 def test_what_the_audit_costs_is_said() -> None:
-    found = checks({2: {"looked_s": 0.02}})["cost"]
+    found = checks({2: {"observing_s": 0.02}})["cost"]
     assert found.verdict == "ok"
     assert found.detail.startswith("the audit took 1.00% of the time")

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.check.compare import Array, Observed, Verdict, compare, differences, layer_of, moving
+from gnnhpc.check.compare import (
+    Array,
+    StepsTaken,
+    Verdict,
+    above_rounding,
+    compare,
+    differences,
+    layer_of,
+)
 
 LAYERS = ["block0.grapher", "block0.ffn", "block1.grapher", "readout"]
 STAGES = {"block0.grapher": 0, "block0.ffn": 0, "block1.grapher": 1, "readout": 1}
@@ -27,10 +35,10 @@ def tensors(seed: int = 0) -> dict[str, Array]:
     }
 
 
-TWIN = Observed(2.0, tensors(), tensors(1), ((3.0, 2.0), (1.0, 4.0)))
+TWIN = StepsTaken(2.0, tensors(), tensors(1), ((3.0, 2.0), (1.0, 4.0)))
 
 
-def verdict_of(ours: Observed, twin: Observed = TWIN, **changes: Any) -> Verdict:
+def verdict_of(ours: StepsTaken, twin: StepsTaken = TWIN, **changes: Any) -> Verdict:
     given_values: dict[str, Any] = {
         "dtype": "float32",
         "microbatches": 4,
@@ -45,7 +53,7 @@ def scaled(by: float, only: str = "") -> dict[str, Array]:
     return {k: v * by if k.startswith(only) else v for k, v in tensors().items()}
 
 
-def only_cause(ours: Observed, **changes: Any) -> str:
+def only_cause(ours: StepsTaken, **changes: Any) -> str:
     verdict = verdict_of(ours, **changes)
     assert not verdict.passed
     (cause,) = verdict.causes
@@ -178,11 +186,11 @@ def test_what_has_no_gradient_may_go_anywhere() -> None:
     twin = replace(TWIN, gradients=gradients)
     verdict = verdict_of(replace(twin, parameters=wandered), twin)
     assert verdict.passed
-    assert verdict.resting == 4
+    assert verdict.left_out == 4
 
 
 @given(st.floats(1e-2, 1e2))
 def test_what_moves_is_told_by_its_layer_alone(scale: float) -> None:
-    masks = moving(scaled(scale, "readout"), LAYERS)
-    expected = moving(tensors(), LAYERS)
+    masks = above_rounding(scaled(scale, "readout"), LAYERS)
+    expected = above_rounding(tensors(), LAYERS)
     assert all(np.array_equal(masks[name], expected[name]) for name in expected)

@@ -14,9 +14,9 @@ from gnnhpc.ranks import allocator
 # In a heap they leave gaps that remain this process's.
 GAPS = """
 import ctypes, sys
-from gnnhpc.ranks.allocator import LARGE, give_large_blocks_their_own_pages
+from gnnhpc.ranks.allocator import LARGE, map_large_blocks_separately
 if sys.argv[1] == "set":
-    assert give_large_blocks_their_own_pages()
+    assert map_large_blocks_separately()
 c = ctypes.CDLL(None)
 c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def block(size):
@@ -47,4 +47,4 @@ def test_what_was_freed_is_not_held() -> None:
 
 def test_without_the_setting_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: object())
-    assert not allocator.give_large_blocks_their_own_pages()
+    assert not allocator.map_large_blocks_separately()

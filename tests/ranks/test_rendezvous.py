@@ -1,4 +1,4 @@
-"""Ranks find each other past ports that are taken and strangers who listen or knock there."""
+"""Ranks find the store past ports in use and other programs that listen or connect there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.ranks.rendezvous import CANDIDATES, Doorkeeper, candidate_ports, knock
+from gnnhpc.ranks.rendezvous import (
+    CANDIDATES,
+    StorePortServer,
+    candidate_ports,
+    find_store_port,
+)
 
 HERE = "127.0.0.1"
 
@@ -36,17 +41,17 @@ def is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def door(key: str, store_port: int) -> Iterator[Doorkeeper]:
-    keeper = Doorkeeper(key, store_port)
+def port_server(key: str, store_port: int) -> Iterator[StorePortServer]:
+    server = StorePortServer(key, store_port)
     try:
-        yield keeper
+        yield server
     finally:
-        keeper.close()
+        server.close()
 
 
 @contextlib.contextmanager
-def stranger(port: int, answer: bytes | None = None) -> Iterator[None]:
-    """Somebody else's socket: bound only, or listening and saying `answer` to who comes."""
+def other_program(port: int, answer: bytes | None = None) -> Iterator[None]:
+    """Another program's socket: bound only, or listening and sending `answer` to who connects."""
     with socket.socket() as taken:
         taken.bind(("", port))
         if answer is None:
@@ -57,10 +62,10 @@ def stranger(port: int, answer: bytes | None = None) -> Iterator[None]:
         def serve() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    visitor, _ = taken.accept()
-                    with visitor:
-                        visitor.recv(1000)
-                        visitor.sendall(answer)
+                    connection, _ = taken.accept()
+                    with connection:
+                        connection.recv(1000)
+                        connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -72,20 +77,20 @@ def stranger(port: int, answer: bytes | None = None) -> Iterator[None]:
 
 
 def answer_at(key: str, says: bytes) -> bytes:
-    """What whoever listens first for `key` gives a visitor who says this."""
+    """The answer to `says` of the first server that listens at a port of `key`."""
     for port in candidate_ports(key):
         with contextlib.suppress(ConnectionRefusedError):
-            visit = socket.create_connection((HERE, port), 60)
+            connection = socket.create_connection((HERE, port), 60)
             break
-    with visit:
+    with connection:
         try:
-            visit.sendall(says)
-            visit.shutdown(socket.SHUT_WR)
-            return visit.recv(1000)
+            connection.sendall(says)
+            connection.shutdown(socket.SHUT_WR)
+            return connection.recv(1000)
         except TimeoutError:
             raise
         except OSError:
-            # Shown the door before all was said: reset, or no longer connected.
+            # Closed before all was sent: reset, or no longer connected.
             return b""
 
 
@@ -97,15 +102,15 @@ def test_ports_are_the_jobs_own_and_below_the_ephemeral_range(key: str) -> None:
 
 
 def test_a_rank_is_told_where_the_store_is(key: str) -> None:
-    with door(key, 4321):
-        assert [knock(HERE, key, 30) for _ in range(3)] == [4321] * 3
+    with port_server(key, 4321):
+        assert [find_store_port(HERE, key, 30) for _ in range(3)] == [4321] * 3
 
 
-def test_a_rank_that_comes_first_waits_for_the_door(key: str) -> None:
+def test_a_rank_that_comes_first_waits_for_the_server(key: str) -> None:
     found: list[int] = []
-    early = threading.Thread(target=lambda: found.append(knock(HERE, key, 60)))
+    early = threading.Thread(target=lambda: found.append(find_store_port(HERE, key, 60)))
     early.start()
-    with door(key, 77):
+    with port_server(key, 77):
         early.join()
     assert found == [77]
 
@@ -122,47 +127,51 @@ def test_a_rank_that_comes_first_waits_for_the_door(key: str) -> None:
         b'{"key": "another", "port": 1}\n',
     ],
 )
-def test_strangers_on_the_first_ports_are_passed_by(key: str, answer: bytes | None) -> None:
+def test_other_programs_on_the_first_ports_are_skipped(key: str, answer: bytes | None) -> None:
     first, second = candidate_ports(key)[:2]
-    with stranger(first, answer), stranger(second, answer), door(key, 4321):
-        assert knock(HERE, key, 60) == 4321
+    with other_program(first, answer), other_program(second, answer), port_server(key, 4321):
+        assert find_store_port(HERE, key, 60) == 4321
 
 
-def test_a_stranger_who_says_nothing_does_not_hold_a_rank(key: str) -> None:
+def test_a_program_that_answers_nothing_does_not_hold_a_rank(key: str) -> None:
     with socket.socket() as silent:
         silent.bind(("", candidate_ports(key)[0]))
         silent.listen()
-        with door(key, 4321):
-            assert knock(HERE, key, 60) == 4321
+        with port_server(key, 4321):
+            assert find_store_port(HERE, key, 60) == 4321
 
 
 @pytest.mark.parametrize(
     "says", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\x00\n", b"\n", b"", b"x" * 100_000]
 )
-def test_visitors_without_the_key_learn_nothing_and_break_nothing(key: str, says: bytes) -> None:
-    with door(key, 4321):
+def test_programs_without_the_key_get_no_answer_and_break_nothing(key: str, says: bytes) -> None:
+    with port_server(key, 4321):
         assert answer_at(key, says) == b""
-        assert knock(HERE, key, 60) == 4321
+        assert find_store_port(HERE, key, 60) == 4321
 
 
 def test_two_jobs_on_one_node_do_not_mix(key: str) -> None:
     """The second finds the first at its own first port, and goes on to the next."""
-    with stranger(candidate_ports(key)[0]), door(key, 1), door(key + "-other", 2):
-        assert knock(HERE, key, 60) == 1
-        assert knock(HERE, key + "-other", 60) == 2
+    with (
+        other_program(candidate_ports(key)[0]),
+        port_server(key, 1),
+        port_server(key + "-other", 2),
+    ):
+        assert find_store_port(HERE, key, 60) == 1
+        assert find_store_port(HERE, key + "-other", 60) == 2
 
 
-def test_a_closed_door_is_closed(key: str) -> None:
-    keeper = Doorkeeper(key, 1)
-    keeper.close()
+def test_a_closed_server_no_longer_answers(key: str) -> None:
+    server = StorePortServer(key, 1)
+    server.close()
     with pytest.raises(GnnhpcError):
-        knock(HERE, key, 0.3)
+        find_store_port(HERE, key, 0.3)
 
 
 def test_nobody_there_is_an_error_that_says_where_was_looked(key: str) -> None:
     port = candidate_ports(key)[0]
     with pytest.raises(GnnhpcError) as failed:
-        knock(HERE, key, 0.4)
+        find_store_port(HERE, key, 0.4)
     said = f"rendezvous: rank 0 did not answer at {HERE} within 0 s (job {key}, ports {port}, "
     assert str(failed.value).startswith(said)
 
@@ -171,11 +180,11 @@ def test_no_free_port_names_the_way_out(key: str) -> None:
     with contextlib.ExitStack() as taken:
         for port in set(candidate_ports(key)):
             with contextlib.suppress(OSError):
-                taken.enter_context(stranger(port))
+                taken.enter_context(other_program(port))
         with pytest.raises(GnnhpcError, match=r"no free port among \[.*\]; set MASTER_PORT to one"):
-            Doorkeeper(key, 1)
+            StorePortServer(key, 1)
 
 
 def test_many_ranks_at_once(key: str) -> None:
-    with door(key, 9), ThreadPoolExecutor(32) as ranks:
-        assert list(ranks.map(lambda _: knock(HERE, key, 60), range(32))) == [9] * 32
+    with port_server(key, 9), ThreadPoolExecutor(32) as ranks:
+        assert list(ranks.map(lambda _: find_store_port(HERE, key, 60), range(32))) == [9] * 32

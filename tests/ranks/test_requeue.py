@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.ranks.environment import Environment, read_environment
-from gnnhpc.ranks.requeue import requeue_if_asked
+from gnnhpc.ranks.requeue import requeue_if_interrupted
 from tests.ranks.test_environment import LOCAL, SRUN, TORCHRUN, without
 
 
@@ -32,19 +32,19 @@ def slurm(**changes: str) -> Environment:
 @pytest.mark.parametrize("warning", ["SIGUSR1", "SIGUSR2"])
 def test_a_warning_of_the_time_limit_requeues_this_task_alone(asked: Path, warning: str) -> None:
     """The last task of an array has the array's own job id, which would requeue its siblings."""
-    assert requeue_if_asked(slurm(SLURM_JOB_ID="1230"), warning)
+    assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), warning)
     assert asked.read_text() == "requeue 1230_4\n"
 
 
 def test_a_job_that_is_no_array(asked: Path) -> None:
     plain = without(without(SRUN, "SLURM_ARRAY_JOB_ID"), "SLURM_ARRAY_TASK_ID")
-    assert requeue_if_asked(read_environment(plain), "SIGUSR2")
+    assert requeue_if_interrupted(read_environment(plain), "SIGUSR2")
     assert asked.read_text() == "requeue 1234\n"
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
 def test_who_is_told_to_end_ends(asked: Path, signal: str | None) -> None:
-    assert not requeue_if_asked(slurm(), signal)
+    assert not requeue_if_interrupted(slurm(), signal)
     assert not asked.exists() or "requeue" not in asked.read_text()
 
 
@@ -52,19 +52,19 @@ def test_who_is_told_to_end_for_another_job_goes_back(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
-    assert requeue_if_asked(slurm(SLURM_JOB_ID="1230"), "SIGTERM")
+    assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), "SIGTERM")
     assert asked.read_text() == "show job 1230_4\nrequeue 1230_4\n"
 
 
 @pytest.mark.parametrize("env", [TORCHRUN, LOCAL, {}])
 def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) -> None:
-    assert not requeue_if_asked(read_environment(env), "SIGUSR2")
+    assert not requeue_if_interrupted(read_environment(env), "SIGUSR2")
     assert not asked.exists()
 
 
 def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
-    assert not requeue_if_asked(read_environment(plain), "SIGUSR2")
+    assert not requeue_if_interrupted(read_environment(plain), "SIGUSR2")
     assert "job 666 could not be requeued" in capsys.readouterr().err
 
 
@@ -72,5 +72,5 @@ def test_compute_nodes_may_have_no_scontrol(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not requeue_if_asked(slurm(), "SIGUSR2")
+    assert not requeue_if_interrupted(slurm(), "SIGUSR2")
     assert "job 1230_4 could not be requeued" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Signals in a process of its own: the first is remembered, and TERM cannot be slept through."""
+"""Signals in another process: the first is remembered, and a stuck rank ends after TERM."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PROGRAM = """
 import os, sys, threading, time
 from gnnhpc.ranks.signals import Signals
 
-def deadline(name):
+def on_timeout(name):
     print("deadline", name, flush=True)
     os._exit(7)
 
-signals = Signals(deadline, grace_s=float(sys.argv[1]))
-print("listening", flush=True)
+signals = Signals(on_timeout, grace_s=float(sys.argv[1]))
+print("ready", flush=True)
 for line in sys.stdin:
     if line == "asked\\n":
-        while not signals.asked():
+        while not signals.stop_requested():
             time.sleep(0.01)
         print(signals.received, flush=True)
     if line == "stuck\\n":
@@ -43,7 +43,7 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.read() == "listening"
+        assert self.read() == "ready"
 
     def read(self) -> str:
         assert self.process.stdout is not None

@@ -143,7 +143,7 @@ def play(folder: str) -> dict[str, Verdicts]:
     watchdog._EVERY_S = 0.4
     watchdog._FROZEN_LOOKS = 3
     mesh = join(read_environment(), Layout(1, RANKS), torch.device("cpu"))
-    pids = mesh.share(os.getpid())
+    pids = mesh.gather_objects(os.getpid())
     verdicts = {}
     for act in SCENES:
         place = Path(folder) / act.__name__
@@ -207,7 +207,7 @@ def test_a_rank_alone_is_not_watched() -> None:
         assert threading.active_count() == before
 
 
-def test_patience_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert hang_seconds() == watchdog.HANG_S
     monkeypatch.setenv(VARIABLE, "2.5")
@@ -218,8 +218,8 @@ def test_patience_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPatc
             hang_seconds()
 
 
-def test_a_rank_stopped_before_its_first_word_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that never hears of rank 1, as where it stops in its first second."""
+def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 never writes to the store, as when it stops in its first second."""
     monkeypatch.setenv(VARIABLE, "2")
     store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     told = threading.Event()

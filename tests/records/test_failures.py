@@ -1,4 +1,4 @@
-"""How an attempt ends: the first cause among what the ranks left, and one result, never two."""
+"""How an attempt ends: the first failure among those of the ranks, and one result, never two."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import pytest
 
 from gnnhpc.records import failures as attempt_module
 from gnnhpc.records.failures import (
-    conclude,
-    first_cause,
-    is_echo,
-    leave_failure,
+    find_first_failure,
+    is_consequence,
     one_line,
     read_failures,
+    write_failure,
+    write_result_once,
 )
 from gnnhpc.records.paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result
 from tests.records.test_schema import RESULT
 
 HOSTS = ["n1", "n1", "n2", "n2"]
-ECHO = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:7"
-CONCLUDE = """
+LOST = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:7"
+WRITE_RESULT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from gnnhpc.records.failures import conclude
+from gnnhpc.records.failures import write_result_once
 from gnnhpc.records.paths import AttemptPaths
 from tests.records.test_schema import RESULT
 sys.stdin.readline()
-print(conclude(AttemptPaths(Path(sys.argv[1])), replace(RESULT, train_steps=int(sys.argv[2]))))
+result = replace(RESULT, train_steps=int(sys.argv[2]))
+print(write_result_once(AttemptPaths(Path(sys.argv[1])), result))
 """
 
 
@@ -50,53 +51,57 @@ def failure(rank: int, error: str, second: int, step: int | None = 4) -> Failure
 
 def cause(attempt: AttemptPaths, *left: Failure, own: Failure | None = None) -> Failure:
     for one in left:
-        leave_failure(attempt, one, by=one.rank)
-    return first_cause(attempt, 4, HOSTS, own or left[-1])
+        write_failure(attempt, one, by=one.rank)
+    return find_first_failure(attempt, 4, HOSTS, own or left[-1])
 
 
-def test_the_earliest_that_is_no_echo(attempt: AttemptPaths) -> None:
+def test_the_earliest_that_is_no_consequence(attempt: AttemptPaths) -> None:
     real = failure(2, "ValueError: planted", 5)
     later = failure(3, "AssertionError: because of that", 6)
-    assert cause(attempt, failure(0, ECHO, 1), failure(1, ECHO, 7), later, real) == real
+    assert cause(attempt, failure(0, LOST, 1), failure(1, LOST, 7), later, real) == real
 
 
-def test_a_rank_that_fell_silent_while_the_others_only_echo(attempt: AttemptPaths) -> None:
+def test_a_rank_without_a_failure_while_the_others_only_lost_its_connection(
+    attempt: AttemptPaths,
+) -> None:
     found = cause(
-        attempt, failure(0, ECHO, 3, step=9), failure(1, ECHO, 2, step=8), failure(3, ECHO, 4)
+        attempt, failure(0, LOST, 3, step=9), failure(1, LOST, 2, step=8), failure(3, LOST, 4)
     )
     assert (found.rank, found.host) == (2, "n2")
-    assert found.error == "died without a word: killed, or out of memory"
-    assert (found.step, found.at) == (8, "2026-03-01T09:00:02.000"), "as the first echo saw it"
+    assert found.error == "ended without an error message: killed, or out of memory"
+    assert (found.step, found.at) == (8, "2026-03-01T09:00:02.000"), (
+        "as of the first that lost the connection"
+    )
 
 
-def test_only_echoes_and_nobody_silent(attempt: AttemptPaths) -> None:
-    echoes = [failure(rank, ECHO, 9 - rank) for rank in range(4)]
-    assert cause(attempt, *echoes) == echoes[3]
+def test_only_consequences_of_all_ranks(attempt: AttemptPaths) -> None:
+    losses = [failure(rank, LOST, 9 - rank) for rank in range(4)]
+    assert cause(attempt, *losses) == losses[3]
 
 
 def test_a_rank_told_to_end_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
-    """They are silent because they live, and see no connection closed."""
+    """They have no failure because they are alive, and see no connection closed."""
     told = failure(1, "told to end by SIGTERM and could not finish the step", 3)
     assert cause(attempt, told) == told
-    assert cause(attempt, failure(2, ECHO, 4)).rank == 0, "but now somebody is missing"
+    assert cause(attempt, failure(2, LOST, 4)).rank == 0, "but now a rank is missing"
 
 
 def test_a_rank_alone_with_its_failure(attempt: AttemptPaths) -> None:
     own = failure(0, "MemoryError", 1)
-    assert first_cause(attempt, 1, ["n1"], own) == own
+    assert find_first_failure(attempt, 1, ["n1"], own) == own
 
 
-def test_a_silent_rank_whose_host_nobody_learnt(attempt: AttemptPaths) -> None:
+def test_a_missing_rank_whose_host_is_not_known(attempt: AttemptPaths) -> None:
     for rank in range(3):
-        leave_failure(attempt, failure(rank, ECHO, rank), by=rank)
-    assert first_cause(attempt, 4, [], failure(0, ECHO, 0)).host == "unknown host"
+        write_failure(attempt, failure(rank, LOST, rank), by=rank)
+    assert find_first_failure(attempt, 4, [], failure(0, LOST, 0)).host == "unknown host"
 
 
-def test_what_a_rank_says_first_stands(attempt: AttemptPaths) -> None:
-    """What it says later is a consequence."""
+def test_the_first_failure_of_a_rank_is_kept(attempt: AttemptPaths) -> None:
+    """Later ones are its consequences."""
     first = failure(1, "ValueError: planted", 1)
-    leave_failure(attempt, first, by=1)
-    leave_failure(attempt, failure(1, "RuntimeError: after that", 2), by=1)
+    write_failure(attempt, first, by=1)
+    write_failure(attempt, failure(1, "RuntimeError: after that", 2), by=1)
     assert read_failures(attempt, 4) == [first]
 
 
@@ -109,9 +114,9 @@ def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "echo"),
+    ("error", "consequence"),
     [
-        (ECHO, True),
+        (LOST, True),
         ("RuntimeError: Connection reset by peer", True),
         ("RuntimeError: Broken pipe", True),
         ("DistBackendError: Read error [::1]:5", True),
@@ -122,8 +127,10 @@ def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
         ("OutOfMemoryError", False),
     ],
 )
-def test_echoes_say_only_that_another_rank_went_away(error: str, *, echo: bool) -> None:
-    assert is_echo(failure(0, error, 0)) is echo
+def test_consequences_say_only_that_another_rank_has_ended(
+    error: str, *, consequence: bool
+) -> None:
+    assert is_consequence(failure(0, error, 0)) is consequence
 
 
 def test_an_error_is_one_short_line() -> None:
@@ -144,16 +151,16 @@ def test_an_error_that_wraps_another_tells_the_first() -> None:
 
 def test_one_result_and_never_another(attempt: AttemptPaths) -> None:
     failed = replace(RESULT, status="failed", failure=failure(0, "ValueError", 1))
-    assert conclude(attempt, failed)
-    assert not conclude(attempt, RESULT)
+    assert write_result_once(attempt, failed)
+    assert not write_result_once(attempt, RESULT)
     assert Result.read(attempt.result) == failed
     assert [path.name for path in attempt.root.iterdir()] == ["result.json"]
 
 
-def test_of_many_ranks_that_conclude_at_once_one_does(attempt: AttemptPaths) -> None:
+def test_of_many_ranks_that_write_a_result_at_once_one_does(attempt: AttemptPaths) -> None:
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", CONCLUDE, str(attempt.root), str(rank)],
+            [sys.executable, "-c", WRITE_RESULT, str(attempt.root), str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -12,41 +12,41 @@ import pytest
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import EventRecord, SpanRecord, read_lines
-from gnnhpc.records.writer import Recorder
+from gnnhpc.records.writer import RecordWriter
 from tests.records.test_schema import HEADER
 
 FILL = """
 import sys
 from pathlib import Path
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.records.writer import Recorder
+from gnnhpc.records.writer import RecordWriter
 from gnnhpc.records.schema import EventRecord
 from tests.records.test_schema import HEADER
-recorder = Recorder(Path(sys.argv[1]), HEADER)
+writer = RecordWriter(Path(sys.argv[1]), HEADER)
 try:
     for n in range(10_000):
-        recorder.write(EventRecord("event", n / 3))
+        writer.write(EventRecord("event", n / 3))
 except GnnhpcError as error:
     print(n, error)
 """
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from gnnhpc.records.writer import Recorder
+from gnnhpc.records.writer import RecordWriter
 from gnnhpc.records.schema import EventRecord
 from tests.records.test_schema import HEADER
-recorder = Recorder(Path(sys.argv[1]), HEADER)
+writer = RecordWriter(Path(sys.argv[1]), HEADER)
 for n in range(100):
-    recorder.write(EventRecord("event", float(n)))
+    writer.write(EventRecord("event", float(n)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_lines_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "rank-0000.jsonl"
-    with Recorder(path, HEADER) as recorder:
+    with RecordWriter(path, HEADER) as writer:
         assert len(read_lines(path)) == 1
-        recorder.write(
+        writer.write(
             SpanRecord("train", 0, "forward", 1, 0.1234567891234, 2.0),
             EventRecord("checkpoint", 0.5, {"step": 3}),
         )
@@ -59,20 +59,20 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "rank-0000.jsonl"
     path.write_text("measured\n")
     with pytest.raises(GnnhpcError) as failed:
-        Recorder(path, HEADER)
+        RecordWriter(path, HEADER)
     assert str(failed.value) == f"{path}: cannot be written (File exists)"
     assert path.read_text() == "measured\n"
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(GnnhpcError, match=r"cannot be written \(No such file or directory\)"):
-        Recorder(tmp_path / "gone" / "rank-0000.jsonl", HEADER)
+        RecordWriter(tmp_path / "gone" / "rank-0000.jsonl", HEADER)
 
 
 def test_a_folder_that_takes_no_files() -> None:
     """/sys refuses root too, which a folder's mode does not."""
     with pytest.raises(GnnhpcError, match=r"cannot be written \((Permission|Read-only|Operation)"):
-        Recorder(Path("/sys/rank-0000.jsonl"), HEADER)
+        RecordWriter(Path("/sys/rank-0000.jsonl"), HEADER)
 
 
 def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:

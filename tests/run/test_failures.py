@@ -119,7 +119,7 @@ def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     failure = cell.result.failure
     assert failure is not None
     assert (failure.rank, failure.step) == (killed, 2)
-    assert failure.error == "died without a word: killed, or out of memory"
+    assert failure.error == "ended without an error message: killed, or out of memory"
     assert recorded(cell, 0) == recorded(cell, 1) == [0, 1]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnnhpc.cli import main
 from gnnhpc.records.paths import RunPaths
-from gnnhpc.spec.manifest import deal_indices, write_manifest
+from gnnhpc.spec.manifest import assign_indices, write_manifest
 from tests.tools.cells import gat
 
 OUT = "OUT"
@@ -52,7 +52,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to stand in, a manifest beside it, and no launcher's variables."""
     for name in ("RANK", "WORLD_SIZE", "GNNHPC_DATA", "SLURM_PROCID", "SUBMITIT_EXECUTOR"):
         monkeypatch.delenv(name, raising=False)
-    write_manifest(tmp_path / "M", deal_indices([gat(), gat(seed=1)]))
+    write_manifest(tmp_path / "M", assign_indices([gat(), gat(seed=1)]))
     place = tmp_path / OUT
     place.mkdir()
     monkeypatch.chdir(place)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, deal_indices, find_cell, read_manifest, write_manifest
+from gnnhpc.spec.manifest import Cell, assign_indices, find_cell, read_manifest, write_manifest
 
 
 def experiment(layout: str = "seq", repeat: int = 0, **changes: Any) -> Experiment:
@@ -35,7 +35,7 @@ def changed(**changes: Any) -> str:
 
 def test_a_cell_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
-    others = deal_indices([experiment("seq"), experiment("pp2"), experiment("seq", repeat=1)])
+    others = assign_indices([experiment("seq"), experiment("pp2"), experiment("seq", repeat=1)])
     write_manifest(path, [CELL, *others])
     assert read_manifest(path) == [CELL, *others]
     assert find_cell(path, "gat-seq", 1) == others[2]
@@ -55,7 +55,7 @@ def test_blank_lines_are_no_cells(tmp_path: Path) -> None:
 
 
 def test_indices_count_within_an_array_and_a_repeated_cell_is_one() -> None:
-    cells = deal_indices(
+    cells = assign_indices(
         [experiment("seq"), experiment("pp2"), experiment("seq"), experiment("seq", repeat=1)]
     )
     assert [(cell.array, cell.index) for cell in cells] == [
@@ -74,8 +74,8 @@ sweeps = st.lists(
 def test_extending_a_sweep_moves_no_index(
     first: list[Experiment], larger: list[Experiment]
 ) -> None:
-    before = deal_indices(first)
-    added = deal_indices(larger, existing=before)
+    before = assign_indices(first)
+    added = assign_indices(larger, existing=before)
     together = before + added
     assert {cell.id for cell in together} == {e.id for e in first + larger}
     assert len({cell.id for cell in together}) == len(together)
@@ -133,7 +133,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_an_array_task_that_means_no_cell(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
-    write_manifest(path, deal_indices([experiment("seq"), experiment("seq", 1), experiment("pp2")]))
+    write_manifest(
+        path, assign_indices([experiment("seq"), experiment("seq", 1), experiment("pp2")])
+    )
     with pytest.raises(InputError, match="array: found vig-seq; allowed: gat-pp2, gat-seq"):
         find_cell(path, "vig-seq", 0)
     with pytest.raises(InputError, match="index of gat-seq: found 2; allowed: 0 to 1"):

@@ -9,7 +9,7 @@ from typing import Any
 from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
+from gnnhpc.spec.manifest import Cell, assign_indices, write_manifest
 from tests.tools.forked import Plant, started
 
 STEPS = {"train_steps": 6, "test_steps": 2, "test_every": 3, "warmup_steps": 2}
@@ -66,7 +66,7 @@ class Ran:
 def manifest_of(root: Path, *experiments: Experiment) -> list[Cell]:
     """Make a run folder's manifest."""
     root.mkdir(parents=True, exist_ok=True)
-    cells = deal_indices(experiments)
+    cells = assign_indices(experiments)
     write_manifest(RunPaths(root).manifest, cells)
     return cells
 

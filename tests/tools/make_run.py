@@ -37,7 +37,7 @@ from gnnhpc.records.schema import (
     StepRecord,
 )
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, deal_indices, write_manifest
+from gnnhpc.spec.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.spec.stage_cut import cut
 
 STARTED = "2026-03-01T09:00:00+00:00"
@@ -122,7 +122,7 @@ def make_run(
     """Write `root` as a finished run; `stories` gives some cells, by id, other attempts."""
     root.mkdir(parents=True)
     paths = RunPaths(root)
-    cells = deal_indices(small_sweep() if experiments is None else experiments)
+    cells = assign_indices(small_sweep() if experiments is None else experiments)
     write_manifest(paths.manifest, cells)
     paths.sweep.write_text("name: made\n", encoding="utf-8")
     paths.provenance.write_text(

@@ -21,10 +21,10 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.paths import AttemptPaths, CellPaths
-from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH, digests, find_origin
+from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH_VARIABLE, digests, find_resume_point
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
-from gnnhpc.train.setup import Parts, assemble
+from gnnhpc.train.setup import TrainingParts, set_up
 from tests.records.test_schema import RESULT
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
@@ -138,14 +138,14 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
     assert evaluate(parts) == pytest.approx(whole.losses("test")[0], rel=1e-5)
 
 
-def alone(experiment: Experiment) -> tuple[Parts, Mesh]:
+def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
     """The same micro-batches in one process."""
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
     chunks = {"layout": mesh.layout, "microbatches": experiment.total_chunks}
-    return assemble(experiment.model_copy(update=chunks), mesh, None), mesh
+    return set_up(experiment.model_copy(update=chunks), mesh, None), mesh
 
 
-def evaluate(parts: Parts) -> float:
+def evaluate(parts: TrainingParts) -> float:
     parts.stage.eval()
     parts.timer.start()
     with parts.batches.open("test", 0, 1) as batches:
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
 
 @pytest.fixture
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellPaths:
-    monkeypatch.delenv(FRESH, raising=False)
+    monkeypatch.delenv(FRESH_VARIABLE, raising=False)
     return CellPaths(tmp_path / "cell")
 
 
@@ -188,10 +188,10 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
     return claimed
 
 
-def origin(cell: CellPaths) -> tuple[int, int, int] | None:
-    """Attempt, step and evaluations that a new attempt goes on from."""
-    found = find_origin(cell, cell.claim_attempt())
-    return None if found is None else (found.attempt, found.step, found.tested)
+def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
+    """Attempt, step and evaluations that a new attempt resumes from."""
+    found = find_resume_point(cell, cell.claim_attempt())
+    return None if found is None else (found.attempt, found.step, found.test_steps_done)
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted", None])
@@ -199,13 +199,13 @@ def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
     cell: CellPaths, status: str | None
 ) -> None:
     attempt(cell, 5, 10, 100, status=status)
-    assert origin(cell) == (1, 100, 10)
+    assert resume_point(cell) == (1, 100, 10)
 
 
-def test_nothing_to_go_on_from(cell: CellPaths) -> None:
-    assert origin(cell) is None
+def test_nothing_to_resume_from(cell: CellPaths) -> None:
+    assert resume_point(cell) is None
     attempt(cell)
-    assert origin(cell) is None
+    assert resume_point(cell) is None
 
 
 def test_an_attempt_that_failed_before_its_first_checkpoint_is_passed_over(
@@ -213,15 +213,15 @@ def test_an_attempt_that_failed_before_its_first_checkpoint_is_passed_over(
 ) -> None:
     attempt(cell, 20)
     attempt(cell)
-    assert origin(cell) == (1, 20, 2)
+    assert resume_point(cell) == (1, 20, 2)
 
 
 def test_a_finished_attempt_is_measured_again_from_the_start(cell: CellPaths) -> None:
     attempt(cell, 20)
     attempt(cell, 29, status="done")
-    assert origin(cell) is None
+    assert resume_point(cell) is None
     attempt(cell, 7)
-    assert origin(cell) == (4, 7, 0)
+    assert resume_point(cell) == (4, 7, 0)
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"version": 99, "step": 1, "tested": 0}'])
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_is_no_checkpoint(cell: CellPaths, damage: str) -> 
     left = attempt(cell, 10, 20)
     (left.checkpoints / ".step-00000030.partial").mkdir()
     (left.checkpoints / "step-00000020" / "facts.json").write_text(damage)
-    assert origin(cell) == (1, 10, 1)
+    assert resume_point(cell) == (1, 10, 1)
 
 
 @pytest.mark.parametrize("damage", [b"", bytes(range(99)), bytes(100), None])
@@ -242,12 +242,12 @@ def test_a_checkpoint_whose_tensors_are_not_as_written_is_passed_over(
         tensors.unlink()
     else:
         tensors.write_bytes(damage)
-    assert origin(cell) == (1, 10, 1)
+    assert resume_point(cell) == (1, 10, 1)
 
 
 def test_starting_over_is_asked_for_by_a_variable(
     cell: CellPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt(cell, 10)
-    monkeypatch.setenv(FRESH, "1")
-    assert origin(cell) is None
+    monkeypatch.setenv(FRESH_VARIABLE, "1")
+    assert resume_point(cell) is None

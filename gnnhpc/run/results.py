@@ -1,0 +1,50 @@
+"""Writes the result of an attempt that is done, audit included, or that a signal interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gnnhpc.check.audit import audit
+from gnnhpc.check.observe import RankObservations
+from gnnhpc.records.failures import write_result_once
+from gnnhpc.run.attempt import Attempt
+from gnnhpc.train.loop import Trainer
+from gnnhpc.train.setup import TrainingParts
+
+
+def write_done(
+    attempt: Attempt,
+    parts: TrainingParts,
+    trainer: Trainer,
+    observations: Sequence[RankObservations],
+) -> None:
+    """On rank 0: audit all ranks' observations and write the result."""
+    layout = attempt.cell.experiment.layout
+    graph = parts.batches.graph_facts()
+    first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
+    result = replace(
+        attempt.result("done"),
+        train_steps=attempt.cell.experiment.train_steps,
+        test_steps=trainer.test_steps_done,
+        samples_per_step=sum(each.samples for each in first_stages),
+        final=trainer.final,
+        graph=graph,
+        audit=audit(observations, parts.outlines, layout, parts.planned, graph),
+        resumed_from=attempt.resumed_from,
+    )
+    flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
+    if write_result_once(attempt.known_paths, result):
+        print(f"{attempt.cell.id}: done{flagged}", flush=True)
+
+
+def write_interrupted(attempt: Attempt, trainer: Trainer, signal_name: str, step: int) -> None:
+    """On rank 0, after the checkpoint before training step `step`."""
+    result = replace(
+        attempt.result("interrupted"),
+        train_steps=step,
+        test_steps=trainer.test_steps_done,
+        resumed_from=attempt.resumed_from,
+    )
+    write_result_once(attempt.known_paths, result)
+    print(f"{attempt.cell.id}: stopped by {signal_name} before training step {step}", flush=True)
