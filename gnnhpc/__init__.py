@@ -1,7 +1,7 @@
 """Measures graph neural networks: layouts, models, data, engines and the worker.
 
-The names below load on first use and are free of torch, so that a login node pays for what it asks.
-`Model`, `Layer`, `Facts` and `BuildOptions` are what a model of one's own is written with.
+The names below are imported on first use and do not import torch, for login nodes. A user's own
+model is written with `Model`, `Layer`, `Facts` and `BuildOptions`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOME = {
+_DEFINED_IN = {
     "BuildOptions": "models.protocol:BuildOptions",
     "Cell": "spec.manifest:Cell",
     "Experiment": "spec.experiment:Experiment",
@@ -50,7 +50,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOME[name].partition(":")
+    module, _, attribute = _DEFINED_IN[name].partition(":")
     return getattr(import_module(f"gnnhpc.{module}"), attribute)

@@ -1,4 +1,4 @@
-"""`python -m gnnhpc`: one experiment by hand, or its gradients against the sequential twin."""
+"""`python -m gnnhpc`: runs one experiment, or verifies it against its sequential twin."""
 
 import sys
 

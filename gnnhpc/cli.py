@@ -1,4 +1,4 @@
-"""The commands of `python -m gnnhpc`; torch is imported only once there is something to run."""
+"""The commands of `python -m gnnhpc`; torch is imported only to run something."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Run one experiment by hand, or verify its gradients against the sequential twin.",
+    help="Run one experiment, or verify its gradients against the sequential twin.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_version(app)
@@ -34,7 +34,7 @@ Settings = Annotated[
     typer.Option("--set", help="any field of an experiment, such as --set train_steps=20"),
 ]
 DataRoot = Annotated[
-    str | None, typer.Option(help="where data sets lie; default $GNNHPC_DATA, then ./data")
+    str | None, typer.Option(help="folder of the data sets; default $GNNHPC_DATA, then ./data")
 ]
 CellFile = Annotated[
     Path | None, typer.Option("--cell", help="a file holding one line of a manifest")
@@ -61,7 +61,7 @@ def run(
         Path, typer.Option(help="run folder for --cell and --model; attempts are numbered")
     ] = Path("runs/by-hand"),
 ) -> int:
-    """Run one cell as one rank a process: of a manifest, of a file, or spelled out in flags."""
+    """Run one cell, one rank a process: from a manifest, from a file, or from flags."""
     from gnnhpc.records.paths import RunPaths
     from gnnhpc.run.worker import Worker, run_cell
     from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell

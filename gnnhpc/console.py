@@ -1,6 +1,6 @@
 """The command `gnnhpc`: all commands of jobs, gnnhpc and analysis under one name.
 
-Each is the command of `python -m PACKAGE`; its package is imported when the command is asked for.
+Each is the command of `python -m PACKAGE`; its package is imported when the command is used.
 gnnhpc imports neither jobs nor analysis, so this table names them.
 """
 
@@ -16,8 +16,8 @@ from typer.main import get_command
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.python_path import exit_if_mixed
 
-SWEEPS = "Submit sweeps and look after them"
-ONE_CELL = "Run one cell by hand"
+SWEEPS = "Submit sweeps, show and rerun them"
+ONE_CELL = "Run one cell"
 REPORTS = "Report"
 
 # Command: the package whose `cli.app` has it, and its heading in the help.
@@ -39,7 +39,7 @@ Command = TyperCommand | TyperGroup
 
 
 class Commands(TyperGroup):
-    """Knows the names of all commands at once, and a command once it is asked for."""
+    """A group that lists all commands, and imports a command when it is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -67,7 +67,7 @@ add_version(app)
 
 
 def load(name: str) -> Command:
-    """A command of COMMANDS, under its heading and with its examples as `gnnhpc` has them."""
+    """A command of COMMANDS, under its heading, with examples that begin with `gnnhpc`."""
     package, heading = COMMANDS[name]
     group = get_command(import_module(f"{package}.cli").app)
     assert isinstance(group, TyperGroup), f"{package}.cli.app has one command only"
@@ -79,7 +79,7 @@ def load(name: str) -> Command:
 
 
 def _respell(command: Command, package: str) -> None:
-    """Say `gnnhpc status` where the examples of a command say `python -m jobs status`."""
+    """Write `gnnhpc status` for `python -m jobs status` in the examples of a command."""
     if command.epilog:
         command.epilog = command.epilog.replace(f"python -m {package} ", "gnnhpc ")
     for inner in getattr(command, "commands", {}).values():

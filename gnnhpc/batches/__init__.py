@@ -1,4 +1,4 @@
 """What a step consumes: mini-batches of images, chunks of a graph.
 
-Imports data, graphs, models, spec and below.
+Imports ranks, records, spec and below.
 """

@@ -1,4 +1,4 @@
-"""What one step consumes: a mini-batch of micro-batches, each with what its layers need."""
+"""What one step consumes: a mini-batch of micro-batches, and the protocol of their sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SampleIds = np.ndarray[Any, np.dtype[np.int64]]
 class MicroBatch:
     """A slice of a mini-batch.
 
-    `inputs` [rows, ...] are there where the first stage is. `targets` has the labels of each split
+    `inputs` [rows, ...] are None except on the first stage. `targets` has the labels of each split
     that the phase needs, int64 [rows of the output]: `train` in training; `test`, and `val` where
-    there is one, in evaluation. It is empty where the last stage is not.
+    there is one, in evaluation. It is empty except on the last stage.
     """
 
     inputs: Inputs | None
@@ -38,15 +38,16 @@ class Batch:
 
     microbatches: tuple[MicroBatch, ...]
     labelled: int
-    """Rows of all replicas that the loss of this step is the mean over."""
+    """Labelled rows over all replicas: the loss of this step is the mean over them."""
     samples: int
     """This replica's: images, or nodes that its chunks own."""
     epoch: int
     sample_ids: SampleIds
     """Numbers of the samples in their split; empty where every step takes all."""
     checksum: int
-    """Of inputs and labels; what the first and the last stage load must agree."""
+    """Of inputs and labels; must be equal on the first and the last stage."""
     waited_s: float = 0.0
+    """Seconds that the step waited for this batch."""
 
     def targets(self, split: str) -> list[Tensor]:
         """A split's labels, micro-batch by micro-batch."""
@@ -66,7 +67,7 @@ class Batches(Protocol):
         ...
 
     def example(self) -> MicroBatch:
-        """A training micro-batch with its targets, to try layers with; asked of first stages."""
+        """A training micro-batch with its targets, to profile layers with; on first stages only."""
         ...
 
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""From an experiment and a process's place to the batches it works on."""
+"""Chooses the source of batches by the kind of data."""
 
 from __future__ import annotations
 

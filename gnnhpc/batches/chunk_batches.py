@@ -1,4 +1,4 @@
-"""A graph cut into one chunk for each micro-batch of each replica; every step takes all of it."""
+"""Batches of a graph: one chunk for each micro-batch of each replica, the same in every step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
-"""Whose labels a phase needs."""
+"""The splits whose labels a phase needs."""
 _NO_IDS = np.empty(0, dtype=np.int64)
 
 
@@ -103,7 +103,7 @@ class ChunkBatches:
 
 
 def checksum(chunks: tuple[GraphChunk, ...]) -> int:
-    """Of the nodes of these chunks, in their order."""
+    """A checksum of the nodes of these chunks, in their order."""
     nodes = torch.cat([chunk.nodes for chunk in chunks])
     weights = torch.arange(1, len(nodes) + 1)
     return int(((nodes + 2) * (weights % 65_521)).sum()) % (1 << 32)

@@ -1,4 +1,4 @@
-"""Mini-batches of images, dealt to replicas by a permutation that all ranks know."""
+"""Batches of images; replicas get different ones, by a permutation that all ranks compute."""
 
 from __future__ import annotations
 

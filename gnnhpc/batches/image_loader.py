@@ -1,4 +1,4 @@
-"""Which images a step trains on, and a thread that has them ready before they are asked for."""
+"""Which images a step trains on, and a thread that loads the next batch in advance."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def epoch_indices(
 ) -> tuple[int, Indices]:
     """The epoch of a step, and the sample numbers int64 [batch_size] of one replica's mini-batch.
 
-    Pure, so that ranks agree without talking: an epoch is one permutation common to all, cut into
-    global mini-batches, each cut into the replicas' parts. A sample comes at most once an epoch;
-    what is left after the last whole global mini-batch is dropped. Raises ValueError if not one
-    fits.
+    A pure function, so that ranks agree without communication: an epoch is one permutation of all
+    samples, cut into global mini-batches, each cut into one part a replica. A sample comes at most
+    once an epoch; the samples after the last whole global mini-batch are left out. Raises
+    ValueError if not one global mini-batch fits.
     """
     together = batch_size * replicas
     if not 0 < together <= samples:
@@ -54,18 +54,18 @@ def content_checksum(images: Images, indices: Indices) -> int:
 
 @dataclass(frozen=True)
 class LoadedImages:
-    """One replica's mini-batch; its tensors are overwritten after the next batch is asked for."""
+    """One replica's mini-batch; its tensors are overwritten once the next batch is taken."""
 
     step: int
     epoch: int
     indices: Indices
     """int64 [B], sample numbers in the split."""
     pixels: Tensor | None
-    """[B, H*W, channels] in 0..1, for the first stage; None where not asked for."""
+    """[B, H*W, channels] in 0..1, for the first stage; None for other stages."""
     labels: Tensor
     """int64 [B], for the last stage."""
     checksum: int
-    """Of labels and pixels; what the first and the last stage load must agree."""
+    """Of labels and pixels; must be equal on the first and the last stage."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _Buffers:
 
 
 class ImageLoader:
-    """Mini-batches of steps `start` to `stop`, the next one made while this one is in use.
+    """Mini-batches of steps `start` to `stop`, the next one loaded while this one is in use.
 
     A thread fills two sets of buffers in turn, with numpy alone: torch's worker threads belong to
     the training. Use as a context manager, or call `close`.

@@ -1,4 +1,4 @@
-"""What every source of batches is made from."""
+"""What every source of batches is built from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnhpc.spec.experiment import Experiment
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """An experiment, its layers on paper, and this process's place."""
+    """An experiment, its layers on paper, and this process's place among the ranks."""
 
     experiment: Experiment
     outlines: Outlines

@@ -19,7 +19,7 @@ from gnnhpc.ranks.environment import Environment, read_environment
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_model_files import keep_models, load_model
+from gnnhpc.spec.own_model_files import copy_models, load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.compare import Difference, Verdict
@@ -75,7 +75,7 @@ def _spawn(cell: Cell, steps: int) -> int:
     with tempfile.TemporaryDirectory(prefix="gnnhpc-verify-") as folder:
         file = Path(folder) / "cell.jsonl"
         file.write_text(cell.to_line() + "\n", encoding="utf-8")
-        keep_models(RunPaths(Path(folder)), [cell.experiment])
+        copy_models(RunPaths(Path(folder)), [cell.experiment])
         command = [sys.executable, "-m", "gnnhpc", "verify", "--cell", str(file)]
         command += ["--steps", str(steps)]
         ranks = []

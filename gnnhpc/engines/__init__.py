@@ -1,18 +1,17 @@
-"""Who runs the stages.
+"""Engines, which run a step on the stages: sequential, native, torch.distributed.pipelining.
 
-Sequential, native, torch.distributed.pipelining; transfers, gradients, timing. Imports batches,
-tasks, models, ranks and below.
+Also the stage itself, transfers, gradients and timing. Imports tasks, batches and below.
 """
 
 from __future__ import annotations
 
-from gnnhpc.engines.base import Engine, Plan
+from gnnhpc.engines.base import Engine, StagePlan
 
-__all__ = ["Engine", "Plan", "build_engine"]
+__all__ = ["Engine", "StagePlan", "build_engine"]
 
 
-def build_engine(name: str, plan: Plan) -> Engine:
-    """One stage always runs in its own process; several are run by the engine called `name`."""
+def build_engine(name: str, plan: StagePlan) -> Engine:
+    """The sequential engine for a single stage, else the engine called `name`."""
     if plan.mesh.layout.stages == 1:
         from gnnhpc.engines.sequential import SequentialEngine
 

@@ -1,4 +1,4 @@
-"""What every engine is given and what it gives back.
+"""What every engine is given and returns: the stage plan, a step's output, the protocol.
 
 The loss of a step is the sum over its labelled samples, divided by how many there are over all
 replicas, so micro-batches and replicas of any size add up to the sequential gradient.
@@ -23,7 +23,7 @@ from gnnhpc.tasks.task import Loss
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagePlan:
     """One rank's part of a step: its stage, its shapes, its schedule."""
 
     stage: Stage
@@ -33,17 +33,17 @@ class Plan:
     microbatches: int
     schedule: ScheduleName
     input_shape: tuple[int, ...]
-    """Of one micro-batch entering this stage."""
+    """Of one micro-batch that enters this stage."""
     output_shape: tuple[int, ...]
-    """Of one micro-batch leaving it."""
+    """Of one micro-batch that leaves it."""
     dtype: torch.dtype
-    upstream_learns: bool
-    """Whether any earlier stage has parameters, and so wants gradients."""
+    upstream_trains: bool
+    """Whether any earlier stage has parameters, and so needs gradients."""
 
     def check(self, batch: Batch) -> None:
         """Raises GnnhpcError for a batch of other micro-batches or rows than planned.
 
-        gloo would send an uneven one without complaint and leave stale rows behind it.
+        gloo would send an uneven one without an error, and keep old rows in the rest of the buffer.
         """
         rows_in, rows_out = self.input_shape[0], self.output_shape[0]
         found = [len(batch.microbatches)]
@@ -59,16 +59,16 @@ class Plan:
 
 
 def first_input(microbatch: MicroBatch) -> Inputs:
-    """What the first stage is given."""
+    """The inputs of a micro-batch, which the first stage has."""
     assert microbatch.inputs is not None
     return microbatch.inputs
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a training step leaves on the last stage, one a micro-batch, detached; else nothing.
+class StepOutput:
+    """What a step returns on the last stage, one a micro-batch, detached; empty on other stages.
 
-    `losses` are what was differentiated, so that what is reported can be held against it.
+    `losses` are what was differentiated, so that the reported loss can be compared with them.
     """
 
     outputs: Sequence[Tensor] = ()
@@ -79,32 +79,32 @@ class StageGradients(Protocol):
     """One stage's gradients, averaged over replicas."""
 
     reductions: int
-    """All-reduces since the start: one a step, or the measurement is of something else."""
+    """All-reduces since the start; the audit expects one a step."""
 
     def norm(self) -> float | None:
-        """The length of the whole gradient; none where there is nothing to learn."""
+        """The norm of the whole gradient; None for a stage without parameters."""
         ...
 
 
 class Engine(Protocol):
-    """Runs steps. Only the first stage looks at inputs, and only the last at targets."""
+    """Runs steps. Only the first stage uses inputs, and only the last uses targets."""
 
     @property
     def gradients(self) -> StageGradients:
-        """Of the stage it trains."""
+        """The gradients of the stage that it trains."""
         ...
 
-    def train_step(self, batch: Batch) -> Trained:
+    def train_step(self, batch: Batch) -> StepOutput:
         """Forward and backward; gradients are complete and averaged over replicas after it."""
         ...
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
-        """Forward alone, in evaluation mode, without touching anything training uses."""
+        """Forward only, in evaluation mode, without changing anything that training uses."""
         ...
 
 
-class _Arrived(torch.autograd.Function):
-    """A scalar behind an output, whose backward hands on the gradient that arrived."""
+class _ScalarOf(torch.autograd.Function):
+    """A scalar made from an output, whose backward gives that output the received gradient."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
@@ -117,14 +117,14 @@ class _Arrived(torch.autograd.Function):
 
 
 def backward(result: Tensor, gradient: Tensor | None) -> None:
-    """Backward from a loss, or from an output whose gradient came from elsewhere.
+    """Backward from a loss, or from an output whose gradient the next stage has sent.
 
     `result.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
     takes half a second to import.
     """
     scalar: Tensor = result
     if gradient is not None:
-        scalar = _Arrived.apply(result, gradient)  # type: ignore[no-untyped-call]
+        scalar = _ScalarOf.apply(result, gradient)  # type: ignore[no-untyped-call]
     scalar.backward()
 
 

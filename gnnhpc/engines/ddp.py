@@ -1,4 +1,4 @@
-"""Replicas of a stage under torch.distributed.pipelining: DDP, with its all-reduce made visible."""
+"""Replicas of a stage under torch.distributed.pipelining: DDP, with its all-reduce timed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 
 _ONE_BUCKET_MIB = 1024
-"""Large enough that a stage's gradients travel in one all-reduce."""
+"""Large enough for all gradients of a stage, so that there is one all-reduce."""
 
 
 class DdpReplicas:
-    """Wraps a stage in DDP where there are replicas and something to learn."""
+    """Wraps a stage in DDP if there are replicas and the stage has parameters."""
 
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
@@ -49,7 +49,7 @@ class DdpReplicas:
         return allreduce_hook(self.group, bucket)
 
     def split_backward(self) -> None:
-        """What came after the last bucket was ready was all-reduce, not backward."""
+        """Count the time after the last bucket was ready as all-reduce, not as backward."""
         self.timer.split_last_backward(self._ready_at)
         self._ready_at = None
 

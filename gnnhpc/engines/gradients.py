@@ -1,7 +1,7 @@
 """One stage's gradients in one flat buffer: averaged over replicas by one all-reduce a step.
 
-DistributedDataParallel would do the same in one bucket, at the price of loading torch's compiler
-at every start.
+DistributedDataParallel would do the same in one bucket, but imports torch's compiler at every
+start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gnnhpc.ranks.mesh import Mesh
 
 
 class Gradients:
-    """Each parameter's gradient is a view; a stage with nothing to learn has none."""
+    """Each parameter's gradient is a view of `flat`; None for a stage without parameters."""
 
     def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
         self.mesh = mesh
@@ -34,7 +34,7 @@ class Gradients:
         return flat
 
     def average(self) -> None:
-        """Once after a step's last backward: every replica then holds the mean of all."""
+        """Call once after a step's last backward; every replica then has the mean of all."""
         if self.flat is None or self.mesh.replicas is None:
             return
         with self.timer.span("allreduce"):

@@ -1,4 +1,4 @@
-"""Our own loop over a schedule: one stage's actions in order, transfers overlapping compute."""
+"""The native engine: one stage's actions in the schedule's order, transfers beside computing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import in_flight, stage_order
-from gnnhpc.engines.base import Plan, Trained, backward, first_input, parameters_of
+from gnnhpc.engines.base import StagePlan, StepOutput, backward, first_input, parameters_of
 from gnnhpc.engines.gradients import Gradients
-from gnnhpc.engines.transfer import Inbox, Outbox
+from gnnhpc.engines.transfer import Receiver, Sender
 
 
-class Links:
-    """The four ends of a stage: activations in and out, gradients in and out."""
+class StageLinks:
+    """The transfers of a stage, activations and gradients in and out; None if not needed."""
 
-    def __init__(self, plan: Plan, *, training: bool) -> None:
+    def __init__(self, plan: StagePlan, *, training: bool) -> None:
         mesh, stages = plan.mesh, plan.mesh.layout.stages
         assert mesh.forward is not None
         assert mesh.backward is not None
@@ -28,49 +28,49 @@ class Links:
         self.activations_in = (
             None
             if mesh.is_first
-            else Inbox(
+            else Receiver(
                 mesh.neighbour(-1), mesh.forward, plan.input_shape, plan.dtype, mesh.device, buffers
             )
         )
-        self.activations_out = None if mesh.is_last else Outbox(mesh.neighbour(1), mesh.forward)
-        learns = plan.upstream_learns or bool(parameters_of(plan.stage))
+        self.activations_out = None if mesh.is_last else Sender(mesh.neighbour(1), mesh.forward)
+        learns = plan.upstream_trains or bool(parameters_of(plan.stage))
         self.gradients_in = (
             None
             if mesh.is_last or not training or not learns
-            else Inbox(
+            else Receiver(
                 mesh.neighbour(1), mesh.backward, plan.output_shape, plan.dtype, mesh.device, 2
             )
         )
         self.gradients_out = (
             None
-            if mesh.is_first or not training or not plan.upstream_learns
-            else Outbox(mesh.neighbour(-1), mesh.backward)
+            if mesh.is_first or not training or not plan.upstream_trains
+            else Sender(mesh.neighbour(-1), mesh.backward)
         )
 
     def expect(self, count: int) -> None:
-        for inbox in (self.activations_in, self.gradients_in):
-            if inbox is not None:
-                inbox.expect(count)
+        for receiver in (self.activations_in, self.gradients_in):
+            if receiver is not None:
+                receiver.expect(count)
 
     def flush(self) -> None:
-        for outbox in (self.activations_out, self.gradients_out):
-            if outbox is not None:
-                outbox.flush()
+        for sender in (self.activations_out, self.gradients_out):
+            if sender is not None:
+                sender.flush()
 
 
 class NativeEngine:
-    """Plays `gnnhpc.core.schedule.stage_order` with real tensors."""
+    """Runs the actions of `gnnhpc.core.schedule.stage_order` on tensors."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.training = Links(plan, training=True)
+        self.training = StageLinks(plan, training=True)
         self.forward_only = ForwardOnly(plan)
         self.order = stage_order(
             plan.schedule, plan.mesh.stage, plan.mesh.layout.stages, plan.microbatches
         )
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
-    def train_step(self, batch: Batch) -> Trained:
+    def train_step(self, batch: Batch) -> StepOutput:
         plan, timer, links = self.plan, self.plan.timer, self.training
         plan.check(batch)
         held: dict[int, tuple[Inputs, Tensor]] = {}
@@ -98,15 +98,15 @@ class NativeEngine:
         with timer.span("wait"):
             links.flush()
         self.gradients.average()
-        return Trained(outputs, losses)
+        return StepOutput(outputs, losses)
 
     def _input(self, microbatch: MicroBatch, m: int) -> Inputs:
-        inbox = self.training.activations_in
-        if inbox is None:
+        receiver = self.training.activations_in
+        if receiver is None:
             return first_input(microbatch)
         with self.plan.timer.span("wait", m):
-            x = inbox.take()
-        return x.detach().requires_grad_(self.plan.upstream_learns)
+            x = receiver.take()
+        return x.detach().requires_grad_(self.plan.upstream_trains)
 
     def _backward(self, m: int, x: Inputs, result: Tensor) -> None:
         timer, links = self.plan.timer, self.training
@@ -132,11 +132,11 @@ class NativeEngine:
 
 
 class ForwardOnly:
-    """Evaluation through the same stages, apart from whatever trains them."""
+    """Evaluation through the same stages, with transfers of its own."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.links = Links(plan, training=False)
+        self.links = StageLinks(plan, training=False)
 
     def run(self, batch: Batch) -> Sequence[Tensor]:
         plan, timer, links = self.plan, self.plan.timer, self.links

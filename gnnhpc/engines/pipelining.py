@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining, with static shapes and spans around what it computes."""
+"""The engine on torch.distributed.pipelining, with static shapes and timed micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.base import Plan, Trained, first_input
+from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.ddp import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
@@ -20,9 +20,9 @@ _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class NumberedStage(nn.Module):
-    """A stage as torch's schedules call it: with tensors alone, so a micro-batch goes by number.
+    """A stage as torch's schedules call it: they pass only tensors, so a micro-batch is its number.
 
-    The first stage is given numbers in place of inputs and looks them up in `batch`.
+    `batch` has the micro-batch of each number; the first stage takes its inputs from there.
     """
 
     batch: Batch
@@ -40,12 +40,12 @@ class NumberedStage(nn.Module):
 
 
 class TimedStage(PipelineStage):
-    """A pipeline stage whose forward and backward of each micro-batch leave a span."""
+    """A pipeline stage that records a span for each micro-batch's forward and backward."""
 
     timer: StepTimer
     replicas: DdpReplicas
     newest: int | None = None
-    """The micro-batch that went forward last; its loss comes next."""
+    """The micro-batch of the last forward, whose loss is computed next."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
@@ -61,11 +61,12 @@ class TimedStage(PipelineStage):
 
 
 class PipeliningEngine:
-    """One schedule object a stage, for training alone: a second one on the same stage can switch
-    its backward communication off. Evaluation goes its own way.
+    """One schedule object a stage, for training only; evaluation uses `ForwardOnly`.
+
+    A second schedule on the same stage could switch its backward communication off.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.numbered = NumberedStage(plan.stage, is_first=plan.mesh.is_first)
         self.gradients = DdpReplicas(self.numbered, plan.mesh, plan.timer)
@@ -102,7 +103,7 @@ class PipeliningEngine:
         with self.plan.timer.span("forward", self.stage.newest):
             return self.plan.loss(output, batch.microbatches[int(number)], batch.labelled)
 
-    def train_step(self, batch: Batch) -> Trained:
+    def train_step(self, batch: Batch) -> StepOutput:
         plan, mesh = self.plan, self.plan.mesh
         plan.check(batch)
         self.numbered.batch = batch
@@ -111,9 +112,9 @@ class PipeliningEngine:
         losses: list[Tensor] = []
         output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)
         if not mesh.is_last:
-            return Trained()
+            return StepOutput()
         outputs = output.detach().split(plan.output_shape[0])
-        return Trained(outputs, [loss.detach() for loss in losses])
+        return StepOutput(outputs, [loss.detach() for loss in losses])
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         return self.forward_only.run(batch)

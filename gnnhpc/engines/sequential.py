@@ -1,4 +1,4 @@
-"""One stage in its own process: micro-batches one after another, gradients accumulated."""
+"""The engine of a single stage: micro-batches one after another, gradients accumulated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.base import Plan, Trained, first_input
+from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradients import Gradients
 
 
@@ -19,11 +19,11 @@ class SequentialEngine:
     are held at a time.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
-    def train_step(self, batch: Batch) -> Trained:
+    def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)
         outputs, losses = [], []
@@ -37,7 +37,7 @@ class SequentialEngine:
             outputs.append(output.detach())
             losses.append(loss.detach())
         self.gradients.average()
-        return Trained(outputs, losses)
+        return StepOutput(outputs, losses)
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         plan = self.plan

@@ -1,4 +1,4 @@
-"""The layers one rank holds, as one module: seeded a layer, timed a layer, named as the model's."""
+"""The layers of one stage as a module; each layer has its own seed and is timed by itself."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gnnhpc.spec.experiment import Experiment
 
 
 class Stage(nn.Module):
-    """Neighbouring layers of a model; parameters are named as their layers in every layout.
+    """Neighbouring layers of a model; parameters have the same names in every layout.
 
-    `first_hop` is how many layers before these look at neighbours.
+    `first_hop` is how many layers before these use neighbours.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Stage(nn.Module):
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         """One micro-batch's activation [rows, ...] through all layers.
 
-        Raises GnnhpcError for a layer whose output is not of the shape it has on paper.
+        Raises GnnhpcError for a layer whose output has not the shape in its outline.
         """
         timer = self.timer
         for layer, module, hop in zip(self.outlines, self._layers, self._hops, strict=True):
@@ -58,15 +58,15 @@ class Stage(nn.Module):
             if layer.rows == "hop":
                 rows = context.chunk.rows[hop]
             if len(x) != rows or x.shape[1:] != layer.shape:
-                raise _unlike_outline(layer, rows, x)
+                raise _outline_mismatch(layer, rows, x)
             if timer is not None:
                 timer.layer_forward(layer.name, start, timer.clock.mark())
                 if isinstance(x, Tensor) and x.requires_grad:
-                    x.register_hook(_stamp(timer, layer.name))
+                    x.register_hook(_MarkBackward(timer, layer.name))
         return x if isinstance(x, Tensor) else x.to_dense()
 
     def end_minibatch(self) -> None:
-        """Tell the layers that want to know: deferred BatchNorm updates its statistics here."""
+        """Call every layer's `end_minibatch`: deferred BatchNorm updates its statistics there."""
         for module in self.modules():
             end = getattr(module, "end_minibatch", None)
             if end is not None and module is not self:
@@ -76,15 +76,15 @@ class Stage(nn.Module):
         return list(self.state_dict())
 
 
-def _unlike_outline(layer: LayerOutline, rows: int, x: Tensor | SparseRows) -> GnnhpcError:
+def _outline_mismatch(layer: LayerOutline, rows: int, x: Tensor | SparseRows) -> GnnhpcError:
     return GnnhpcError(
         f"{layer.name} gives {list(x.shape)} where its outline (rows: {layer.rows}) says "
         f"{[rows, *layer.shape]}"
     )
 
 
-class _stamp:  # noqa: N801
-    """A gradient hook that notes when a layer's backward begins; returns none, changes nothing."""
+class _MarkBackward:
+    """A gradient hook that records when a layer's backward begins, and changes nothing."""
 
     def __init__(self, timer: StepTimer, name: str) -> None:
         self.timer = timer
@@ -97,7 +97,7 @@ class _stamp:  # noqa: N801
 def build_stage(
     experiment: Experiment, outlines: Sequence[LayerOutline], layers: range, timer: StepTimer
 ) -> Stage:
-    """Build `layers` with the initial values they have in every layout of the same seed."""
+    """Build `layers` with the same initial values in every layout, for one seed."""
     modules = []
     model = experiment.model.loaded
     options = BuildOptions(getattr(torch, experiment.dtype), experiment.batchnorm)
@@ -109,6 +109,6 @@ def build_stage(
 
 
 def layer_seed(seed: int, name: str) -> int:
-    """A seed of its own for each layer, so that a stage need not build its predecessors."""
+    """A seed for each layer, so that a stage need not build the layers before it."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

@@ -1,4 +1,4 @@
-"""Where a rank's time goes inside a step: spans on one clock, CPU or device, summed afterwards."""
+"""Times one rank's step: spans on one clock, of the CPU or the device, summed after the step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
 
 
 class Clock:
-    """Marks points in time; on a GPU as events in the stream, so that marking waits for nothing."""
+    """Marks points in time; on a GPU as events in the stream, so that a mark does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self.on_device = device.type == "cuda"
@@ -36,7 +36,7 @@ class Clock:
         return event
 
     def restart(self) -> None:
-        """The zero of what follows; called at a step's first barrier, on an idle device."""
+        """Set time zero; called at a step's first barrier, when the device is idle."""
         self._base_s = time.perf_counter()
         self._base = self._event() if self.on_device else None
 
@@ -61,7 +61,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds since the step's first barrier; `microbatch` is null for a whole step's work."""
+    """Seconds since the step's first barrier; `microbatch` is None for work of the whole step."""
 
     name: SpanName
     microbatch: int | None
@@ -70,7 +70,7 @@ class Span:
 
 
 @dataclass
-class _Open:
+class _OpenSpan:
     name: SpanName
     microbatch: int | None
     start: float | torch.cuda.Event
@@ -103,9 +103,9 @@ class StepTimer:
 
     clock: Clock
     work: int = 0
-    """Spans begun and ended since the start: what the watchdog sees move."""
+    """How many spans have begun or ended since the start; the watchdog checks that it grows."""
     doing: str = "starting"
-    _open: list[_Open] = field(default_factory=list)
+    _open: list[_OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, object, object]] = field(default_factory=list)
     _backward: list[tuple[str | None, object]] = field(default_factory=list)
     _cpu: float = 0.0
@@ -122,8 +122,8 @@ class StepTimer:
         self.clock.restart()
 
     @contextlib.contextmanager
-    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_Open]:
-        opened = _Open(name, microbatch, self.clock.mark())
+    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_OpenSpan]:
+        opened = _OpenSpan(name, microbatch, self.clock.mark())
         self._open.append(opened)
         self.work += 1
         self.doing = name if microbatch is None else f"{name} of micro-batch {microbatch}"
@@ -134,7 +134,10 @@ class StepTimer:
 
     @contextlib.contextmanager
     def storage(self, doing: str) -> Iterator[None]:
-        """Reading or writing files: slow storage is not a hang; `doing` begins with either word."""
+        """Around file access, so that slow storage is not taken for a hang.
+
+        `doing` must begin with reading or writing.
+        """
         before, self.doing = self.doing, doing
         self.work += 1
         try:
@@ -144,23 +147,23 @@ class StepTimer:
             self.work += 1
 
     def split_last_backward(self, at: float | None) -> None:
-        """End the last backward at `at` and call what followed all-reduce: DDP hides it there."""
+        """End the last backward at `at`; the time after it was DDP's all-reduce."""
         if at is None or not self._open or self._open[-1].name != "backward":
             return
         last = self._open[-1]
         if isinstance(last.end, float) and isinstance(last.start, float) and at < last.end:
-            self._open.append(_Open("allreduce", None, at, last.end))
+            self._open.append(_OpenSpan("allreduce", None, at, last.end))
             last.end = at
 
     def layer_forward(self, name: str, start: object, end: object) -> None:
         self._forward.append((name, start, end))
 
     def layer_backward(self, name: str | None, at: object) -> None:
-        """The gradient of layer `name`'s output is there; none ends a micro-batch's backward."""
+        """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
 
     def stop(self) -> StepTimes:
-        """Close the step at its last barrier."""
+        """End the step at its last barrier."""
         self.clock.synchronize()
         wall = self.clock.now_s()
         cpu = time.process_time() - self._cpu
@@ -186,7 +189,7 @@ class StepTimer:
 
 def steal_s() -> float | None:
     """Seconds the host has taken, since boot, from a CPU this process may use, on average over
-    those; none where the system is silent.
+    those; None if the system does not say.
 
     Field 8 of each CPU's line, in clock ticks (proc(5)).
     """
@@ -203,8 +206,8 @@ def steal_s() -> float | None:
 def peak_rss_mib() -> float:
     """The most memory this program has held, in MiB.
 
-    VmHWM of proc(5), in KiB. Where there is none ru_maxrss, which is too much in a process that a
-    larger one started: it remembers that one's memory across exec.
+    VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
+    one has started, because it is kept across exec.
     """
     try:
         with STATUS.open(encoding="utf-8") as stream:

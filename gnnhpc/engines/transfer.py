@@ -1,4 +1,4 @@
-"""What travels between neighbouring stages, into buffers made once and filled ahead of need."""
+"""Sends and receives tensors between neighbouring stages, into buffers that are reused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-class Inbox:
+class Receiver:
     """Receives one tensor a micro-batch from one peer, in order.
 
-    On CPU the next receives are posted before they are needed, so a sender never waits for us to
-    look; `depth` says how many. NCCL runs transfers in the order they are issued, so there each is
-    posted when it is wanted.
+    On CPU the next receives are posted before they are needed, one for each free buffer, so that a
+    sender does not wait. NCCL runs transfers in the order they are issued, so on a GPU each is
+    posted when its tensor is taken.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Inbox:
         self._expected = 0
 
     def expect(self, count: int) -> None:
-        """Begin a step in which `count` tensors will come."""
+        """Begin a step in which `count` tensors are received."""
         self._expected = count
         self._free = deque(self._buffers)
         self._posted.clear()
@@ -51,7 +51,7 @@ class Inbox:
             self._expected -= 1
 
     def take(self) -> Tensor:
-        """The next tensor; blocks until it is here. Give it back with `release`."""
+        """The next tensor; blocks until it is received. Return its buffer with `release`."""
         if not self._posted:
             self._post()
         work, buffer = self._posted.popleft()
@@ -59,14 +59,14 @@ class Inbox:
         return buffer
 
     def release(self, buffer: Tensor) -> None:
-        """Let a buffer be filled again."""
+        """Let a buffer be used for another tensor."""
         self._free.append(buffer)
         if self._ahead:
             self._post()
 
 
-class Outbox:
-    """Sends to one peer without waiting; `flush` waits for what is under way."""
+class Sender:
+    """Sends to one peer without waiting; `flush` waits until all is sent."""
 
     def __init__(self, peer: int, group: dist.ProcessGroup) -> None:
         self._peer = peer

@@ -1,4 +1,4 @@
-"""A graph in memory and how it is cut: structures, chunks, partitions, sparse rows.
+"""A graph in memory and how it is cut: chunks, blocks, partitions, features, sparse rows.
 
-Imports core.
+Imports no other room.
 """

@@ -1,4 +1,4 @@
-"""A piece of a graph as layers see it: its nodes, and the edges that each layer sums over."""
+"""One chunk of a graph as layers use it: its nodes, and a block of edges for each layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transpose:
-    """A block's edges by source: what a backward pass walks.
+    """A block's edges sorted by source, for backward passes.
 
     `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges, and
     `target` int64 [edges] are their local rows of the output.
@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class FullGraph:
-    """Sizes of the whole graph, which dropout masks are drawn for."""
+    """Sizes of the whole graph."""
 
     nodes: int
     edges: int
@@ -76,7 +76,7 @@ class GraphChunk:
     """One micro-batch of a graph.
 
     `nodes` int64 [rows[0]] are global ids, -1 for padding; `rows` the rows that enter each
-    layer that looks at neighbours, then those of the output; `blocks` one a layer; `degree` int64
+    layer that uses neighbours, then those of the output; `blocks` one a layer; `degree` int64
     [rows[0]] the edges into each node of the graph as it is cut, self-loop included, 0 on padding;
     `targets` a split's labels, int64 [rows[-1]], -100 where the node is not this chunk's or not
     in the split; `own` the nodes this chunk owns.

@@ -1,9 +1,9 @@
-"""A graph as micro-batches: chunks of equal shape, with or without the edges between them.
+"""Cuts a graph into chunks of equal shape, one a micro-batch, with or without lost edges.
 
 `contiguous` and `clustered` cut the graph and lose the edges between chunks. `halo` loses none:
 a chunk carries the neighbours that its layers reach, ordered by hops from its own nodes, so that
-every layer that looks at neighbours drops the outermost zone and computes only what the next
-layers need.
+every layer that uses neighbours drops the outermost zone and computes only what the next layers
+need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ChunkMode = Literal["contiguous", "clustered", "halo"]
 
 @dataclass(frozen=True)
 class ChunkSet:
-    """All chunks of a graph, padded to equal rows, and what cutting cost.
+    """All chunks of a graph, padded to equal rows, and how much of it was lost or doubled.
 
     `edges_kept`: share of the graph's directed edges (self-loops aside) that the output of their
     target's owner sees. `node_redundancy`: real rows that enter the first layer, over
@@ -52,7 +52,7 @@ def build_chunks(
     mode: ChunkMode,
     hops: int,
 ) -> ChunkSet:
-    """Cut `graph` into `count` chunks for a model of `hops` layers that look at neighbours.
+    """Cut `graph` into `count` chunks for a model with `hops` layers that use neighbours.
 
     One chunk is the full graph in every mode. Raises ValueError for fewer than one chunk, more
     chunks than nodes, or edges that are not sorted by (target, source), doubled, or self-loops.
@@ -204,5 +204,5 @@ def _targets(graph: Graph, own: Ids, rows: int) -> dict[str, Tensor]:
 
 
 def _ratio(part: int, whole: int) -> float:
-    """A share or redundancy; nothing of nothing is all of it."""
+    """A share or a redundancy; 1 if the whole is empty."""
     return part / whole if whole else 1.0

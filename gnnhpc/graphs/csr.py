@@ -1,4 +1,4 @@
-"""Rows of different lengths in one array, as start offsets say: pure functions of arrays."""
+"""Rows of different lengths stored in one array with start offsets (CSR): pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def segments(indptr: Ids, rows: Ids) -> tuple[Ids, Ids]:
-    """Places of all entries of `rows` in a CSR store, one row after the other, and the lengths."""
+    """Positions of all entries of `rows` in a CSR store, row after row, and the rows' lengths."""
     lengths = indptr[rows + 1] - indptr[rows]
     starts = offsets(lengths)
     within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)

@@ -1,4 +1,4 @@
-"""The features of some of a graph's nodes, as the first layer is given them."""
+"""The features of some of a graph's nodes, as the first layer's input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor | SparseRows:
     """The rows of `nodes` (int64 [n], zeros where -1) of a graph's features [nodes, F].
 
-    Dense where the features are; as they are stored where they are sparse CSR.
+    Dense if the features are dense, else `SparseRows`.
     """
     ids = nodes.numpy()
     real = torch.from_numpy(np.flatnonzero(ids >= 0))

@@ -1,4 +1,4 @@
-"""A graph in memory: features, labels, edges and the split, as every loader gives it."""
+"""A graph in memory, as every loader returns it: features, labels, edges and splits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 IGNORED = -100
-"""The target of a row that counts for nothing: padding, halo, or another split's node."""
+"""The target of a row that is not counted: padding, halo, or another split's node."""
 
 
 @dataclass(frozen=True)

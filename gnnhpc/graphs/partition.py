@@ -1,4 +1,4 @@
-"""Who owns which node: consecutive ranges, or METIS clusters that cut few edges."""
+"""Which chunk owns which node: consecutive ranges, or METIS clusters that cut few edges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from gnnhpc.graphs.csr import Ids
 
-# METIS draws its matchings at random; a fixed seed gives every rank and every run the same parts.
+# METIS is randomised; a fixed seed gives every rank and every run the same parts.
 _METIS_SEED = 0
 
 
@@ -28,7 +28,7 @@ def metis_clusters(indptr: Ids, source: Ids, count: int) -> Ids:
     import pymetis
 
     indptr, source = _undirected(indptr, source)
-    # 32 bits are what METIS is usually built with: other widths cost a copy of every edge.
+    # METIS is usually built with 32-bit integers; other widths cost a copy of every edge.
     _, parts = pymetis.part_graph(
         count,
         pymetis.CSRAdjacency(indptr.astype(np.int32), source.astype(np.int32)),

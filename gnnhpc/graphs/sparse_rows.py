@@ -1,4 +1,4 @@
-"""Sparse features as layers are given them and hand them on."""
+"""Sparse features, as inputs and outputs of layers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 class SparseRows:
     """Features as they are stored: CSR, [rows, width].
 
-    `entries` int64 [nonzeros] is the place of each stored value in the whole graph's store. A
-    stored value may be zero: what dropout took stays in its place. Needs no gradient.
+    `entries` int64 [nonzeros] is the position of each stored value in the whole graph's CSR store.
+    A stored value may be zero, after dropout. Needs no gradient.
     """
 
     indptr: Tensor
@@ -32,7 +32,7 @@ class SparseRows:
         return len(self), self.width
 
     def with_values(self, values: Tensor) -> Self:
-        """The same places with other values."""
+        """The same positions with other values."""
         return dataclasses.replace(self, values=values)
 
     def to(self, device: torch.device | str) -> Self:

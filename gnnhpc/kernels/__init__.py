@@ -1,6 +1,6 @@
-"""C++ compiled on first use where there is a compiler, and what runs without one.
+"""Kernels in C++, compiled on first use, and in plain torch where there is no compiler.
 
-Imports core and graphs.
+Imports graphs.
 """
 
 from gnnhpc.kernels.build import kernel_status, load_kernel

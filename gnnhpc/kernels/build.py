@@ -1,11 +1,11 @@
-"""Compile `gnnhpc/kernels/<name>.cpp` once a machine type, and load it.
+"""Compiles `gnnhpc/kernels/<name>.cpp` once for a kind of machine, and loads it.
 
 A kernel is one C++ file with `extern "C"` functions, and the headers `<name>_*.h` beside it. It is
-built by the compiler at hand into a per-user cache, whose key covers all that decides the machine
-code; where there is no compiler the caller gets None, and a reason for the run's record.
+built by the machine's compiler into a per-user cache; the key covers all that the machine code
+depends on. Without a compiler the caller gets None, and a reason for the run's record.
 
-Import torch before loading a kernel that uses OpenMP: both then share torch's thread pool, where
-two pools would spin against each other.
+Import torch before loading a kernel that uses OpenMP: both then use torch's thread pool; two
+pools would compete for the processors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _status: dict[str, str] = {}
 
 
 class KernelError(Exception):
-    """Why a kernel is not to be had; never leaves this module."""
+    """Why a kernel cannot be compiled or loaded; handled in this module."""
 
 
 def kernel_status(name: str) -> str:
@@ -53,7 +53,7 @@ def kernel_status(name: str) -> str:
 
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
-    """The compiled kernel, or None where it cannot be had (`kernel_status` says why).
+    """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).
 
     Compiles on first use on a machine, a few seconds; later uses load from the cache
     ($GNNHPC_KERNEL_CACHE, else $XDG_CACHE_HOME/gnnhpc, else ~/.cache/gnnhpc). Ranks that start
@@ -80,7 +80,7 @@ def _load(name: str) -> tuple[ctypes.CDLL, str]:
     file_name = f"{name}-{cache_key(source, version)}.so"
     cache = cache_folder()
     if cache is None:
-        # No place that is ours to write: build for this process alone.
+        # No cache folder can be used: build for this process alone.
         with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
             path = Path(folder) / file_name
             _compile(compiler, source, path)
@@ -119,7 +119,7 @@ def cpu_model() -> str:
 
 
 def cache_key(source: Path, version: str) -> str:
-    """Hash of all that decides the machine code. Raises KernelError if the source is missing."""
+    """Hash of all that the machine code depends on. Raises KernelError if the source is missing."""
     headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
     try:
         texts = [path.read_bytes() for path in (source, *headers)]
@@ -132,7 +132,7 @@ def cache_key(source: Path, version: str) -> str:
 
 
 def cache_folder() -> Path | None:
-    """The per-user cache, made if need be; None unless it is this user's alone to write.
+    """The per-user cache, made if missing; None unless only this user can write to it.
 
     Code is loaded from here, so a folder that others can write to is refused.
     """

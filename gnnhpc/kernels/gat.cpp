@@ -17,7 +17,7 @@ namespace {
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
-// The mask of one layer at one step: a hash of the entry's number, see gnnhpc/models/dropout.py.
+// The mask of one layer at one step: a hash of the entry's number, see gnnhpc/kernels/mask.py.
 struct Mask {
   u32 first, second, threshold;
   // For one number or a vector of them; true, or all ones, where the entry stays.

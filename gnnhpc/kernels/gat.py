@@ -1,6 +1,6 @@
-"""The compiled attention kernel's functions on tensors; `gat.cpp` says what they compute.
+"""Calls the compiled attention kernel on tensors; `gat.cpp` says what the functions compute.
 
-Only for tensors that `fits` accepts: on the CPU, float32 or float64, with a compiler at hand.
+Only for tensors that `fits` accepts: on the CPU, float32 or float64, if there is a compiler.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Mask(ctypes.Structure):
 
 
 def fits(x: Tensor) -> bool:
-    """Whether the kernel takes `x`; where not, plain torch does the work."""
+    """Whether the kernel can compute on `x`; plain torch is used where it cannot."""
     return x.device.type == "cpu" and x.dtype in _SUFFIX and load_kernel("gat") is not None
 
 
@@ -67,7 +67,7 @@ def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
 def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
     """Transposed rows [F, n] @ upstream [n, D]."""
     width = upstream.shape[1]
-    # Each part fills a copy of its own: more parts than it has work for would only add zeros.
+    # Each part adds into its own copy of the result, so more parts than work cost time.
     parts = max(1, min(torch.get_num_threads(), len(rows.values) // rows.width))
     partial = upstream.new_empty(parts, rows.width, width)
     upstream = upstream.contiguous()
@@ -202,7 +202,7 @@ def _call(name: str, like: Tensor, *args: Any) -> None:
 
 
 def _pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
-    """Addresses of tensors that must lie in memory row by row."""
+    """Addresses of tensors, which must be contiguous."""
     for tensor in tensors:
         assert tensor.is_contiguous()
     return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]

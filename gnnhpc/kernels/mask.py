@@ -1,7 +1,7 @@
-"""Masks of dropout that follow from (seed, training step, layer name) and an entry's global number.
+"""Dropout masks, computed from seed, training step, layer name and an entry's global number.
 
-Every layout, chunking, replica and implementation so draws the same mask for the same node or
-edge, and nothing is stored: a mask is computed where it is applied, forward and backward.
+So every layout, chunking, replica and implementation has the same mask for the same node or edge,
+and nothing is stored: a mask is computed where it is applied, forward and backward.
 
 Entries are numbered in the full graph: node * width + column for activations, the place in the
 CSR store for sparse features (zeros need no draw), edge * heads + head for attention. An entry

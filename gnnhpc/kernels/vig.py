@@ -1,6 +1,6 @@
 """`gnnhpc.kernels.vig_torch`'s two functions in C++, for contiguous float32 tensors on a CPU.
 
-They keep to torch's number of threads, and give the same bits whatever it is.
+They use torch's number of threads; the results do not depend on it, to the bit.
 """
 
 from __future__ import annotations

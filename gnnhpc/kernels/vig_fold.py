@@ -1,10 +1,10 @@
-"""The algebra that collapses a ViG layer, and its gradients: on parameters and statistics only.
+"""The algebra that folds a ViG layer's linear parts, with gradients: on parameters and statistics.
 
 Linear and BatchNorm before the GELU are one affine map of a node's three channels, because the
 mean and variance of W x + b follow from the mean m and covariance C of x: W m + b and
 diag(W C W'). GraphConv keeps it affine, in the node's channels, their sum over the neighbours and
-the number of neighbours. Everything here has at most hidden x hidden elements; what belongs to
-BatchNorm is float64, whatever the parameters are.
+the number of neighbours. All tensors here have at most hidden x hidden elements; those of
+BatchNorm are float64, whatever the parameters are.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def unfold_linear(
     d_variance = -0.5 * d_scale * scale * inverse.square()
     grad += 2 * d_variance[:, None] * (wide @ of.covariance) - torch.outer(d_centred, of.mean)
     d_moments = Moments(-(wide.t() @ d_centred), wide.t() @ (d_variance[:, None] * wide))
-    # A constant added before BatchNorm is taken away again by its mean.
+    # BatchNorm removes a constant that is added before it.
     no_bias = torch.zeros_like(d_constant)
     return LinearGrads(grad, no_bias, d_scale * inverse, d_constant, d_moments)
 

@@ -1,4 +1,4 @@
-"""A ViG layer collapsed to a small network a node, in plain torch: any device, any precision.
+"""A ViG layer as a small network a node, in plain torch: any device, any precision.
 
 The same two functions as `gnnhpc.kernels.vig`, which has them in C++ for float32 on a CPU. Rows
 of activations are `[rows, 3]`, row = (image * height + row) * width + column. The algebra on
@@ -41,7 +41,7 @@ class Weights(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Means and biased variances that the two BatchNorms go by, `[hidden]` and `[3]`."""
+    """Means and biased variances that the two BatchNorms use, `[hidden]` and `[3]`."""
 
     mean1: Tensor
     variance1: Tensor
@@ -50,7 +50,7 @@ class Statistics(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A layer's output `[rows, 3]`, the statistics it went by, and what backward asks for."""
+    """A layer's output `[rows, 3]`, the statistics it used, and what backward needs."""
 
     out: Tensor
     statistics: Statistics
@@ -60,7 +60,7 @@ class Result(NamedTuple):
 def forward(
     x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
 ) -> Result:
-    """The layer of x `[rows, 3]`; BatchNorm goes by `running`, or by the batch."""
+    """The layer applied to x `[rows, 3]`; BatchNorm uses `running`, else the batch's statistics."""
     if running is None:
         centre = x.mean(0)
         centred, weights = _centre(x, weights, centre)
@@ -169,10 +169,10 @@ def degrees(grid: Grid, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _centre(x: Tensor, weights: Weights, centre: Tensor) -> tuple[Tensor, Weights]:
-    """x less a row, and the weights that make the same of it.
+    """x minus a row, and weights that give the same output for it.
 
-    BatchNorm takes the mean away. Left in the sums over the rows, it costs the gradients a digit:
-    the neighbours' sums are then nearly the degree times that mean.
+    BatchNorm removes the mean anyway. If it stays in the sums over the rows, gradients lose a
+    digit, because the neighbours' sums are then nearly the degree times that mean.
     """
     shifted = weights.b1.double() + weights.w1.double() @ centre.double()
     return x - centre, weights._replace(b1=shifted)

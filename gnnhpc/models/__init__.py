@@ -1,4 +1,4 @@
-"""Models as ordered lists of layers, one folder a model, and what models share.
+"""Models as ordered lists of layers: one folder a model, their registry, and common layers.
 
 Imports core, graphs and kernels.
 """

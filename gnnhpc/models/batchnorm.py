@@ -47,10 +47,10 @@ class BatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def observe(self, mean: Tensor, variance: Tensor, rows: int) -> None:
-        """Take in a training micro-batch's statistics: `[channels]` mean, biased variance.
+        """Add a training micro-batch's statistics: `[channels]` mean, biased variance.
 
-        For implementations that know them without the rows at hand. Raises ValueError for a
-        single row, whose variance says nothing, as torch does.
+        For implementations that have computed them elsewhere. Raises ValueError for a
+        single row, which has no variance, as torch does.
         """
         if rows < 2:
             raise ValueError(f"BatchNorm needs more than {rows} row to train on")

@@ -1,4 +1,4 @@
-"""What a layer needs beside its input: which micro-batch of which step, and its piece of graph."""
+"""What a layer needs besides its input: which micro-batch of which step, and its chunk."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gnnhpc.graphs.blocks import GraphChunk
 
 @dataclass(frozen=True)
 class Context:
-    """Made for one micro-batch of one step."""
+    """The context of one micro-batch in one step."""
 
     microbatch: int = 0
     """Counts from 0 within the mini-batch."""
     step: int = 0
-    """Training step; the mask of a dropout follows from it."""
+    """Training step; dropout masks are computed from it."""
     seed: int = 0
     """The experiment's."""
     graph: GraphChunk | None = None
@@ -22,7 +22,7 @@ class Context:
 
     @property
     def chunk(self) -> GraphChunk:
-        """The piece of graph that a graph layer works on; ValueError where there is none."""
+        """The chunk of a graph that a layer works on; ValueError for images."""
         if self.graph is None:
-            raise ValueError("graph layers need a context with a piece of graph")
+            raise ValueError("graph layers need a context with a chunk of a graph")
         return self.graph

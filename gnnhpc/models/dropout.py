@@ -1,4 +1,4 @@
-"""Dropout of activations and of sparse features, by masks that are computed and never stored."""
+"""Dropout of activations and of sparse features, with masks that are computed, not stored."""
 
 from __future__ import annotations
 

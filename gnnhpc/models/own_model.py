@@ -1,6 +1,6 @@
 """A user's own model: `module:Class` in a spec, from a file beside it or on PYTHONPATH.
 
-Until it is loaded it is plain data, which status and reports read without the user's file.
+Before it is loaded it is only its name and settings, as status and reports need no more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gnnhpc.core.outline import LayerOutline
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.models.protocol import Model
 
-_HOW = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
+_ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
 
 
 class OwnModel(Model):
@@ -60,19 +60,19 @@ class OwnModel(Model):
         return self._source
 
     def planned(self, folder: Path) -> Model:
-        """The same with its digest and without settings that are at their defaults.
+        """The same with its digest and without settings that have their defaults.
 
-        Raises InputError for a file, class or setting that is not as the protocol says.
+        Raises InputError for a file, class or setting that does not follow the protocol.
         """
         source = source_of(self.name, [folder])
         loaded = _build(self, source)
-        told = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
-        plan = OwnModel.model_validate(told | {"digest": source_digest(source)})
+        settings = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
+        plan = OwnModel.model_validate(settings | {"digest": source_digest(source)})
         plan._loaded, plan._source = loaded, source
         return plan
 
     def load(self, folders: Sequence[Path]) -> None:
-        """Raises InputError as `planned`, and where the sources are not those of the plan."""
+        """Raises InputError as `planned`, and if the sources have changed since the plan."""
         if self._loaded is not None:
             return
         source = source_of(self.name, folders)
@@ -87,12 +87,12 @@ class OwnModel(Model):
         self._loaded, self._source = _build(self, source), source
 
     def outline(self, facts: Facts) -> Sequence[LayerOutline]:
-        """Raises InputError for what the user's outline raises."""
+        """Raises InputError for any error in the user's outline."""
         try:
             return tuple(self.loaded.outline(facts))
         except Exception as error:
             raise InputError(
-                f"model {self.name}", "outline", _words(error), "a list of gnnhpc.Layer"
+                f"model {self.name}", "outline", _error_text(error), "a list of gnnhpc.Layer"
             ) from error
 
     def content(self) -> dict[str, Any]:
@@ -119,11 +119,13 @@ def source_of(name: str, folders: Sequence[Path]) -> Path:
         origin = Path(found.origin).absolute()
         return origin.parent if found.submodule_search_locations else origin
     looked = ", ".join(str(folder) for folder in folders)
-    raise InputError(f"model {name}", None, f"no module {top} in {looked} or on PYTHONPATH", _HOW)
+    raise InputError(
+        f"model {name}", None, f"no module {top} in {looked} or on PYTHONPATH", _ALLOWED
+    )
 
 
 def source_digest(source: Path) -> str:
-    """Of the one file, or of every Python file of the package."""
+    """A digest of the one file, or of all Python files of the package."""
     paths = [source] if source.is_file() else sorted(source.rglob("*.py"))
     digest = hashlib.sha256()
     for path in paths:
@@ -133,7 +135,7 @@ def source_digest(source: Path) -> str:
 
 
 def torch_import_s(name: str) -> float | None:
-    """Seconds that importing the model's module took, where that brought torch; else None."""
+    """Seconds that importing the model's module took, if it imported torch; else None."""
     return _torch_s.get(name.partition(":")[0])
 
 
@@ -141,7 +143,7 @@ _torch_s: dict[str, float] = {}
 
 
 def _build(model: OwnModel, source: Path) -> Model:
-    """The user's class with the settings in it."""
+    """An instance of the user's class with these settings."""
     where = f"model {model.name}"
     cls = _class(model.name, source, where)
     settings = dict(model.model_extra or {})
@@ -160,10 +162,10 @@ def _class(name: str, source: Path, where: str) -> type[Model]:
     module = _import(module_name, source, where)
     found = getattr(module, attribute, None)
     if found is None:
-        raise InputError(where, None, f"no {attribute} in {source}", _classes(module) or _HOW)
+        raise InputError(where, None, f"no {attribute} in {source}", _classes(module) or _ALLOWED)
     if not (isinstance(found, type) and issubclass(found, Model)):
         kind = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise InputError(where, None, f"{attribute} is {kind} that is no gnnhpc.Model", _HOW)
+        raise InputError(where, None, f"{attribute} is {kind} that is no gnnhpc.Model", _ALLOWED)
     for method in ("outline", "build"):
         if getattr(found, method) is getattr(Model, method):
             raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
@@ -177,7 +179,7 @@ def _import(name: str, source: Path, where: str) -> ModuleType:
         raise InputError(
             where, None, f"{source}, but {top} is {_origin(known)} already", "another file name"
         )
-    # Behind everything else, so that nothing installed is hidden; siblings of the file are found.
+    # Last in the path, so that it hides no installed module; the file can import files beside it.
     if str(source.parent) not in sys.path:
         sys.path.append(str(source.parent))
     had_torch, began = "torch" in sys.modules, time.perf_counter()
@@ -189,19 +191,19 @@ def _import(name: str, source: Path, where: str) -> ModuleType:
         raise
     except Exception as error:
         sys.modules.pop(name, None)
-        found = f"{source} cannot be imported ({_words(error)})"
-        raise InputError(where, None, found, _HOW) from error
+        found = f"{source} cannot be imported ({_error_text(error)})"
+        raise InputError(where, None, found, _ALLOWED) from error
     if not had_torch and "torch" in sys.modules:
         _torch_s[name] = time.perf_counter() - began
     return module
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _load_top(top: str, source: Path) -> None:
-    """Import the file or package itself, whatever else Python would find under its name."""
+    """Import this file or package, even if Python's path has another module of its name."""
     spec = importlib.machinery.PathFinder.find_spec(top, [str(source.parent)])
     assert spec is not None
     assert spec.loader is not None

@@ -25,14 +25,14 @@ BatchNormMode = Literal["micro", "deferred"]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What an experiment says that layers are built by, beside the model's own settings."""
+    """Settings of the experiment that layers are built with, besides the model's own."""
 
     dtype: torch.dtype
     batchnorm: BatchNormMode = "micro"
 
 
 class Model(Strict):
-    """The settings of a model, and what they mean; derive from it and declare settings as fields.
+    """A model: its settings as fields, and its layers as methods. Own models derive from it.
 
     A layer is a torch module whose `forward(x, context)` maps one micro-batch's activation
     [rows, *inputs] to [rows, *shape]; `context` is a `gnnhpc.models.context.Context`.
@@ -58,21 +58,21 @@ class Model(Strict):
 
     @property
     def loaded(self) -> Model:
-        """The model itself; of a user's own, what its file defines."""
+        """The model itself; for a user's own model, the class in its file."""
         return self
 
     def planned(self, folder: Path) -> Model:
-        """These settings with what planning finds out; `folder` is where the spec stands.
+        """These settings with what planning adds to them; `folder` is that of the spec.
 
-        Raises InputError for a model that cannot be had.
+        Raises InputError for a model that cannot be found or loaded.
         """
         return self
 
     def load(self, folders: Sequence[Path]) -> None:
-        """Make `loaded` work, looking for a user's file in `folders` and where Python looks."""
+        """Load a user's own model, from `folders` or Python's path; others need no loading."""
 
     def outline(self, facts: Facts) -> Sequence[LayerOutline]:
-        """The layers on data of these sizes, first to last; asked on login nodes, without torch."""
+        """The layers on data of these sizes, first to last; must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:

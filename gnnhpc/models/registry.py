@@ -1,4 +1,4 @@
-"""Which models there are, and how a name in a spec becomes one.
+"""The models' names, and the class behind each.
 
 A built-in model is one row here; a user's own is named `module:Class`. Free of torch.
 """
@@ -18,7 +18,7 @@ BUILT_IN = {
 
 
 def model_class(name: str) -> type[Model] | None:
-    """The class behind a name in a spec, or none."""
+    """The class behind a name in a spec, or None."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found: type[Model] = getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""What one cell is: experiments typed and checked, cells in manifests.
+"""What one cell is: the experiment, the manifest, the stage cut, flags of `gnnhpc run`.
 
-Free of torch; imports core, and the settings of models and data.
+Free of torch; imports records, data, models and core.
 """

@@ -1,4 +1,4 @@
-"""Experiments spelled out on a command line or in a file of their own."""
+"""The experiment that the flags of `gnnhpc run` and `gnnhpc verify` describe, or a file has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
@@ -15,6 +14,7 @@ from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
+from gnnhpc.spec.overrides import apply_override
 from gnnhpc.spec.own_model_files import load_model
 from gnnhpc.spec.stage_cut import cut
 
@@ -34,13 +34,13 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     if model == "vig":
         raw["batch_size"] = _BATCH
     for setting in flags["settings"]:
-        _apply(raw, setting)
+        apply_override(raw, setting)
     experiment = build_experiment(raw, "flags")
-    return _with_data(Cell(array_name(experiment), 0, experiment, root))
+    return _check_data(Cell(array_name(experiment), 0, experiment, root))
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
-    """Check plain data as an experiment that can also be cut into its stages."""
+    """The experiment that plain data describe; InputError unless it can be cut into its stages."""
     experiment = _checked(raw, where)
     here = Path.cwd()
     found = {"model": experiment.model.planned(here), "data": experiment.data.planned(here)}
@@ -56,26 +56,8 @@ def _checked(raw: dict[str, Any], where: object) -> Experiment:
         raise input_error(error, where, Experiment) from None
 
 
-def _apply(raw: dict[str, Any], setting: str) -> None:
-    key, equals, text = setting.partition("=")
-    if not equals or not key:
-        raise InputError("--set", None, repr(setting), "key=value")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError("--set", key, repr(text), "a YAML value") from None
-    *parents, last = key.split(".")
-    place = raw
-    for parent in parents:
-        inner = place.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise InputError("--set", key, f"{parent} is no mapping", "a key of the experiment")
-        place = inner
-    place[last] = value
-
-
 def read_cell(path: Path, root: str | None) -> Cell:
-    """A manifest line in a file of its own; a data root given by flag wins over the file's."""
+    """The cell in a file of one manifest line; `root`, if given, replaces the file's data root."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -84,10 +66,10 @@ def read_cell(path: Path, root: str | None) -> Cell:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
     cell = Cell.from_line(lines[0], path)
     load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
-    return _with_data(dataclasses.replace(cell, data_root=root or cell.data_root))
+    return _check_data(dataclasses.replace(cell, data_root=root or cell.data_root))
 
 
-def _with_data(cell: Cell) -> Cell:
-    """The cell, if its data can be there: nobody has looked before, as `submit` does."""
+def _check_data(cell: Cell) -> Cell:
+    """The cell; InputError unless its data exist, which `submit` has not checked for it."""
     check_data(cell.experiment.data, data_root(cell.data_root))
     return cell

@@ -1,7 +1,7 @@
-"""What one experiment is: typed, documented under each field, checked when built.
+"""The experiment: typed settings, documented under each field, checked when built.
 
-Everything here is content: two experiments that are equal measure the same thing, and share a
-cell id. Where the data lie, or which partition ran it, is not content and stands elsewhere.
+All fields are content: two equal experiments measure the same thing and have one cell id. Where
+the data are stored, or which partition runs a cell, is not content and not here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Experiment(Strict):
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: Literal["gpipe", "1f1b"] = "gpipe"
     engine: Literal["native", "pipelining"] = "native"
-    """What runs several stages: our own loop over the schedule, or torch.distributed.pipelining."""
+    """What runs several stages: our own engine, or torch.distributed.pipelining."""
     batch_size: Positive | None = None
     """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
     train_steps: Positive = 10
@@ -77,7 +77,7 @@ class Experiment(Strict):
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Running statistics a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile"] = "cost"
-    """Layers a stage: dealt by estimated or measured cost, or given."""
+    """Layers a stage: balanced by estimated or measured cost, or given as counts."""
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["cpu", "gpu"] = "cpu"
     seed: Annotated[Whole, Field(ge=0)] = 0
@@ -116,7 +116,7 @@ class Experiment(Strict):
         return self
 
     def _check_schedule(self) -> None:
-        """torch's 1F1B wants its pipeline full; ours does with less."""
+        """torch's 1F1B needs as many micro-batches as stages; ours does not."""
         wanted = self.layout.stages
         if (self.schedule, self.engine) != ("1f1b", "pipelining") or self.microbatches >= wanted:
             return
@@ -155,7 +155,7 @@ class Experiment(Strict):
 
     @cached_property
     def id(self) -> str:
-        """A name that says what the cell is, with a hash that says the rest."""
+        """A readable name of the main settings, and a hash of all content."""
         canonical = json.dumps([SPEC_VERSION, self.content()], sort_keys=True)
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
         return (
@@ -164,7 +164,7 @@ class Experiment(Strict):
         )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A changed copy has an id of its own: what was computed once is not copied along."""
+        """A changed copy; its id is computed again."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied

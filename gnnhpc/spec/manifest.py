@@ -1,4 +1,4 @@
-"""The manifest: one cell a line, everything needed to run it, never rewritten."""
+"""The manifest: one cell a line, with all that is needed to run it; never rewritten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a sweep, with its place in its array.
+    """One experiment of a sweep, with its array and its index there.
 
     `index` counts within the array `<model>-<layout>` and is what $SLURM_ARRAY_TASK_ID selects;
     it never changes meaning once written.
@@ -82,7 +82,7 @@ def assign_indices(
     data_root: str | None = None,
     existing: Iterable[Cell] = (),
 ) -> list[Cell]:
-    """Give each new experiment the next index of its array; those already there are left out."""
+    """Give each new experiment the next index of its array; those in `existing` are left out."""
     known = {cell.id for cell in existing}
     following: dict[str, int] = {}
     for cell in existing:
@@ -118,7 +118,7 @@ def read_manifest(path: Path) -> list[Cell]:
 
 
 def find_cell(path: Path, array: str, index: int) -> Cell:
-    """The cell that an array task means; raises InputError for an index out of range."""
+    """The cell that an array task runs; raises InputError for an index out of range."""
     cells = [cell for cell in read_manifest(path) if cell.array == array]
     if not cells:
         names = sorted({cell.array for cell in read_manifest(path)})

@@ -1,4 +1,4 @@
-"""The users' own models of a run: kept in its folder when it is planned, found there to run it."""
+"""The files of users' own models: copied into the run folder, and loaded from there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 
 
-def keep_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
+def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
     """Copy the sources of each own model into the run folder, once each."""
-    for model in _own(experiments):
+    for model in _own_models(experiments):
         assert model.digest is not None
         folder = paths.own_model(model.digest)
         if folder.exists():
@@ -27,15 +27,15 @@ def keep_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
 
 
 def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
-    """Make the experiment's model usable: from the run folder, `others`, or Python's own path.
+    """Load the experiment's model: from the run folder, from `others`, or from Python's path.
 
-    Raises InputError for a user's own that is nowhere, or not as it was planned.
+    Raises InputError for a user's own model that is not found, or has changed since the plan.
     """
     model = experiment.model
     kept = [paths.own_model(model.digest)] if isinstance(model, OwnModel) and model.digest else []
     model.load([*(folder for folder in kept if folder.is_dir()), *others])
 
 
-def _own(experiments: Iterable[Experiment]) -> list[OwnModel]:
+def _own_models(experiments: Iterable[Experiment]) -> list[OwnModel]:
     found = {id(e.model): e.model for e in experiments if isinstance(e.model, OwnModel)}
     return list({model.digest: model for model in found.values()}.values())

@@ -1,1 +1,4 @@
-"""What is learnt and how it is judged: loss, tally, metrics. Imports batches and below."""
+"""What is learnt and how it is measured: loss, tally, metrics.
+
+Imports batches and below.
+"""

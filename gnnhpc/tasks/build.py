@@ -1,4 +1,4 @@
-"""Which task an experiment is about."""
+"""Chooses the task of an experiment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gnnhpc.tasks.task import Task
 
 
 def build_task(experiment: Experiment) -> Task:
-    """Images and nodes are classified, by what the data are."""
+    """Classification of images or of nodes, by the kind of data."""
     outputs = experiment.model.loaded.outputs
     if experiment.data.facts().kind == "images":
         return ImageClassification(outputs)

@@ -1,4 +1,4 @@
-"""Classes of images and of nodes, by cross-entropy."""
+"""Classification of images and of nodes, by cross-entropy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnnhpc.tasks.task import Tally, Targets
 
 @dataclass(frozen=True)
 class Classification:
-    """One class a row; rows whose target is `IGNORED` count for nothing."""
+    """One class a row; rows whose target is `IGNORED` are not counted."""
 
     outputs: Outputs
     """What the last layer gives."""
@@ -48,7 +48,7 @@ class ImageClassification(Classification):
 
 
 class NodeClassification(Classification):
-    """Some nodes have a label to learn, others one to be judged by.
+    """Some nodes are labelled for training, others for validation and test.
 
     In the test phase `loss` and `accuracy` are the test nodes'.
     """
@@ -71,6 +71,6 @@ class NodeClassification(Classification):
 
 def _accuracy(output: Tensor, target: Tensor) -> tuple[float, float]:
     """How many labelled rows are right, and how many there are."""
-    # A few of many nodes have a label to learn: 60 of PubMed's 19,717.
+    # Few of the nodes may be labelled: 60 of PubMed's 19,717 in training.
     rows = (target != IGNORED).nonzero().flatten()
     return float((output[rows].argmax(-1) == target[rows]).sum()), float(len(rows))

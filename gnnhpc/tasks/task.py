@@ -1,4 +1,4 @@
-"""What every task says: the loss that is differentiated, and the figures that are reported."""
+"""The protocol of tasks: the loss that is differentiated, and the metrics that are reported."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Task(Protocol):
         ...
 
     def labelled(self, targets: Targets, split: Phase = "train") -> int:
-        """How many rows that sum is over."""
+        """The number of labelled rows of a split."""
         ...
 
     def metrics(self, phase: Phase) -> tuple[str, ...]:
-        """Names of what is reported; `loss` is the first."""
+        """Names of the reported metrics; `loss` is the first."""
         ...
 
     def tally(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> Tally:
-        """The figures of one replica's mini-batch; `outputs` are one a micro-batch."""
+        """The metrics of one replica's mini-batch; `outputs` are one a micro-batch."""
         ...
 
 

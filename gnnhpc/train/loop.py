@@ -14,7 +14,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Batches
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import Engine
-from gnnhpc.engines.base import Trained
+from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer, StepTimes, peak_rss_mib
 from gnnhpc.ranks.mesh import Mesh
@@ -135,7 +135,7 @@ class Trainer:
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()
-                self._record_step(step, batch, "test", started, times, Trained(outputs))
+                self._record_step(step, batch, "test", started, times, StepOutput(outputs))
                 self.test_steps_done += 1
         self.stage.train()
 
@@ -146,7 +146,7 @@ class Trainer:
         phase: Phase,
         started: float,
         times: StepTimes,
-        trained: Trained,
+        trained: StepOutput,
     ) -> bool:
         """After the last barrier: gather metrics, write the record; true if any rank is to stop."""
         metrics = self._gather_metrics(phase, batch, trained)
@@ -188,7 +188,7 @@ class Trainer:
         self.report(record)
         return stop
 
-    def _gather_metrics(self, phase: Phase, batch: Batch, trained: Trained) -> dict[str, float]:
+    def _gather_metrics(self, phase: Phase, batch: Batch, trained: StepOutput) -> dict[str, float]:
         """Metrics summed over the last stages of all replicas; checks what ranks must agree in."""
         names = self.task.metrics(phase)
         values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)

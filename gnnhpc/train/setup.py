@@ -12,7 +12,7 @@ from gnnhpc.batches.build import build_batches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
-from gnnhpc.engines import Engine, Plan, build_engine
+from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.ranks.environment import Environment
@@ -76,7 +76,7 @@ def set_up(
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
-    plan = Plan(
+    plan = StagePlan(
         stage=stage,
         mesh=mesh,
         timer=timer,
@@ -86,7 +86,7 @@ def set_up(
         input_shape=batches.shape_after(mine.start - 1),
         output_shape=batches.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
-        upstream_learns=any(layer.parameters != 0 for layer in outlines[: mine.start]),
+        upstream_trains=any(layer.parameters != 0 for layer in outlines[: mine.start]),
     )
     return TrainingParts(
         outlines=outlines,

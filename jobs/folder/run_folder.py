@@ -13,7 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths, write_atomically
 from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
-from gnnhpc.spec.own_model_files import keep_models
+from gnnhpc.spec.own_model_files import copy_models
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.site import Site
@@ -43,7 +43,7 @@ def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunP
             folder.mkdir()
         paths.sweep.write_text(spec_text_with_overrides(plan), encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
-        keep_models(paths, (cell.experiment for cell in plan.cells))
+        copy_models(paths, (cell.experiment for cell in plan.cells))
         _write_provenance(paths, plan, site_name, site)
         _write_scripts(paths, run, plan.cells, site)
         _make_readable(work)
@@ -66,7 +66,7 @@ def extend_run_folder(plan: Plan, paths: RunPaths, site: Site) -> Plan:
     new = plan_of_new_cells(plan, existing)
     if not new.cells:
         raise no_new_cells_error(plan, paths.root)
-    keep_models(paths, (cell.experiment for cell in new.cells))
+    copy_models(paths, (cell.experiment for cell in new.cells))
     append_lines(paths.manifest, [cell.to_line() for cell in new.cells])
     number = 2
     while (copy := paths.root / f"sweep-{number}.yaml").exists():

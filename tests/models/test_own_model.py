@@ -23,7 +23,7 @@ from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_model_files import keep_models, load_model
+from gnnhpc.spec.own_model_files import copy_models, load_model
 from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error
 
@@ -150,7 +150,7 @@ def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> 
     with pytest.raises(InputError, match=r"model net:Net: digest: found .* in .*net\.py; all"):
         load_model(again, run, folder)
     (folder / "net.py").write_text(HEAD + NET)
-    keep_models(run, [cell.experiment])
+    copy_models(run, [cell.experiment])
     (folder / "net.py").unlink()
     del sys.modules["net"]
     load_model(again, run)
@@ -168,7 +168,7 @@ def test_a_package_is_kept_whole(folder: Path) -> None:
     assert isinstance(model, OwnModel)
     before = model.digest
     run = RunPaths(folder / "run")
-    keep_models(run, [Experiment.model_validate({"model": model, "data": GRAPH})])
+    copy_models(run, [Experiment.model_validate({"model": model, "data": GRAPH})])
     assert before is not None
     assert (run.own_model(before) / "deep" / "width.py").is_file()
     (package / "width.py").write_text("WIDTH = 5\n")

@@ -24,7 +24,7 @@ from gnnhpc.check import verify
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import stage as stage_module
 from gnnhpc.engines.gradients import Gradients
-from gnnhpc.engines.native import Links, NativeEngine
+from gnnhpc.engines.native import NativeEngine, StageLinks
 from gnnhpc.engines.pipelining import TimedStage
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.spec.cli_experiment import build_experiment
@@ -61,9 +61,9 @@ def nothing() -> Iterator[None]:
 @contextlib.contextmanager
 def no_backward_communication() -> Iterator[None]:
     """Raffi 1: gradients end at the cut."""
-    joined, backward = Links.__init__, NativeEngine._backward
+    joined, backward = StageLinks.__init__, NativeEngine._backward
 
-    def one_way(links: Links, *args: Any, **kwargs: Any) -> None:
+    def one_way(links: StageLinks, *args: Any, **kwargs: Any) -> None:
         joined(links, *args, **kwargs)
         links.gradients_in = links.gradients_out = None
 
@@ -72,7 +72,7 @@ def no_backward_communication() -> Iterator[None]:
             backward(engine, *args)
 
     with (
-        mock.patch.object(Links, "__init__", one_way),
+        mock.patch.object(StageLinks, "__init__", one_way),
         mock.patch.object(NativeEngine, "_backward", only_last),
     ):
         yield

@@ -1,4 +1,1 @@
-"""Graph attention network (Velickovic et al.
-
-2018; M. T. Dearing and X. Wang's study).
-"""
+"""Graph attention network: Velickovic et al. 2018, as M. T. Dearing and X. Wang's study uses it."""

@@ -1,4 +1,4 @@
-"""What follows a GAT's attention: ELU, and log-softmax after the last."""
+"""The activations after a GAT's attention layers: ELU, and log-softmax after the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph attention over sorted segments: PyG's GATConv without its copies an edge.
+"""Graph attention over edges sorted by target: PyG's GATConv without its copies for each edge.
 
 Velickovic et al. 2018, as PyG 2.8 computes it: h = W x; an edge's score is
 leaky_relu(att_src . h_source + att_dst . h_target); its coefficient the softmax over the edges
@@ -54,7 +54,7 @@ class FusedAttention(nn.Module):
         self.att_src = nn.Parameter(torch.empty(1, heads, channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, channels))
         self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
-        # PyG draws its weight twice; so do we, so that one seed starts both alike.
+        # PyG draws its weight twice; so does this, for equal initial values from one seed.
         for parameter in (self.lin.weight, self.lin.weight, self.att_src, self.att_dst):
             _glorot(parameter)
 
@@ -71,10 +71,10 @@ class FusedAttention(nn.Module):
             result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
             return result
         h = _project(x, self.lin.weight).view(-1, self.heads, self.channels)
-        return self._attend_plainly(h, block, mask)
+        return self._attend_in_torch(h, block, mask)
 
-    def _attend_plainly(self, h: Tensor, block: Block, mask: Mask | None) -> Tensor:
-        """The same in plain torch: what the kernel is checked against."""
+    def _attend_in_torch(self, h: Tensor, block: Block, mask: Mask | None) -> Tensor:
+        """The same in plain torch, which the kernel is tested against."""
         source, target = block.source, block.target
         scores = (h * self.att_src).sum(-1)[source] + (h * self.att_dst).sum(-1)[target]
         scores = functional.leaky_relu(scores, SLOPE)
@@ -96,7 +96,7 @@ class FusedAttention(nn.Module):
 
 
 class _Weight(nn.Module):
-    """Holds the projection under the name that PyG's state dict has for it."""
+    """The projection, under its name in PyG's state dict."""
 
     def __init__(self, outputs: int, inputs: int) -> None:
         super().__init__()

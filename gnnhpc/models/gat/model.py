@@ -81,7 +81,7 @@ class Gat(Model):
         )
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
-        """Both implementations draw the same values; ValueError for a layer of another model."""
+        """Both implementations have the same initial values; ValueError for an unknown layer."""
         from gnnhpc.models.dropout import Dropout
         from gnnhpc.models.gat.activations import Elu, LogSoftmax
 
@@ -107,7 +107,7 @@ class Gat(Model):
         return attention.to(options.dtype)
 
     def _attention_class(self) -> type[nn.Module]:
-        # PyG takes seconds to import; fused runs do without.
+        # PyG takes seconds to import; the fused implementation does not need it.
         if self.implementation == "fused":
             from gnnhpc.models.gat.fused import FusedAttention
 

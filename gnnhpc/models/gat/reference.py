@@ -1,4 +1,4 @@
-"""PyG's own GATConv as the reference; only its attention dropout is ours, to share masks."""
+"""PyG's own GATConv as the reference, with our attention dropout, for equal masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gnnhpc.models.dropout import active_mask
 
 
 class ReferenceAttention(GATConv):  # type: ignore[misc]
-    """GATConv over a chunk's block; self-loops stand in the block, one a node as PyG adds them.
+    """GATConv over a chunk's block; the block has one self-loop a node, as PyG would add.
 
     Arguments are those of gnnhpc.models.gat.fused.FusedAttention.
     """
@@ -53,6 +53,6 @@ class ReferenceAttention(GATConv):  # type: ignore[misc]
         ptr: Tensor | None,
         dim_size: int | None,
     ) -> Tensor:
-        """The softmax as PyG computes it, then the keyed mask in place of a drawn one."""
+        """The softmax as PyG computes it, then our mask in place of a random one."""
         alpha: Tensor = super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
         return alpha if self._kept is None else alpha * self._kept

@@ -1,4 +1,1 @@
-"""Vision GNN over a pixel grid (J.
-
-Raffi and P. Dazzi's study).
-"""
+"""Vision GNN over a pixel grid, as J. Raffi and P. Dazzi's study builds it."""

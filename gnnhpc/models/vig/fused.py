@@ -1,8 +1,8 @@
-"""ViG's Grapher and FFN without their intermediates: same parameters, function and gradients.
+"""ViG's Grapher and FFN without large intermediate tensors: same function and gradients.
 
-A layer collapses to a small network a node (`gnnhpc.kernels.vig_fold` says why), which the kernels
-evaluate piece by piece with the hidden layer in cache or registers, and again in backward. Saved
-for backward: the layer's input and its three-channel update before the last BatchNorm.
+A layer equals a small network a node (`gnnhpc.kernels.vig_fold` says why), which the kernels
+evaluate some rows at a time, with the hidden layer in cache or registers, and again in backward.
+Saved for backward: the layer's input and its three-channel update before the last BatchNorm.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class FusedFfn(FfnParameters):
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
-    """Which code runs for tensors like these: `fused/c++ <vectors>` or `fused/torch`."""
+    """Which code runs for such tensors: `fused/c++ <vectors>` or `fused/torch`."""
     if kernels_for(dtype, device) is vig_kernel:
         return f"fused/c++ {vig_kernel.instructions()}"
     return "fused/torch"
 
 
 def reason(dtype: torch.dtype, device: torch.device) -> str:
-    """Why that code, in a line."""
+    """Why this code runs, in one line."""
     if _fits_kernel(dtype, device):
         return kernel_status("vig")
     return f"{str(dtype).removeprefix('torch.')} on {device.type} is computed in torch"

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Seconds of a hidden unit's GELU, forward and backward, in multiply-adds: it outweighs the thin
-# products around it once those no longer touch memory.
+# Cost of a hidden unit's GELU, forward and backward, in multiply-adds: more than the small
+# products around it in the fused implementation.
 _GELU = 24.0
-# The rest of a collapsed Grapher a hidden unit, so that FFN : Grapher is the 1.36 that a profile
-# (balance: profile) gives on one thread from 20 images on.
+# Cost of the rest of a fused Grapher a hidden unit, so that FFN : Grapher is the 1.36 that a
+# profile (balance: profile) measures on one thread with 20 images or more.
 _FOLDED = 17.0
 
 
@@ -37,7 +37,7 @@ class Vig(Model):
     readout_width: Positive = 1024
     """Hidden channels of the readout."""
     implementation: Literal["fused", "reference"] = "fused"
-    """`reference` is PyG's GraphConv; `fused` the same function without its intermediates."""
+    """`reference` is PyG's GraphConv; `fused` the same function without large intermediates."""
 
     def outline(self, facts: Facts) -> Outlines:
         layers: list[LayerOutline] = []
@@ -84,7 +84,7 @@ class Vig(Model):
         )
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
-        """Both implementations draw the same values.
+        """Build one layer; both implementations have the same initial values.
 
         Raises ValueError for a layer of another model, or images that are not square with three
         channels.

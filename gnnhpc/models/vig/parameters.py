@@ -1,4 +1,4 @@
-"""What ViG's layers hold, under the same names in both implementations."""
+"""The parameters of ViG's layers, with the same names in both implementations."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch_geometric.nn import GraphConv
 
 CHANNELS = 3
-"""Of a pixel, and so of every activation between layers."""
+"""Channels of a pixel, and of every activation between layers."""
 
 Grid = tuple[int, int]
 
 
 class Neighbourhood(nn.Module):
-    """The parameters of a GraphConv under PyG's names, for those who do without PyG."""
+    """The parameters of a GraphConv with PyG's names, without importing PyG."""
 
     def __init__(self, width: int, *, dtype: torch.dtype) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Neighbourhood(nn.Module):
 
 
 class GrapherParameters(nn.Module):
-    """What both implementations of the Grapher hold; 3 -> width -> width -> 3."""
+    """The parameters of both implementations of the Grapher; 3 -> width -> width -> 3."""
 
     conv: Neighbourhood | GraphConv
 
@@ -46,7 +46,7 @@ class GrapherParameters(nn.Module):
 
 
 class FfnParameters(nn.Module):
-    """What both implementations of the FFN hold; 3 -> width -> 3."""
+    """The parameters of both implementations of the FFN; 3 -> width -> 3."""
 
     def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:
         super().__init__()

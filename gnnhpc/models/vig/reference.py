@@ -1,7 +1,7 @@
-"""ViG's layers in PyG's form, over an edge list: blocks of Grapher and FFN, then a readout.
+"""ViG's layers with PyG, over an edge list: blocks of Grapher and FFN, then a readout.
 
-`gnnhpc.models.vig.fused` has the same layers, parameter for parameter, without their
-intermediates.
+`gnnhpc.models.vig.fused` has the same layers with the same parameters, without large
+intermediate tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def grid_edges(grid: Grid, images: int, device: torch.device) -> Tensor:
     """Edges `[2, E]` from each pixel to its up to eight neighbours, no self-loops, all images.
 
     Node `image * H * W + row * W + column`; sorted by (target, source). An image of 32 x 32 has
-    7,812. Built once for a batch size, as every mini-batch has the same.
+    7,812. Built once for a batch size.
     """
     height, width = grid
     node = torch.arange(height * width, device=device)
@@ -51,7 +51,7 @@ class Grapher(GrapherParameters):
         super().__init__(grid, width, batchnorm=batchnorm, dtype=dtype)
         from torch_geometric.nn import GraphConv
 
-        # Same initial values as the other implementation: its draws, in PyG's layer.
+        # The same initial values as the fused implementation, moved into PyG's layer.
         drawn = self.conv.state_dict()
         with torch.random.fork_rng(devices=[]):
             self.conv = GraphConv(width, width, aggr="add").to(dtype)
