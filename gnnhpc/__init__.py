@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gnnhpc.core.version import VERSION
+
 if TYPE_CHECKING:
     from gnnhpc.core.errors import GnnhpcError, InputError
     from gnnhpc.core.facts import Facts
@@ -32,7 +34,7 @@ __all__ = [
     "RunPaths",
     "read_manifest",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _DEFINED_IN = {
     "BuildOptions": "models.protocol:BuildOptions",

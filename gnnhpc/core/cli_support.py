@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.version import VERSION
 
 
 def add_version(app: typer.Typer) -> None:
@@ -29,10 +31,7 @@ def add_version(app: typer.Typer) -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        import gnnhpc
-
-        place = Path(gnnhpc.__file__).parents[1]
-        print(f"gnnhpc {gnnhpc.__version__} ({place}, Python {platform.python_version()})")
+        print(f"gnnhpc {VERSION} ({ROOT}, Python {platform.python_version()})")
         raise typer.Exit
 
 
