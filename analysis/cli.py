@@ -119,7 +119,7 @@ def trace(
     from analysis.loading.run import load
     from analysis.timeline.chrome_trace import write_trace
     from analysis.timeline.step_timeline import find_cell
-    from gnnhpc.records.paths import RunPaths
+    from gnnhpc.records.run_paths import RunPaths
 
     loaded = load(run)
     path = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.isolated import ROOT, TIMEOUT_S, BenchmarkError
 from gnnhpc.core.schedule import ideal_step_s
-from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ratios import FEWEST, Compared
-from gnnhpc.records.paths import write_atomically
 from gnnhpc.records.provenance import cpu_model, git_commit
+from gnnhpc.records.run_paths import write_atomically
 
 COLUMNS = ("what", "ours", "reference", "ratio", "ratio_low", "ratio_high", "goal", "met")
 

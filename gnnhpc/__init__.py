@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gnnhpc.core.layout import Layout
     from gnnhpc.core.outline import LayerOutline as Layer
     from gnnhpc.models.protocol import BuildOptions, Model
-    from gnnhpc.records.paths import RunPaths
+    from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.spec.experiment import Experiment
     from gnnhpc.spec.manifest import Cell, read_manifest
 
@@ -46,7 +46,7 @@ _DEFINED_IN = {
     "Layer": "core.outline:LayerOutline",
     "Layout": "core.layout:Layout",
     "Model": "models.protocol:Model",
-    "RunPaths": "records.paths:RunPaths",
+    "RunPaths": "records.run_paths:RunPaths",
     "read_manifest": "spec.manifest:read_manifest",
 }
 

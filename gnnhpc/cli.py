@@ -62,7 +62,7 @@ def run(
     ] = Path("runs/by-hand"),
 ) -> int:
     """Run one cell, one rank a process: from a manifest, from a file, or from flags."""
-    from gnnhpc.records.paths import RunPaths
+    from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.run.worker import Worker, run_cell
     from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
 

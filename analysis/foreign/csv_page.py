@@ -15,7 +15,7 @@ from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.table_files import write_table
-from gnnhpc.records.paths import write_atomically
+from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

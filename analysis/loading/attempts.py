@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import AttemptPaths, CellPaths
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
 
 

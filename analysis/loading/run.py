@@ -18,7 +18,7 @@ from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
 from analysis.loading.record_frames import STEP_COLUMNS
 from analysis.stats.noise import add_noise_columns, mark_steps
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
 
 _RANK_COLUMNS = {"cell", "rank", "stage", "replica"}

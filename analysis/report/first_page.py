@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
 from analysis.summary.variant_columns import with_variant_columns
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check, Result
 
 if TYPE_CHECKING:

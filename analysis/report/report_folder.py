@@ -11,7 +11,7 @@ from analysis.render.output_folder import atomic_output_folder
 from analysis.report.report_pages import write_report_pages
 from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
-from gnnhpc.records.paths import RunPaths, write_atomically
+from gnnhpc.records.run_paths import RunPaths, write_atomically
 
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
 

@@ -18,7 +18,7 @@ from analysis.report.report_tables import make_report_tables
 from analysis.summary.summary_table import summarise
 from analysis.timeline.chrome_trace import write_trace
 from analysis.timeline.step_timeline import cells_with_spans
-from gnnhpc.records.paths import write_atomically
+from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

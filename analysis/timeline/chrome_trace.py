@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.timeline.step_timeline import cell_spans, find_cell
-from gnnhpc.records.paths import write_atomically
+from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

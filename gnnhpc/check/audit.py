@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gnnhpc.check.observe import RankObservations
+from gnnhpc.check.observations import RankObservations
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline, parameter_count
 from gnnhpc.records.schema import Check

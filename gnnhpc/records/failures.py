@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import asdict
 
-from gnnhpc.records.paths import AttemptPaths, temporary_beside, write_atomically
+from gnnhpc.records.run_paths import AttemptPaths, temporary_beside, write_atomically
 from gnnhpc.records.schema import Failure, Result
 
 SETTLE_S = 3.0

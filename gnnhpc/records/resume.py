@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import AttemptPaths, CellPaths
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
 
 CHECKPOINT_VERSION = 2

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import write_atomically
+from gnnhpc.records.run_paths import write_atomically
 
 SCHEMA = 1
 Phase = Literal["train", "test"]

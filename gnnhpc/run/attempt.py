@@ -17,9 +17,9 @@ from gnnhpc.records.failures import (
     write_failure,
     write_result_once,
 )
-from gnnhpc.records.paths import AttemptPaths
 from gnnhpc.records.provenance import code_digest, command_line, git_commit, machine, versions
 from gnnhpc.records.resume import ResumePoint
+from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result, Status
 from gnnhpc.run.rank_log import RankLog
 from gnnhpc.spec.manifest import Cell

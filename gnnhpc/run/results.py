@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnhpc.check.audit import audit
-from gnnhpc.check.observe import RankObservations
+from gnnhpc.check.observations import RankObservations
 from gnnhpc.records.failures import write_result_once
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.loop import Trainer

@@ -16,16 +16,16 @@ from gnnhpc.ranks.environment import Environment, check_world_size, read_environ
 from gnnhpc.ranks.requeue import requeue_if_interrupted
 from gnnhpc.ranks.signals import Signals, handled_signals
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start
 from gnnhpc.records.resume import find_resume_point
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
-    from gnnhpc.check.observe import RunObserver
+    from gnnhpc.check.observations import RunObserver
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
     from gnnhpc.train.loop import Trainer
@@ -148,7 +148,7 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
-        from gnnhpc.check.observe import RunObserver, gather_observations
+        from gnnhpc.check.observations import RunObserver, gather_observations
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
-from gnnhpc.spec.overrides import apply_override
 from gnnhpc.spec.own_model_files import load_model
+from gnnhpc.spec.set_option import apply_set_option
 from gnnhpc.spec.stage_cut import cut
 
 _SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
@@ -34,7 +34,7 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     if model == "vig":
         raw["batch_size"] = _BATCH
     for setting in flags["settings"]:
-        apply_override(raw, setting)
+        apply_set_option(raw, setting)
     experiment = build_experiment(raw, "flags")
     return _check_data(Cell(array_name(experiment), 0, experiment, root))
 

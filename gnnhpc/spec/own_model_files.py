@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gnnhpc.models.own_model import OwnModel
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 
 

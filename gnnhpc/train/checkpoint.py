@@ -22,8 +22,8 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.paths import AttemptPaths, write_atomically
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
+from gnnhpc.records.run_paths import AttemptPaths, write_atomically
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""

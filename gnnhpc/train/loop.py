@@ -22,7 +22,7 @@ from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
 from gnnhpc.records.writer import RecordWriter
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
-from gnnhpc.train.observer import StepObserver
+from gnnhpc.train.step_observer import StepObserver
 
 
 class NotFiniteError(GnnhpcError):

@@ -19,7 +19,7 @@ from pathlib import Path
 import submitit
 
 from gnnhpc.core.python_path import search_path_for_children
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
 from jobs.cluster.slurm_submit import pickle_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor

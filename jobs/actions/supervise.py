@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.local_cells import LocalCell, LocalLimits
 from jobs.actions.local_executor import run_local_cells
 from jobs.actions.local_progress import ProgressLines

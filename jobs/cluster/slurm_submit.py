@@ -12,7 +12,7 @@ import submitit
 
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.array_script import interpreter, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
 from jobs.cluster.site import Site

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import is_consequence, read_failures
-from gnnhpc.records.paths import ATTEMPT, AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import ATTEMPT, AttemptPaths, RunPaths
 from gnnhpc.records.schema import SCHEMA
 
 # Equal to gnnhpc.spec.manifest.MANIFEST_VERSION (a test compares them): importing that module

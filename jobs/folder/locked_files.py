@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 
 
 def open_run(run: str | Path) -> RunPaths:

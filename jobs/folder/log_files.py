@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import is_consequence, read_failures
-from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from jobs.folder.attempt_files import ManifestEntry, read_manifest_entries
 from jobs.folder.locked_files import open_run
 

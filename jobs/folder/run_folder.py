@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import RunPaths, write_atomically
 from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
+from gnnhpc.records.run_paths import RunPaths, write_atomically
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
 from gnnhpc.spec.own_model_files import copy_models
 from jobs.cluster.array_script import render_array_script

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.provenance import command_line, user
+from gnnhpc.records.run_paths import RunPaths
 from jobs.folder.locked_files import append_lines, utc_now
 from jobs.spec.index_list import format_indices, parse_indices
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gnnhpc.records.paths import AttemptPaths
+from gnnhpc.records.run_paths import AttemptPaths
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.attempt_files import (
     AttemptProcess,

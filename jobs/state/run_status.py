@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.provenance import user
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, query_queue
 from jobs.folder.attempt_files import (
     AttemptResult,

@@ -17,7 +17,7 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run, small_sweep

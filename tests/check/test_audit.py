@@ -10,7 +10,7 @@ import pytest
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import audit
-from gnnhpc.check.observe import RankObservations, RunObserver
+from gnnhpc.check.observations import RankObservations, RunObserver
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.ranks.rendezvous import candidate_ports
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import processes, slurm
 from tests.cluster.processes import Process

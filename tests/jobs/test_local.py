@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jobs
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from jobs.cli import main
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import read_submissions

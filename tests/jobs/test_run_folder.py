@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import append_lines, open_run, run_lock

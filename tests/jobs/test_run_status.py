@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.provenance import user
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
 from jobs.actions.rerun import select_cells

@@ -20,7 +20,7 @@ from gnnhpc.graphs.features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.own_model import OwnModel, source_digest
 from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
 from gnnhpc.spec.own_model_files import copy_models, load_model

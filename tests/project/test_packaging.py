@@ -33,7 +33,7 @@ TORCH_FREE = (
     "gnnhpc.models.registry",
     "gnnhpc.models.vig.model",
     "gnnhpc.spec.stage_cut",
-    "gnnhpc.records.paths",
+    "gnnhpc.records.run_paths",
     "gnnhpc.records.schema",
     "gnnhpc.core.schedule",
     "gnnhpc.spec.experiment",

@@ -19,7 +19,7 @@ from gnnhpc.records.failures import (
     write_failure,
     write_result_once,
 )
-from gnnhpc.records.paths import AttemptPaths
+from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result
 from tests.records.test_schema import RESULT
 
@@ -30,7 +30,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from gnnhpc.records.failures import write_result_once
-from gnnhpc.records.paths import AttemptPaths
+from gnnhpc.records.run_paths import AttemptPaths
 from tests.records.test_schema import RESULT
 sys.stdin.readline()
 result = replace(RESULT, train_steps=int(sys.argv[2]))

@@ -16,7 +16,7 @@ from torch import Tensor
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks import signals
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.run import worker
 from gnnhpc.spec.experiment import Experiment

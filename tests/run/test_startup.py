@@ -10,7 +10,7 @@ import torch
 
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.optimizer import build_optimizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import cut

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.cli import main
-from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import assign_indices, write_manifest
 from tests.tools.cells import gat
 

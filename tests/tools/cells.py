@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, assign_indices, write_manifest

@@ -24,7 +24,7 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import (
     Check,
     EventRecord,

@@ -20,8 +20,8 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.paths import AttemptPaths, CellPaths
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH_VARIABLE, digests, find_resume_point
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
 from gnnhpc.train.setup import TrainingParts, set_up

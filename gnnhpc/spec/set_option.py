@@ -11,7 +11,7 @@ from gnnhpc.core.errors import InputError
 _FLAG = "--set"
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def apply_set_option(raw: dict[str, Any], override: str) -> None:
     """Set one key of `raw` in place; `model.blocks=4` sets a key of a mapping inside it.
 
     Raises InputError for text that is not key=value, a value that is not YAML, or a key inside
