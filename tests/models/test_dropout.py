@@ -129,5 +129,5 @@ def test_evaluation_and_p_0_change_nothing(p: float, training: bool) -> None:
 
 
 def test_graph_layers_need_a_graph() -> None:
-    with pytest.raises(ValueError, match="piece of graph"):
+    with pytest.raises(ValueError, match="chunk of a graph"):
         Dropout("layer0.dropout", 0.6)(torch.zeros(3, 3), Context())
