@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.data.atomic_folder import publishing
+from gnnhpc.data.fetch.atomic_folder import publishing
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import cache_root
 

@@ -58,7 +58,7 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
 
 
 def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
-    from gnnhpc.data.pyg_reader import read_published
+    from gnnhpc.data.readers.pyg_reader import read_published
 
     return read_published(config, raw, work)
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.atomic_folder import publishing
-from gnnhpc.data.download import Archive, DownloadError, download
+from gnnhpc.data.fetch.atomic_folder import publishing
+from gnnhpc.data.fetch.download import Archive, DownloadError, download
 from gnnhpc.data.generators import synthetic_images
 from gnnhpc.data.roots import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths, existing_root
 from gnnhpc.data.settings import Data, SyntheticCifar10
-from gnnhpc.data.unpickle import read_arrays
+from gnnhpc.data.readers.unpickle import read_arrays
 
 Split = Literal["train", "test"]
 Pixels = npt.NDArray[np.uint8]

@@ -20,7 +20,7 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data import images as cifar
-from gnnhpc.data.download import Archive
+from gnnhpc.data.fetch.download import Archive
 from gnnhpc.data.images import Images, check_batch, load_images
 from gnnhpc.data.settings import Cifar10, SyntheticCifar10
 from tests.tools.data_files import cifar_records, real_file, write_binary, write_python

@@ -18,7 +18,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.generators import distinct
 from gnnhpc.data.published import FEATURE_PARTS, PublishedGraph
-from gnnhpc.data.unpickle import read_arrays
+from gnnhpc.data.readers.unpickle import read_arrays
 
 _SPARSE = ("indptr", "columns", "values")
 _FETCH_AGAIN = "the graph as published; fetch its files again"

@@ -1,0 +1,4 @@
+"""Getting data sets from where they are published, and whether what is here is whole.
+
+Imports data and its readers.
+"""

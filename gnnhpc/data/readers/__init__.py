@@ -1,0 +1,1 @@
+"""How each layout of graph files is read: PyG's, OGB's, a user's own. Imports only data."""
