@@ -6,25 +6,26 @@ import contextlib
 import io
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from torch_geometric import datasets
 from torch_geometric.data import Data, InMemoryDataset
-from torch_geometric.datasets import Amazon, Coauthor, Planetoid, Reddit
 from torch_geometric.transforms import Compose, NormalizeFeatures
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
-from gnnhpc.data.generators import distinct
-from gnnhpc.data.published import FEATURE_PARTS, PublishedGraph
+from gnnhpc.data.layouts import Pyg
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.readers.npz_file import NpzFile
+from gnnhpc.data.readers.arrays import check_sizes, ordered_edges
 from gnnhpc.data.readers.unpickle import read_arrays
 
 _SPARSE = ("indptr", "columns", "values")
 _FETCH_AGAIN = "the graph as published; fetch its files again"
 
 
-def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
+def read_pyg(config: PublishedGraph, pyg: Pyg, raw: list[Path], work: Path) -> Arrays:
     """The arrays of a published graph; PyG works in `work`, a new folder, on links to `raw`.
 
     Keys: `labels`, `edges`; `train`, `val`, `test` where a split is published; `indptr`,
@@ -34,34 +35,29 @@ def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Array
     copy.mkdir(parents=True)
     for path in raw:
         (copy / path.name).symlink_to(path.resolve())
-    if config.published.pyg == "Planetoid":
-        # PyG unpickles these files as they are: nothing but arrays may be in them.
-        _check_pickles(raw)
-        if config.features == "made":
-            _stand_in_features(config, copy)
+    _refuse_objects(pyg, raw)
+    if config.features == "made" and config.published.feature_files:
+        _stand_in_features(config, copy)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            data = _dataset(config, work)[0]
-        arrays = _arrays(config, data)
+            data = _dataset(pyg, work if pyg.argument else copy.parent)[0]
+        arrays = _arrays(config, pyg, data)
     except ImportError:
         raise
     except Exception as error:
         # Damaged content can fail anywhere inside PyG, in any way.
         reason = f"damaged files ({type(error).__name__}: {error})"
         raise InputError(raw[0].parent, None, reason, _FETCH_AGAIN) from error
-    _check(config, arrays, raw[0].parent)
+    check_sizes(config, arrays, raw[0].parent)
     return arrays
 
 
-def _dataset(config: PublishedGraph, work: Path) -> InMemoryDataset:
-    folder = config.published.folder
-    if config.published.pyg == "Planetoid":
-        return Planetoid(str(work), folder, pre_transform=Compose([NormalizeFeatures(), _sparse]))
-    if config.published.pyg == "Amazon":
-        return Amazon(str(work), folder, pre_transform=_sparse)
-    if config.published.pyg == "Coauthor":
-        return Coauthor(str(work), folder, pre_transform=_sparse)
-    return Reddit(str(work / folder))
+def _dataset(pyg: Pyg, root: Path) -> InMemoryDataset:
+    steps = [NormalizeFeatures()] if pyg.normalized else []
+    if not pyg.dense:
+        steps.append(_sparse)
+    names = (pyg.argument,) if pyg.argument else ()
+    return getattr(datasets, pyg.dataset)(str(root), *names, pre_transform=Compose(steps))
 
 
 def _sparse(data: Data) -> Data:
@@ -74,58 +70,38 @@ def _sparse(data: Data) -> Data:
     return data
 
 
-def _check_pickles(raw: list[Path]) -> None:
+def _refuse_objects(pyg: Pyg, raw: list[Path]) -> None:
+    """Some classes unpickle what they find: nothing but arrays may be in the files."""
     for path in raw:
-        if not path.name.endswith(".index"):
+        if path.suffix == ".npz":
+            file = NpzFile(path)
+            for key in file.headers:
+                file.header(key, "numbers")
+        elif pyg.pickled and path.suffix != ".index":
             read_arrays(path, encoding="latin1", graphs=True)
 
 
 def _stand_in_features(config: PublishedGraph, copy: Path) -> None:
     """Empty feature files as long as their label files, for PyG to find."""
     columns = config.facts().features
-    for part in FEATURE_PARTS:
-        labels = copy / f"ind.{config.name}.{part.replace('x', 'y')}"
-        rows = len(read_arrays(labels, encoding="latin1"))
+    for name in config.published.feature_files:
+        start, _, part = name.rpartition(".")
+        rows = len(read_arrays(copy / f"{start}.{part.replace('x', 'y')}", encoding="latin1"))
         empty = np.zeros((rows, columns), dtype=np.uint8)
-        (copy / f"ind.{config.name}.{part}").write_bytes(pickle.dumps(empty))
+        (copy / name).write_bytes(pickle.dumps(empty))
 
 
-def _arrays(config: PublishedGraph, data: Data) -> Arrays:
+def _arrays(config: PublishedGraph, pyg: Pyg, data: Data) -> Arrays:
     """PyG's tensors as arrays: edges sorted by (target, source), features by rows."""
-    source, target = data.edge_index.numpy()
-    nodes = len(data.y)
-    key = distinct(target * nodes + source)
-    key = key[key // nodes != key % nodes]
     arrays: Arrays = {
         "labels": data.y.numpy().astype(np.int64),
-        "edges": np.stack([key % nodes, key // nodes]),
+        "edges": ordered_edges(*data.edge_index.numpy(), len(data.y)),
     }
     for split in ("train", "val", "test"):
         if f"{split}_mask" in data:
-            arrays[split] = data[f"{split}_mask"].numpy()
+            mask = data[f"{split}_mask"].numpy()
+            arrays[split] = mask[:, config.split].copy() if mask.ndim == 2 else mask
     if config.features == "real":
-        parts = {"dense": "x"} if config.published.dense else {p: p for p in _SPARSE}
+        parts = {"dense": "x"} if pyg.dense else {part: part for part in _SPARSE}
         arrays |= {key: data[attribute].numpy() for key, attribute in parts.items()}
     return arrays
-
-
-def _check(config: PublishedGraph, arrays: Arrays, folder: Path) -> None:
-    """Raises InputError where sizes are not the published ones, which models are built for."""
-    facts = config.facts()
-    labels, edges = arrays["labels"], arrays["edges"]
-    checks: list[tuple[str, Any, str, bool]] = [
-        ("nodes", len(labels), str(facts.nodes), len(labels) == facts.nodes),
-        (
-            "labels",
-            f"{labels.min()} to {labels.max()}",
-            f"0 to {facts.classes - 1}",
-            labels.min() >= 0 and labels.max() < facts.classes,
-        ),
-        ("edges", edges.shape[1], "edges between its nodes", edges.max() < facts.nodes),
-    ]
-    if "columns" in arrays:
-        found = arrays["columns"].max() + 1
-        checks.append(("features", found, f"{facts.features} columns", found <= facts.features))
-    for key, found, allowed, good in checks:
-        if not good:
-            raise InputError(folder, key, found, f"{allowed}; fetch the files again")
