@@ -66,7 +66,9 @@ def submit(
     site_file: SiteFile = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Where data sets lie; else the spec's, $GNNHPC_DATA, ./data."),
+        typer.Option(
+            help="Where data sets lie; else the spec's, $GNNHPC_DATA, ./data, the user's cache."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -93,7 +95,7 @@ def submit(
     from jobs.spec.planning import plan
 
     settings = load_site(site_file, site)
-    planned = plan(spec, set_ or [], name=name, root=data_root)
+    planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
     if dry_run:
         from jobs.actions.submit import run_folder
         from jobs.show.plan_text import print_plan

@@ -22,9 +22,12 @@ ARCHIVE = Download(
 )
 
 
-def published_files() -> Files:
-    """The binary layout, which is the one that is downloaded."""
-    folder = Path(CIFAR_FOLDERS["binary"])
+def published_files(root: Path | None = None) -> Files:
+    """The binary layout, which is the one that is downloaded, unless `root` has the other."""
+    layout = "binary"
+    if root and not (root / CIFAR_FOLDERS["binary"]).is_dir():
+        layout = "python" if (root / CIFAR_FOLDERS["python"]).is_dir() else "binary"
+    folder = Path(CIFAR_FOLDERS[layout])
     paths = cifar_paths(folder, "train") + cifar_paths(folder, "test")
     return Files(str(folder), tuple(path.name for path in paths), (ARCHIVE,))
 

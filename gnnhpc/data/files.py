@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from gnnhpc.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,12 @@ class Files:
     def missing(self, root: Path) -> list[str]:
         """The names that are no file there."""
         return [name for name in self.names if not (self.directory(root) / name).is_file()]
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file, read piece by piece; InputError where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(path, None, error.strerror or str(error), "a readable file") from None

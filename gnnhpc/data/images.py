@@ -101,7 +101,10 @@ def load_images(config: Data, root: Path | None, split: Split) -> Images:
     paths = cifar_files(folder, split)
     if not paths:
         raise InputError(
-            cifar_paths(folder, split)[0], None, "no such file", f"the files of {cifar10.ARCHIVE.url}"
+            cifar_paths(folder, split)[0],
+            None,
+            "no such file",
+            f"the files of {cifar10.ARCHIVE.url}",
         )
     read = _read_binary if folder.name == CIFAR_FOLDERS["binary"] else _read_python
     parts, labels_of_parts = zip(*(read(path) for path in paths), strict=True)

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.settings import Positive
+from gnnhpc.data.files import sha256
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.settings import Data
 
@@ -64,7 +65,6 @@ class OwnGraph(Data):
         Reads the headers of the arrays, labels and split. Raises InputError for a file that is
         no such graph, and for sizes or a digest in the spec that are not the file's.
         """
-        from gnnhpc.data.readers.npz_file import sha256
         from gnnhpc.data.readers.own_graph_sizes import read_sizes
 
         path = Path(os.path.abspath(folder / Path(self.path).expanduser()))

@@ -183,7 +183,7 @@ class PublishedGraph(Data):
     def facts(self) -> Facts:
         return self.published.facts
 
-    def files(self) -> Files:
+    def files(self, root: Path | None = None) -> Files:
         return self.published.all_files()
 
     def check(self, root: Path | None) -> None:

@@ -38,8 +38,11 @@ class Data(Strict):
         """
         return self
 
-    def files(self) -> Files | None:
-        """The files under a data root; none for data that are made up or lie elsewhere."""
+    def files(self, root: Path | None = None) -> Files | None:
+        """The files under a data root, in the layout in which they are in `root` if given.
+
+        None for data that are made up or lie elsewhere.
+        """
         return None
 
     def check(self, root: Path | None) -> None:
@@ -62,8 +65,8 @@ class Cifar10(Data):
     def facts(self) -> Facts:
         return Facts("images", 3, 10, image_size=32, train=50_000, test=10_000)
 
-    def files(self) -> Files:
-        return cifar10.published_files()
+    def files(self, root: Path | None = None) -> Files:
+        return cifar10.published_files(root)
 
     def check(self, root: Path | None) -> None:
         """CIFAR-10 is downloaded into a root that may be written."""

@@ -11,30 +11,57 @@ from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.data.registry import DEFAULT, allowed_data, data_class
 from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.data.settings import Data
+from gnnhpc.models.protocol import Model
+from gnnhpc.models.registry import allowed_models, model_class
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, array_name
 from gnnhpc.spec.stages import cut
 
-_SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
 _BATCH = 100
+_NAMED = ("model", "data")
+_FLAGS = "flags"
 
 
 def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
-    """Raises InputError for flags that make no experiment, or data that are not there."""
-    model = flags["model"]
+    """The experiment of these flags; paths and models of the user's are seen from here.
+
+    Data default to made-up ones of the first kind that the model takes. Raises InputError for
+    flags that make no experiment, or data that are not there.
+    """
     raw: dict[str, Any] = {
-        "model": {"name": model},
-        "data": {"name": flags["data"] or _SYNTHETIC.get(model, "")},
+        "model": {"name": flags["model"]},
+        "data": {"name": flags["data"]} if flags["data"] else {},
         "layout": flags["layout"],
         "microbatches": flags["microbatches"],
     }
-    if model == "vig":
-        raw["batch_size"] = _BATCH
     for setting in flags["settings"]:
         _apply(raw, setting)
-    experiment = build_experiment(raw, "flags")
+    folder = Path.cwd()
+    model: Model = _checked("model", raw["model"], model_class, allowed_models()).planned(folder)
+    data: Data = _checked(
+        "data", {"name": DEFAULT[model.kinds()[0]]} | raw["data"], data_class, allowed_data()
+    ).planned(folder)
+    if data.facts().kind == "images":
+        raw.setdefault("batch_size", _BATCH)
+    experiment = build_experiment(raw | {"model": model, "data": data}, _FLAGS)
     return _with_data(Cell(array_name(experiment), 0, experiment, root))
+
+
+def _checked(field: str, raw: dict[str, Any], class_of: Any, allowed: str) -> Any:
+    """The settings of the model or data set that `raw` names; InputError naming the key."""
+    name = raw.get("name")
+    found = class_of(name) if isinstance(name, str) else None
+    if found is None:
+        raise InputError(_FLAGS, f"{field}.name", repr(name), allowed)
+    try:
+        return found.model_validate(raw)
+    except ValidationError as error:
+        plain = input_error(error, _FLAGS, found)
+        key = f"{field}.{plain.key}" if plain.key else field
+        raise InputError(_FLAGS, key, plain.found, plain.allowed) from None
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
@@ -48,6 +75,7 @@ def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
 
 
 def _apply(raw: dict[str, Any], setting: str) -> None:
+    """Put `key=value` into its place; a model's or data set's name alone means its defaults."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise InputError("--set", None, repr(setting), "key=value")
@@ -55,6 +83,8 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise InputError("--set", key, repr(text), "a YAML value") from None
+    if key in _NAMED and not isinstance(value, dict):
+        value = {"name": value}
     *parents, last = key.split(".")
     place = raw
     for parent in parents:

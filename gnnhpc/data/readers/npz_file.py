@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,12 +81,3 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read(stream)
         return Header(dtype, shape)
-
-
-def sha256(path: Path) -> str:
-    """The digest of a file, read piece by piece; InputError where it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(path, None, error.strerror or str(error), "a readable file") from None
