@@ -66,9 +66,9 @@ def existing_root(name: str, root: Path | None) -> Path:
 
 def how_to_have(name: str) -> str:
     """Every place where a data root is looked for, and the command that gets this data set."""
-    *first, last = (_shown(folder) for folder in default_roots())
-    places = f"--data-root, data_root in the spec, ${ROOT_VARIABLE}, {', '.join(first)} or {last}"
-    return f"a folder, looked for in this order: {places}; `gnnhpc data get {name}` makes one"
+    defaults = " or ".join(_shown(folder) for folder in default_roots())
+    named = f"a data root by --data-root, data_root in the spec, or ${ROOT_VARIABLE}"
+    return f"{named}, else {defaults}, which `gnnhpc data get {name}` makes"
 
 
 def _shown(folder: Path) -> str:

@@ -40,24 +40,32 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     for setting in flags["settings"]:
         _apply(raw, setting)
     folder = Path.cwd()
-    model: Model = _checked("model", raw["model"], model_class, allowed_models()).planned(folder)
-    data: Data = _checked(
-        "data", {"name": DEFAULT[model.kinds()[0]]} | raw["data"], data_class, allowed_data()
-    ).planned(folder)
+    model: Model = _checked(raw, "model", None, model_class, allowed_models()).planned(folder)
+    usual = DEFAULT[model.kinds()[0]]
+    data: Data = _checked(raw, "data", usual, data_class, allowed_data()).planned(folder)
     if data.facts().kind == "images":
         raw.setdefault("batch_size", _BATCH)
     experiment = build_experiment(raw | {"model": model, "data": data}, _FLAGS)
     return _with_data(Cell(array_name(experiment), 0, experiment, root))
 
 
-def _checked(field: str, raw: dict[str, Any], class_of: Any, allowed: str) -> Any:
-    """The settings of the model or data set that `raw` names; InputError naming the key."""
-    name = raw.get("name")
+def _checked(
+    raw: dict[str, Any], field: str, usual: str | None, class_of: Any, allowed: str
+) -> Any:
+    """The settings of the model or data set named in `raw`, else of `usual`.
+
+    Raises InputError naming the key that is wrong.
+    """
+    told = raw[field]
+    if not isinstance(told, dict):
+        raise InputError(_FLAGS, field, repr(told), "a mapping of keys to values, or a name")
+    told = ({"name": usual} if usual else {}) | told
+    name = told.get("name")
     found = class_of(name) if isinstance(name, str) else None
     if found is None:
         raise InputError(_FLAGS, f"{field}.name", repr(name), allowed)
     try:
-        return found.model_validate(raw)
+        return found.model_validate(told)
     except ValidationError as error:
         plain = input_error(error, _FLAGS, found)
         key = f"{field}.{plain.key}" if plain.key else field
@@ -83,7 +91,7 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise InputError("--set", key, repr(text), "a YAML value") from None
-    if key in _NAMED and not isinstance(value, dict):
+    if key in _NAMED and isinstance(value, str):
         value = {"name": value}
     *parents, last = key.split(".")
     place = raw

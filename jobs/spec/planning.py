@@ -47,8 +47,8 @@ def plan(
     """Read a spec (a path, or its content as a mapping) and expand it to cells.
 
     `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
-    `check=False` leaves out only the look at the data root and its files. Raises InputError for
-    every other mistake, naming the place.
+    `check=False` leaves out only the look at the data's files. Raises InputError for every
+    mistake, naming the place.
     """
     if isinstance(spec, Mapping):
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
@@ -60,7 +60,7 @@ def plan(
     sweep = Sweep.check(raw, source)
     experiments = expand(sweep, source, base)
     _check_stages(experiments, source)
-    where = _data_root(root, sweep, base, source, check=check)
+    where = _data_root(root, sweep, base, source)
     if check:
         _check_files(experiments, where)
     run = check_run_name(name, "--name") if name else check_run_name(sweep.name, f"{source}: name")
@@ -75,17 +75,15 @@ def continued(first: Plan, existing: Sequence[Cell]) -> Plan:
     return replace(first, cells=tuple(new))
 
 
-def _data_root(
-    flag: str | Path | None, sweep: Sweep, base: Path, source: str, *, check: bool
-) -> Path | None:
-    """The flag's, the spec's, or what the environment names; with `check` a named one exists."""
+def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -> Path | None:
+    """The flag's, the spec's, or what the environment names; a named one must exist."""
     if flag is not None:
         place, named = "--data-root", Path(flag).expanduser()
     elif sweep.data_root is not None:
         place, named = f"{source}: data_root", base / Path(sweep.data_root).expanduser()
     else:
         return data_root(None)
-    if check and not named.is_dir():
+    if not named.is_dir():
         raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
     return named.absolute()
 

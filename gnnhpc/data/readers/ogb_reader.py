@@ -33,8 +33,8 @@ def read_ogb(config: PublishedGraph, raw: list[Path]) -> Arrays:
     _check_count(tables["num-node-list"], nodes, tables["node-label"])
     _check_count(tables["num-edge-list"], len(source), tables["edge"])
     _check_ends(tables["edge"], source, target, nodes)
-    both = np.concatenate([source, target]), np.concatenate([target, source])
-    arrays: Arrays = {"labels": labels, "edges": ordered_edges(*both, nodes)}
+    sources, targets = np.concatenate([source, target]), np.concatenate([target, source])
+    arrays: Arrays = {"labels": labels, "edges": ordered_edges(sources, targets, nodes)}
     arrays |= {key: _mask(tables[part], nodes) for key, part in _PARTS.items()}
     if config.features == "real":
         arrays["dense"] = _table(tables["node-feat"], np.float32)

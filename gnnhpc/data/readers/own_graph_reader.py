@@ -48,7 +48,8 @@ def _edges(file: NpzFile, nodes: int) -> Ints:
         source, target = edges[:, wrong[0]]
         found = f"edge {wrong[0]} from {source} to {target}"
         raise InputError(file.path, "edge_index", found, f"nodes 0 to {nodes - 1}")
-    ordered = ordered_edges(*edges.astype(np.int64), nodes)
+    source, target = edges.astype(np.int64)
+    ordered = ordered_edges(source, target, nodes)
     if not ordered.size:
         raise InputError(file.path, "edge_index", "self-loops only", "at least one other edge")
     return ordered

@@ -93,9 +93,10 @@ def _stand_in_features(config: PublishedGraph, copy: Path) -> None:
 
 def _arrays(config: PublishedGraph, pyg: Pyg, data: Data) -> Arrays:
     """PyG's tensors as arrays: edges sorted by (target, source), features by rows."""
+    source, target = data.edge_index.numpy()
     arrays: Arrays = {
         "labels": data.y.numpy().astype(np.int64),
-        "edges": ordered_edges(*data.edge_index.numpy(), len(data.y)),
+        "edges": ordered_edges(source, target, len(data.y)),
     }
     for split in ("train", "val", "test"):
         if f"{split}_mask" in data:
