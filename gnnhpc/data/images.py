@@ -20,9 +20,9 @@ from gnnhpc.data.cifar10 import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_p
 from gnnhpc.data.fetch.atomic_folder import publishing
 from gnnhpc.data.fetch.download import DownloadError, download
 from gnnhpc.data.generators import synthetic_images
+from gnnhpc.data.readers.unpickle import read_arrays
 from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, SyntheticCifar10
-from gnnhpc.data.readers.unpickle import read_arrays
 
 Split = Literal["train", "test"]
 Pixels = npt.NDArray[np.uint8]

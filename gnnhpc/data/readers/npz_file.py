@@ -38,18 +38,25 @@ class NpzFile:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".npy")]
-                headers = {name.removesuffix(".npy"): _header(archive, name) for name in names}
+                headers = {name: self._read(archive, name) for name in names}
         except FileNotFoundError:
             raise InputError(path, None, "no such file", _HOW) from None
         except OSError as error:
             raise InputError(path, None, error.strerror or str(error), _HOW) from None
         except zipfile.BadZipFile:
             raise InputError(path, None, "no .npz file", _HOW) from None
+        self.headers = {name.removesuffix(".npy"): header for name, header in headers.items()}
+
+    def _read(self, archive: zipfile.ZipFile, name: str) -> Header:
+        try:
+            return _header(archive, name)
         except Exception as error:
             # A damaged archive can fail anywhere in zipfile, zlib or numpy.
-            reason = str(error) or type(error).__name__
-            raise InputError(path, None, f"a damaged array ({reason})", _HOW) from None
-        self.headers = headers
+            raise self._damaged(name.removesuffix(".npy"), error) from None
+
+    def _damaged(self, key: str, error: Exception) -> InputError:
+        reason = str(error) or type(error).__name__
+        return InputError(self.path, key, f"a damaged array ({reason})", _HOW)
 
     def __contains__(self, key: str) -> bool:
         return key in self.headers
@@ -70,9 +77,7 @@ class NpzFile:
                 found: npt.NDArray[Any] = arrays[key]
                 return found
         except Exception as error:
-            # A damaged archive can fail anywhere in zipfile, zlib or numpy.
-            reason = str(error) or type(error).__name__
-            raise InputError(self.path, key, f"a damaged array ({reason})", _HOW) from None
+            raise self._damaged(key, error) from None
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> Header:

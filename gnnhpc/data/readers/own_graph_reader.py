@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
-from gnnhpc.data.readers.arrays import ordered_edges
 from gnnhpc.data.files import sha256
 from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.readers.arrays import ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
 from gnnhpc.data.readers.own_graph_sizes import Ints, read_labels, read_masks, read_sizes
 

@@ -17,8 +17,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.layouts import Pyg
 from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.readers.npz_file import NpzFile
 from gnnhpc.data.readers.arrays import check_sizes, ordered_edges
+from gnnhpc.data.readers.npz_file import NpzFile
 from gnnhpc.data.readers.unpickle import read_arrays
 
 _SPARSE = ("indptr", "columns", "values")
@@ -74,11 +74,19 @@ def _refuse_objects(pyg: Pyg, raw: list[Path]) -> None:
     """Some classes unpickle what they find: nothing but arrays may be in the files."""
     for path in raw:
         if path.suffix == ".npz":
-            file = NpzFile(path)
-            for key in file.headers:
-                file.header(key, "numbers")
+            _refuse_object_arrays(path)
         elif pyg.pickled and path.suffix != ".index":
             read_arrays(path, encoding="latin1", graphs=True)
+
+
+def _refuse_object_arrays(path: Path) -> None:
+    try:
+        file = NpzFile(path)
+    except InputError as error:
+        reason = f"damaged files ({path.name}: {error.found})"
+        raise InputError(path.parent, None, reason, _FETCH_AGAIN) from None
+    for key in file.headers:
+        file.header(key, "numbers")
 
 
 def _stand_in_features(config: PublishedGraph, copy: Path) -> None:
