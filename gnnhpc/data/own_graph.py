@@ -67,7 +67,7 @@ class OwnGraph(Data):
         """
         from gnnhpc.data.readers.own_graph_sizes import read_sizes
 
-        path = Path(os.path.abspath(folder / Path(self.path).expanduser()))
+        path = (folder / Path(self.path).expanduser()).resolve()
         sizes = read_sizes(path, self.classes)
         found = {**dict(zip(_SIZES, sizes, strict=True)), "digest": sha256(path)}
         for key, value in found.items():
