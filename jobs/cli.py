@@ -95,6 +95,8 @@ def submit(
 
     settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root)
+    for note in planned.notes():
+        print(f"note: {note}", file=sys.stderr)
     if dry_run:
         from jobs.actions.submit import run_folder_path
         from jobs.printing.plan_text import print_plan

@@ -87,7 +87,13 @@ class OwnModel(Model):
         self._loaded, self._source = _build(self, source), source
 
     def outline(self, facts: Facts) -> Sequence[LayerOutline]:
-        return self.loaded.outline(facts)
+        """Raises InputError for what the user's outline raises."""
+        try:
+            return tuple(self.loaded.outline(facts))
+        except Exception as error:
+            raise InputError(
+                f"model {self.name}", "outline", _words(error), "a list of gnnhpc.Layer"
+            ) from error
 
     def content(self) -> dict[str, Any]:
         return {"name": self.name, "digest": self.digest} | dict(self.model_extra or {})
@@ -183,11 +189,15 @@ def _import(name: str, source: Path, where: str) -> ModuleType:
         raise
     except Exception as error:
         sys.modules.pop(name, None)
-        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(where, None, f"{source} cannot be imported ({words})", _HOW) from error
+        found = f"{source} cannot be imported ({_words(error)})"
+        raise InputError(where, None, found, _HOW) from error
     if not had_torch and "torch" in sys.modules:
         _torch_s[name] = time.perf_counter() - began
     return module
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _load_top(top: str, source: Path) -> None:

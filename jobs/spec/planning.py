@@ -11,6 +11,7 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.models.own import OwnModel, torch_import_s
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
 from gnnhpc.spec.stages import cut
@@ -35,6 +36,16 @@ class Plan:
     overrides: tuple[str, ...]
     cells: tuple[Cell, ...]
     data_root: str | None
+
+    def notes(self) -> list[str]:
+        """What a user should know of a plan that is right: what it costs to make."""
+        models = {cell.experiment.model.name: cell.experiment.model for cell in self.cells}
+        return [
+            f"{model.source.name} imports torch at its top, {seconds:.1f} s of each submit on this "
+            "login node; imported inside build() it is loaded on the nodes alone"
+            for name, model in models.items()
+            if isinstance(model, OwnModel) and (seconds := torch_import_s(name)) is not None
+        ]
 
 
 def plan(

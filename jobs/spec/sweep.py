@@ -173,6 +173,10 @@ class _Grid:
             return cls.model_validate(raw, strict=True).planned(self.folder)
         except ValidationError as error:
             raise from_validation_error(error, self.where, key) from None
+        except InputError as error:
+            inner = f"{error.where}: {error.key}" if error.key else error.where
+            found = InputError(self.where, f"{key}: {inner}", error.found, error.allowed)
+            raise found from error.__cause__
 
     def _layout(self, entry: object) -> Layout:
         try:

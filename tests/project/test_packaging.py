@@ -72,7 +72,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def modules(package: str) -> list[str]:
-    relative = [path.relative_to(ROOT).with_suffix("") for path in sources(package)]
+    """Of files in packages: an example of a user's own model is none."""
+    files = [path for path in sources(package) if (path.parent / "__init__.py").is_file()]
+    relative = [path.relative_to(ROOT).with_suffix("") for path in files]
     return [".".join(path.parts).removesuffix(".__init__") for path in relative]
 
 
