@@ -1,4 +1,4 @@
-"""`python -m analysis`: reports of runs, tables of foreign logs, traces."""
+"""`python -m analysis`: reports of runs, tables of other programs' logs, Chrome traces."""
 
 import sys
 from pathlib import Path

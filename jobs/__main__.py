@@ -1,4 +1,4 @@
-"""`python -m jobs`: submit sweeps, look after them, run parts of them again."""
+"""`python -m jobs`: submit sweeps, show their status, rerun or cancel cells."""
 
 import sys
 from pathlib import Path

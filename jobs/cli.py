@@ -14,7 +14,7 @@ from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from jobs.actions.local_executor import Report
+    from jobs.actions.local_cells import ProgressListener
     from jobs.actions.submit import Submission
 
 
@@ -24,7 +24,7 @@ class Cluster(StrEnum):
 
 
 app = typer.Typer(
-    help="Submit sweeps as Slurm job arrays, look after them, run parts of them again.\n\n"
+    help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
     "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array a "
     "model and layout. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
     add_completion=False,
@@ -34,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_version(app)
-site_app = typer.Typer(help="Look at site settings.", no_args_is_help=True)
+site_app = typer.Typer(help="Check site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
@@ -88,7 +88,7 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
-    Returns at once with the job ids. A mistake in the spec is told before anything is written.
+    Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     """
     from jobs.cluster.site import load_site
     from jobs.spec.planning import plan
@@ -98,10 +98,10 @@ def submit(
     for note in planned.notes():
         print(f"note: {note}", file=sys.stderr)
     if dry_run:
-        from jobs.actions.submit import run_folder
-        from jobs.show.plan_text import print_plan
+        from jobs.actions.submit import run_folder_path
+        from jobs.printing.plan_text import print_plan
 
-        print_plan(planned, run_folder(planned, runs), *settings)
+        print_plan(planned, run_folder_path(planned, runs), *settings)
         return EXIT_DONE
     from jobs.actions.submit import submit as submit_plan
 
@@ -112,10 +112,10 @@ def submit(
         site=settings,
         extend_run=extend,
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command(
@@ -132,23 +132,24 @@ def status(
     ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="A line a cell.")] = False,
 ) -> int:
-    """What became of every cell: from its folder, and one query of Slurm in ten seconds.
+    """Show the state of every cell, from its folder and from Slurm's queue.
 
-    Works without Slurm, without sacct and on a copied folder.
+    Slurm is asked at most once in ten seconds. Works without Slurm, without sacct and on a copied
+    folder.
     """
     from jobs.state.run_status import status as status_of
 
     while True:
-        known = status_of(run)
+        current = status_of(run)
         if json_:
-            from jobs.show.status_table import as_json
+            from jobs.printing.status_table import status_json
 
-            print(as_json(known))
+            print(status_json(current))
         else:
-            from jobs.show.status_table import print_status
+            from jobs.printing.status_table import print_status
 
-            print_status(known, cells=cells)
-        if not (watch and known.live):
+            print_status(current, cells=cells)
+        if not (watch and current.live):
             return EXIT_DONE
         sys.stdout.flush()
         time.sleep(10)
@@ -194,19 +195,19 @@ def rerun(
         cluster=cluster.value,
         site=load_site(site_file, site),
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command()
 def cancel(run: Run, array: ArrayName = None) -> int:
-    """Cancel what a run still has in Slurm, or stop its local supervisor; results stay."""
+    """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
     from jobs.actions.cancel import cancel as cancel_run
 
     ended = cancel_run(run, array)
-    print("\n".join(f"cancelled {what}" for what in ended) or "nothing was on its way")
+    print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
 
 
@@ -232,61 +233,62 @@ def logs(
 
 @site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
-    """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
+    """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
     from jobs.cluster.site import find_site_file, load_site
-    from jobs.cluster.site_check import ask_sinfo, misfits
+    from jobs.cluster.site_check import query_partitions, site_mismatches
 
     name, settings = load_site(site_file, site)
     print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
-    partitions = ask_sinfo()
+    partitions = query_partitions()
     if partitions is None:
-        print("no sinfo here: the file reads well, and what the cluster offers is not known")
+        print("no sinfo here: the file is valid, but cannot be compared with the cluster")
         return EXIT_DONE
     for part in partitions:
         limit = "no limit" if part.time_min is None else f"{part.time_min} min"
         mark = " (default)" if part.default else ""
         offer = f"{part.nodes} nodes, {part.cpus} CPUs, {part.mem_mib} MiB, {limit}"
         print(f"  partition {part.name}{mark}: {offer}{', ' + part.gres if part.gres else ''}")
-    wrong = misfits(settings, partitions)
+    wrong = site_mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
-    print("account, qos and modules are known to Slurm and the nodes alone; not checked")
+    print("not checked: account, qos and modules, which sinfo does not list")
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _report(wait: bool) -> Report | None:
+def _progress(wait: bool) -> ProgressListener | None:
     if not wait:
         return None
-    from jobs.actions.local_progress import reporter
+    from jobs.actions.local_progress import progress_listener
 
-    return reporter()
+    return progress_listener()
 
 
 def _watch() -> Any:
-    from jobs.show.status_table import summary
+    from jobs.printing.status_table import status_line
 
-    shown: list[str] = []
+    printed: list[str] = []
 
-    def show(known: Any) -> None:
-        line = summary(known).rpartition(" (")[0]
-        if shown[-1:] != [line]:
-            shown.append(line)
+    def print_change(current: Any) -> None:
+        line = status_line(current).rpartition(" (")[0]
+        if printed[-1:] != [line]:
+            printed.append(line)
             print(line, flush=True)
 
-    return show
+    return print_change
 
 
-def _conclude(done: Submission) -> int:
-    from jobs.show.plan_text import print_submission
+def _print_submission(done: Submission) -> int:
+    """Print what was submitted; returns the exit status."""
+    from jobs.printing.plan_text import print_submission
 
     print_submission(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistake is one line on stderr and exit status 2."""
     return run_app_for_reader(app, "python -m jobs", arguments)

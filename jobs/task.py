@@ -1,4 +1,4 @@
-"""What submitit carries into a job: which manifest, which array, which cell."""
+"""The call that submitit pickles into a job: run one cell of a manifest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from runpy import run_path
 class CellTask:
     """Runs one cell as one rank, in the process submitit started.
 
-    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the script for hand-run arrays, so
-    that one pickled task serves all of them; a local job carries its index. There is no
-    `checkpoint` method: the worker answers signals itself, and submitit must not requeue.
+    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the array's batch script, so one
+    pickled task serves the whole array; a local job has its index in the pickle. There is no
+    `checkpoint` method, because submitit must not requeue: the worker handles signals itself.
+
+    Pickles of pending jobs name this class and its fields: neither may be renamed.
     """
 
     manifest: str
@@ -22,7 +24,7 @@ class CellTask:
     index: int | None = None
 
     def __call__(self) -> int:
-        """Ends the process with the worker's status unless that is 0, so that Slurm sees it."""
+        """Run the cell; exit with the worker's status unless it is 0, so that Slurm records it."""
         os.umask(0o022)
         # By its path, and before anything of gnnhpc: an import may find somebody else's.
         root = Path(__file__).parents[1]

@@ -16,8 +16,8 @@ from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.layout import Layout
 from jobs.actions.submit import Submission
-from jobs.cluster.array_script import prologue
-from jobs.cluster.arrays import resources
+from jobs.cluster.array_script import setup_lines
+from jobs.cluster.arrays import resources_for
 from jobs.cluster.site import Site
 from tests.tools.console import ROOT, Console
 
@@ -80,7 +80,7 @@ def test_examples_are_spelled_as_they_were_asked_for(name: str) -> None:
 def test_hints_are_spelled_as_the_command_was(
     program: str, next_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jobs.show.plan_text import print_submission
+    from jobs.printing.plan_text import print_submission
 
     monkeypatch.setattr(sys, "argv", [program, "submit"])
     print_submission(Submission(Path("/runs/my run"), "slurm", (), ()))
@@ -207,7 +207,7 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
 def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
     for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
         plant(console.cwd, name)
-    lines = prologue(Site(), resources(Layout(), Site()))
+    lines = setup_lines(Site(), resources_for(Layout(), Site()))
     script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
     done = console.run("bash", "-c", script)
     assert done.stdout.startswith("gnnhpc "), done.stderr
