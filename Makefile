@@ -26,7 +26,7 @@ PYTEST := $(PY) -m pytest
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
-	@echo 'make test     lint, types and tests; needs no cluster'
+	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
 	@echo 'make soak     20 minutes of random faults under a real Slurm'
@@ -57,6 +57,7 @@ test: lint types unit
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 
 types: setup
 	$(PY) -m mypy

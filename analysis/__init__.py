@@ -1,4 +1,4 @@
-"""From records to tables and figures; imports only the torch-free part of gnnhpc.
+"""Makes tables, figures and reports of run folders; imports only the torch-free part of gnnhpc.
 
 import analysis
 run = analysis.load("runs/quickstart")
@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.records.run import Run, load
-    from analysis.summary.summary import summarise
+    from analysis.loading.run import Run, load
+    from analysis.summary.summary_table import summarise
 
 __all__ = ["Run", "load", "summarise"]
 
@@ -21,9 +21,9 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     homes = {
-        "Run": "analysis.records.run",
-        "load": "analysis.records.run",
-        "summarise": "analysis.summary.summary",
+        "Run": "analysis.loading.run",
+        "load": "analysis.loading.run",
+        "summarise": "analysis.summary.summary_table",
     }
     if name not in homes:
         raise AttributeError(f"module 'analysis' has no attribute {name!r}")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, InputError
 
 app = typer.Typer(
-    help="From records to tables and figures.\n\n"
-    "Works on a run folder as it stands, also on a laptop and while cells still run. Exit status: "
+    help="Make tables, figures and reports of runs.\n\n"
+    "Works on any copy of a run folder, also while cells still run. Exit status: "
     "0 written, 2 the input was wrong.",
     add_completion=False,
     no_args_is_help=True,
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+add_version(app)
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")
@@ -39,20 +40,20 @@ def report(
         str,
         typer.Option(
             metavar="LAYOUT[:M]",
-            help="What speedups are over: a layout, and its micro-batches if not one.",
+            help="Speedups are over this layout, with one micro-batch unless given.",
         ),
     ] = "seq",
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
-    from analysis.render.terminal import SUMMARY, show_frame
-    from analysis.report.make_report import make_report
+    from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
+    from analysis.report.report_folder import write_report_folder
 
-    loaded, summary, place = make_report(run, out, baseline)
-    show_frame(summary[summary["n"] > 0], SUMMARY)
+    loaded, summary, folder = write_report_folder(run, out, baseline)
+    print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
     left_out = int((~loaded.cells["valid"].astype(bool)).sum())
     if left_out:
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
-    print(f"report: {place / 'report.html'}")
+    print(f"report: {folder / 'report.html'}")
     return EXIT_DONE
 
 
@@ -76,60 +77,59 @@ def import_csv(
         list[str] | None,
         typer.Option(
             metavar="LOG=LAYOUT[:M]",
-            help="Layout and micro-batches of a log whose name does not say them.",
+            help="Layout and micro-batches of a log whose file name does not contain them.",
         ),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LOG", help="The log that speedups are over; else seq's.")
     ] = None,
     drop_warmup: Annotated[
-        bool, typer.Option("--drop-warmup", help="Leave out the warm-up found; else all count.")
+        bool,
+        typer.Option("--drop-warmup", help="Leave out the warm-up steps; else all steps count."),
     ] = False,
 ) -> int:
-    """Step-time table, speedups with intervals, bound and verdict of anybody's step logs."""
-    from analysis.foreign.csv_page import write_imported
-    from analysis.foreign.csv_table import expand, import_logs, parse_declared
-    from analysis.render.terminal import LOGS, show_frame
+    """Make a table of step times and speedups, with intervals and bounds, of any step logs."""
+    from analysis.foreign.csv_page import write_import_page
+    from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
+    from analysis.render.terminal import LOG_COLUMNS, print_frame
 
     imported = import_logs(
-        expand(logs),
+        list_csv_files(logs),
         declared=parse_declared(layout or []),
         baseline=baseline,
         drop_warmup=drop_warmup,
     )
-    show_frame(imported.steps.frame, LOGS)
-    for line in imported.remarks:
+    print_frame(imported.steps.frame, LOG_COLUMNS)
+    for line in imported.warnings:
         print(line)
     if out is not None:
-        print(f"report: {write_imported(imported, out)}")
+        print(f"report: {write_import_page(imported, out)}")
     return EXIT_DONE
 
 
 @app.command(epilog="Open the file in ui.perfetto.dev or chrome://tracing.")
 def trace(
     run: RunFolder,
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="A cell's id, or a beginning only it has.")
-    ],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the start of one.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write; else RUN/report/traces/.")
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
-    from analysis.records.run import load
-    from analysis.timeline.timeline import find_cell
-    from analysis.timeline.trace import write_trace
+    from analysis.loading.run import load
+    from analysis.timeline.chrome_trace import write_trace
+    from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.paths import RunPaths
 
     loaded = load(run)
-    place = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"
+    path = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"
     try:
-        print(f"trace: {write_trace(loaded, cell, place)}")
+        print(f"trace: {write_trace(loaded, cell, path)}")
     except OSError as error:
-        raise InputError(place, None, error.strerror, "a file you may write: --out") from None
+        raise InputError(path, None, error.strerror, "a file you may write: --out") from None
     return EXIT_DONE
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistake is one line on stderr and exit status 2."""
     return run_app_for_reader(app, "python -m analysis", arguments)

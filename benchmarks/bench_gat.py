@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
+import itertools
 import statistics
 import sys
 import time
@@ -26,12 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.data.graphs import Graph, load_graph
+from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import IGNORED, ChunkMode, build_chunks
+from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.build import build
 from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.protocol import BuildOptions
 
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1
@@ -89,18 +92,18 @@ def ours(graph: Graph, implementation: str, count: int = 1, mode: ChunkMode = "h
     facts = PUBMED_SHAPED.facts()
     torch.manual_seed(0)
     layers = config.outline(facts)
-    model = nn.ModuleList(build(layer, config, dtype=torch.float32) for layer in layers)
+    model = nn.ModuleList(config.build(layer, BuildOptions(torch.float32)) for layer in layers)
     chunkset = build_chunks(graph, count, mode, config.layers)
-    contexts = [Context(number, chunk) for number, chunk in enumerate(chunkset.chunks)]
+    inputs = [feature_rows(graph.features, c.nodes, torch.float32) for c in chunkset.chunks]
+    steps = itertools.count()
     labelled = int(graph.masks["train"].sum())
 
     def loss_and_backward() -> Tensor:
-        total = torch.zeros(())
-        for context, chunk in zip(contexts, chunkset.chunks, strict=True):
-            context.step += 1
-            x = chunk.nodes
+        total, step = torch.zeros(()), next(steps)
+        for number, chunk in enumerate(chunkset.chunks):
+            x = inputs[number]
             for layer in model:
-                x = layer(x, context)
+                x = layer(x, Context(number, step, graph=chunk))
             targets = chunk.targets["train"]
             loss = functional.nll_loss(x, targets, ignore_index=IGNORED, reduction="sum")
             loss = loss / labelled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch.nn import functional
@@ -13,14 +14,17 @@ from benchmarks.ratios import take_turns
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.models.context import Context
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.ranks.allocator import give_large_blocks_their_own_pages
-from gnnhpc.spec.experiment import Experiment, Implementation
+from gnnhpc.spec.experiment import Experiment
 
 IMAGE_SIZE, CLASSES = 32, 10
 
 
-def step(implementation: Implementation, images: int, device: torch.device) -> Callable[[], float]:
+def step(
+    implementation: Literal["fused", "reference"], images: int, device: torch.device
+) -> Callable[[], float]:
     """A function that trains one mini-batch and returns its seconds."""
     experiment = Experiment(
         model=Vig(implementation=implementation),
@@ -40,7 +44,7 @@ def step(implementation: Implementation, images: int, device: torch.device) -> C
         clock.synchronize()
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
-        functional.cross_entropy(stage(pixels), labels).backward()
+        functional.cross_entropy(stage(pixels, Context()), labels).backward()
         optimizer.step()
         clock.synchronize()
         return time.perf_counter() - start

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import run_app
+from gnnhpc.core.command_line import add_version, run_app
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.commands import app as data_app
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+add_version(app)
 
 Model = Annotated[str | None, typer.Option(help="vig or gat; sub-keys with --set model.blocks=4")]
 Data = Annotated[

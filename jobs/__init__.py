@@ -1,11 +1,12 @@
-"""From sweep specs to Slurm job arrays, and back to what became of them.
+"""Submits sweeps as Slurm job arrays, shows the state of their cells and reruns them.
 
     import jobs
     plan = jobs.plan("jobs/sweeps/quickstart.yaml", ["train_steps=5"])
     submission = jobs.submit(plan, cluster="local", wait=True)
     jobs.status(submission.run).counts()
 
-The commands of `python -m jobs` are these functions. They load on first use and need no torch.
+The commands of `python -m jobs` call these functions. Each is imported on first use; none imports
+torch.
 """
 
 from __future__ import annotations

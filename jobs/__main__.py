@@ -1,8 +1,13 @@
-"""`python -m jobs`: submit sweeps, look after them, run parts of them again."""
+"""`python -m jobs`: submit sweeps, show their status, rerun or cancel cells."""
 
 import sys
-
-from jobs.cli import main
+from pathlib import Path
+from runpy import run_path
 
 if __name__ == "__main__":
+    # By its path: the gnnhpc that an import would find may be somebody else's.
+    run_path(str(Path(__file__).parents[1] / "gnnhpc/core/python_path.py"))["exit_if_mixed"]()
+
+    from jobs.cli import main
+
     sys.exit(main())

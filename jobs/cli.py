@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.command_line import run_app_for_reader
+from gnnhpc.core.command_line import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from jobs.actions.local_executor import Report
+    from jobs.actions.local_cells import ProgressListener
     from jobs.actions.submit import Submission
 
 
@@ -24,7 +24,7 @@ class Cluster(StrEnum):
 
 
 app = typer.Typer(
-    help="Submit sweeps as Slurm job arrays, look after them, run parts of them again.\n\n"
+    help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
     "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array a "
     "model and layout. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
     add_completion=False,
@@ -33,7 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-site_app = typer.Typer(help="Look at site settings.", no_args_is_help=True)
+add_version(app)
+site_app = typer.Typer(help="Check site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
@@ -53,12 +54,12 @@ ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such 
 
 @app.command(
     epilog="Examples:\n\n"
-    "python -m jobs submit jobs/sweeps/quickstart.yaml --cluster local --wait\n\n"
-    "python -m jobs submit jobs/sweeps/raffi-vig.yaml --site my-cluster --data-root /data\n\n"
+    "python -m jobs submit quickstart --cluster local --wait\n\n"
+    "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
     "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 def submit(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
     cluster: ClusterFlag = Cluster.slurm,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Name of the run; else the spec's.")] = None,
@@ -89,18 +90,20 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
-    Returns at once with the job ids. A mistake in the spec is told before anything is written.
+    Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     """
     from jobs.cluster.site import load_site
     from jobs.spec.planning import plan
 
     settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
+    for note in planned.notes():
+        print(f"note: {note}", file=sys.stderr)
     if dry_run:
-        from jobs.actions.submit import run_folder
-        from jobs.show.plan_text import print_plan
+        from jobs.actions.submit import run_folder_path
+        from jobs.printing.plan_text import print_plan
 
-        print_plan(planned, run_folder(planned, runs), *settings)
+        print_plan(planned, run_folder_path(planned, runs), *settings)
         return EXIT_DONE
     from jobs.actions.submit import submit as submit_plan
 
@@ -111,10 +114,10 @@ def submit(
         site=settings,
         extend_run=extend,
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command(
@@ -131,23 +134,24 @@ def status(
     ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="A line a cell.")] = False,
 ) -> int:
-    """What became of every cell: from its folder, and one query of Slurm in ten seconds.
+    """Show the state of every cell, from its folder and from Slurm's queue.
 
-    Works without Slurm, without sacct and on a copied folder.
+    Slurm is asked at most once in ten seconds. Works without Slurm, without sacct and on a copied
+    folder.
     """
     from jobs.state.run_status import status as status_of
 
     while True:
-        known = status_of(run)
+        current = status_of(run)
         if json_:
-            from jobs.show.status_table import as_json
+            from jobs.printing.status_table import status_json
 
-            print(as_json(known))
+            print(status_json(current))
         else:
-            from jobs.show.status_table import print_status
+            from jobs.printing.status_table import print_status
 
-            print_status(known, cells=cells)
-        if not (watch and known.live):
+            print_status(current, cells=cells)
+        if not (watch and current.live):
             return EXIT_DONE
         sys.stdout.flush()
         time.sleep(10)
@@ -193,19 +197,19 @@ def rerun(
         cluster=cluster.value,
         site=load_site(site_file, site),
         wait=wait,
-        report=_report(wait),
+        report=_progress(wait),
         watch=_watch() if wait else None,
     )
-    return _conclude(done)
+    return _print_submission(done)
 
 
 @app.command()
 def cancel(run: Run, array: ArrayName = None) -> int:
-    """Cancel what a run still has in Slurm, or stop its local supervisor; results stay."""
+    """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
     from jobs.actions.cancel import cancel as cancel_run
 
     ended = cancel_run(run, array)
-    print("\n".join(f"cancelled {what}" for what in ended) or "nothing was on its way")
+    print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
 
 
@@ -231,61 +235,62 @@ def logs(
 
 @site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
-    """Ask sinfo what this cluster offers and say which settings do not fit; submits nothing."""
+    """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
     from jobs.cluster.site import find_site_file, load_site
-    from jobs.cluster.site_check import ask_sinfo, misfits
+    from jobs.cluster.site_check import query_partitions, site_mismatches
 
     name, settings = load_site(site_file, site)
     print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
-    partitions = ask_sinfo()
+    partitions = query_partitions()
     if partitions is None:
-        print("no sinfo here: the file reads well, and what the cluster offers is not known")
+        print("no sinfo here: the file is valid, but cannot be compared with the cluster")
         return EXIT_DONE
     for part in partitions:
         limit = "no limit" if part.time_min is None else f"{part.time_min} min"
         mark = " (default)" if part.default else ""
         offer = f"{part.nodes} nodes, {part.cpus} CPUs, {part.mem_mib} MiB, {limit}"
         print(f"  partition {part.name}{mark}: {offer}{', ' + part.gres if part.gres else ''}")
-    wrong = misfits(settings, partitions)
+    wrong = site_mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
-    print("account, qos and modules are known to Slurm and the nodes alone; not checked")
+    print("not checked: account, qos and modules, which sinfo does not list")
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _report(wait: bool) -> Report | None:
+def _progress(wait: bool) -> ProgressListener | None:
     if not wait:
         return None
-    from jobs.actions.local_progress import reporter
+    from jobs.actions.local_progress import progress_listener
 
-    return reporter()
+    return progress_listener()
 
 
 def _watch() -> Any:
-    from jobs.show.status_table import summary
+    from jobs.printing.status_table import status_line
 
-    shown: list[str] = []
+    printed: list[str] = []
 
-    def show(known: Any) -> None:
-        line = summary(known).rpartition(" (")[0]
-        if shown[-1:] != [line]:
-            shown.append(line)
+    def print_change(current: Any) -> None:
+        line = status_line(current).rpartition(" (")[0]
+        if printed[-1:] != [line]:
+            printed.append(line)
             print(line, flush=True)
 
-    return show
+    return print_change
 
 
-def _conclude(done: Submission) -> int:
-    from jobs.show.plan_text import print_submission
+def _print_submission(done: Submission) -> int:
+    """Print what was submitted; returns the exit status."""
+    from jobs.printing.plan_text import print_submission
 
     print_submission(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    """Run one command; a user's mistake is one line on stderr and exit status 2."""
     return run_app_for_reader(app, "python -m jobs", arguments)

@@ -1,20 +1,22 @@
-"""What submitit carries into a job: which manifest, which array, which cell."""
+"""The call that submitit pickles into a job: run one cell of a manifest."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-
-from gnnhpc.core.errors import InputError, report_errors
+from pathlib import Path
+from runpy import run_path
 
 
 @dataclass(frozen=True)
 class CellTask:
     """Runs one cell as one rank, in the process submitit started.
 
-    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the script for hand-run arrays, so
-    that one pickled task serves all of them; a local job carries its index. There is no
-    `checkpoint` method: the worker answers signals itself, and submitit must not requeue.
+    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the array's batch script, so one
+    pickled task serves the whole array; a local job has its index in the pickle. There is no
+    `checkpoint` method, because submitit must not requeue: the worker handles signals itself.
+
+    Pickles of pending jobs name this class and its fields: neither may be renamed.
     """
 
     manifest: str
@@ -22,17 +24,19 @@ class CellTask:
     index: int | None = None
 
     def __call__(self) -> int:
-        """Ends the process with the worker's status unless that is 0, so that Slurm sees it."""
+        """Run the cell; exit with the worker's status unless it is 0, so that Slurm records it."""
         os.umask(0o022)
-        status = self._run()
+        # By its path, and before anything of gnnhpc: an import may find somebody else's.
+        root = Path(__file__).parents[1]
+        run_path(str(root / "gnnhpc/core/python_path.py"))["exit_if_mixed"]()
+        from gnnhpc.core.errors import report_errors
+
+        status = report_errors(self._run)()
         if status:
             raise SystemExit(status)
         return status
 
-    @report_errors
     def _run(self) -> int:
-        from pathlib import Path
-
         from gnnhpc.run.worker import run_cell
 
         return run_cell(Path(self.manifest), self.array, self._index())
@@ -42,5 +46,7 @@ class CellTask:
             return self.index
         text = os.environ.get("SLURM_ARRAY_TASK_ID", "")
         if not text.isdigit():
+            from gnnhpc.core.errors import InputError
+
             raise InputError("environment", "SLURM_ARRAY_TASK_ID", repr(text), "an array index")
         return int(text)

@@ -1,4 +1,4 @@
-"""Every figure, one file a family, in one style.
+"""Draws the figures: a catalogue of all, a file for each family, one style.
 
-Imports summary, timeline, render and below.
+Imports summary, timeline, render and loading.
 """

@@ -1,4 +1,4 @@
-"""All figures of a run: which there are, which the run has data for, and where they stand."""
+"""The list of all figures; draws those that a run has data for."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import chunking, gantt, learning, scaling
+from analysis.figures import gantt, graph_chunks, loss_curves, speed
 from analysis.figures.panels import MAX_PANELS
-from analysis.figures.style import COLUMN_IN, load_backends, save
-from analysis.figures.subjects import Study, studies
+from analysis.figures.parallel import run_in_parallel
+from analysis.figures.studies import Study, find_studies
+from analysis.figures.style import COLUMN_IN, load_backends, save_figure
 from analysis.render.document import Picture
-from analysis.render.parallel import side_by_side
-from analysis.timeline.timeline import cells_with_spans, measure
+from analysis.timeline.step_timeline import cells_with_spans, measured_timeline
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 MAX_STUDIES = 8
 MAX_TIMELINES = 6
-_CROSSES = "Crosses are the published points; their known defects stand in the corrected study."
+_CROSSES = "Crosses are the published points; the corrected study lists their known defects."
 
 
 @dataclass(frozen=True)
-class Published:
-    """Published points that are drawn beside ours; null where there are none."""
+class PublishedPoints:
+    """Published points that are drawn beside ours; None where there are none."""
 
     loss_curve: pd.DataFrame | None = None
     """Raffi & Dazzi 2024, figure 3: step, seq, dp_copy0, dp_copy1."""
@@ -37,104 +37,105 @@ class Published:
     """Dearing & Wang 2021, table 3, four GPUs with the graph rebuilt: chunks, avg_epoch_s, ..."""
 
     def for_copies(self, study: Study) -> pd.DataFrame | None:
-        """The points that a study's own can be held against: those of the same data."""
+        """The published loss curve, for a study of the same data."""
         return self.loss_curve if study.data == "cifar10" else None
 
     def for_chunks(self, study: Study) -> pd.DataFrame | None:
+        """The published points of chunks, for a study of the same data."""
         return self.chunks if study.data == "pubmed" else None
 
 
-def _none(_: Published, __: Study) -> None:
+def _no_published_points(_: PublishedPoints, __: Study) -> None:
     return None
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A sort of figure: what it is called, what it says, and how it is drawn."""
+class FigureKind:
+    """A kind of figure: its name, title, caption, and the function that draws it."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[Study, pd.DataFrame | None], Figure | str]
-    """Gives the figure, with published points if there are, or the reason why there is none."""
-    published: Callable[[Published, Study], pd.DataFrame | None] = _none
+    """Returns the figure (with published points if given), or why there is none."""
+    published: Callable[[PublishedPoints, Study], pd.DataFrame | None] = _no_published_points
     graphs_only: bool = False
 
 
-KINDS = (
-    Kind(
+FIGURE_KINDS = (
+    FigureKind(
         "speedup",
         "speedup",
         "Speedup over the sequential run (samples a second, training), with bootstrap intervals; "
-        "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it without "
-        "a reason found, and not to be believed.",
-        lambda study, _: scaling.speedup(study),
+        "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it and "
+        "not explained by the seconds of its layers: not valid.",
+        lambda study, _: speed.speedup(study),
     ),
-    Kind(
+    FigureKind(
         "efficiency",
         "efficiency",
-        "Step time of the schedule alone, played with the measured forward and backward seconds "
-        "of each stage, over the measured step time.",
-        lambda study, _: scaling.efficiency(study),
+        "Ideal step time (the schedule with the measured forward and backward seconds of each "
+        "stage, and nothing else) over the measured step time.",
+        lambda study, _: speed.efficiency(study),
     ),
-    Kind(
+    FigureKind(
         "bubble",
         "bubble",
         "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
         "wait, (S-1)/(M+S-1).",
-        lambda study, _: scaling.bubble(study),
+        lambda study, _: speed.bubble(study),
     ),
-    Kind(
+    FigureKind(
         "step-times",
         "step times",
         "Step times after warm-up, barrier to barrier. Boxes span the quartiles, whiskers 1.5 "
         "times that; every step beyond is drawn, none is dropped.",
-        lambda study, _: scaling.step_times(study),
+        lambda study, _: speed.step_times(study),
     ),
-    Kind(
+    FigureKind(
         "loss",
         "training loss by layout",
-        "Training loss, mean over seeds and repeats; bands span them. A number is that of "
+        "Training loss, mean over seeds and repeats; bands are their range. Numbers are "
         "micro-batches.",
-        lambda study, _: learning.loss(study),
+        lambda study, _: loss_curves.training_loss(study),
     ),
-    Kind(
+    FigureKind(
         "copies",
         "loss of data-parallel copies",
         "Training loss of the sequential run against that of the data-parallel copies, as "
         "figure 3 of Raffi & Dazzi 2024.",
-        learning.copies,
-        Published.for_copies,
+        loss_curves.replica_losses,
+        PublishedPoints.for_copies,
     ),
-    Kind(
+    FigureKind(
         "chunk-time",
         "time against chunks",
         "Seconds an epoch against the number of chunks, as figure 3 of Dearing & Wang 2021.",
-        chunking.time,
-        Published.for_chunks,
+        graph_chunks.chunk_time,
+        PublishedPoints.for_chunks,
         graphs_only=True,
     ),
-    Kind(
+    FigureKind(
         "chunk-accuracy",
         "accuracy against chunks",
         "Accuracy after training against the number of chunks, mean and range over seeds, as "
         "figure 4 of Dearing & Wang 2021.",
-        chunking.accuracy,
-        Published.for_chunks,
+        graph_chunks.chunk_accuracy,
+        PublishedPoints.for_chunks,
         graphs_only=True,
     ),
-    Kind(
+    FigureKind(
         "chunk-loss",
         "what chunks lose or repeat",
-        "Share of edges that lie within a chunk, and nodes and edges computed over own.",
-        lambda study, _: chunking.loss_of_chunking(study),
+        "Share of edges that are kept, and nodes and edges computed for each of the graph.",
+        lambda study, _: graph_chunks.chunk_losses(study),
         graphs_only=True,
     ),
 )
 
 
 LeftOut = tuple[str, str]
-"""A figure that there is none of, and the reason."""
+"""A figure that was not drawn, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -146,55 +147,55 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was drawn, and what was left out and why (figure, reason)."""
+    """The figures that were drawn, and those that were left out."""
 
     drawn: tuple[Drawn, ...] = ()
     left_out: tuple[LeftOut, ...] = field(default=())
 
-    def of(self, *kinds: str) -> list[Picture]:
-        """The pictures of these kinds, kind by kind."""
+    def pictures_of(self, *kinds: str) -> list[Picture]:
+        """The pictures of these kinds, in the order of `kinds`."""
         return [one.picture for kind in kinds for one in self.drawn if one.kind == kind]
 
 
 def make_figures(
-    run: Run, summary: pd.DataFrame, folder: Path, published: Published | None = None
+    run: Run, summary: pd.DataFrame, folder: Path, published: PublishedPoints | None = None
 ) -> Figures:
     """Draw every figure that the run has data for into `folder`, as PNG and PDF."""
-    found = studies(run, summary)
-    given = published or Published()
-    jobs: list[Callable[[], Drawn | LeftOut]] = [
-        partial(_of_study, study, kind, kind.published(given, study), folder)
+    found = find_studies(run, summary)
+    points = published or PublishedPoints()
+    tasks: list[Callable[[], Drawn | LeftOut]] = [
+        partial(_draw_study_figure, study, kind, kind.published(points, study), folder)
         for study in found[:MAX_STUDIES]
-        for kind in KINDS
+        for kind in FIGURE_KINDS
         if study.graphs or not kind.graphs_only
     ]
     cells, not_shown = _timeline_cells(run)
-    jobs += [partial(_timeline, run, cell, folder) for cell in cells]
+    tasks += [partial(_draw_timeline, run, cell, folder) for cell in cells]
     load_backends()
-    made = side_by_side(jobs)
+    made = run_in_parallel(tasks)
     return Figures(
         tuple(one for one in made if isinstance(one, Drawn)),
         (
             *(one for one in made if not isinstance(one, Drawn)),
-            *_without_room(found),
+            *_studies_not_drawn(found),
             *not_shown,
         ),
     )
 
 
-def _of_study(
-    study: Study, kind: Kind, points: pd.DataFrame | None, folder: Path
+def _draw_study_figure(
+    study: Study, kind: FigureKind, points: pd.DataFrame | None, folder: Path
 ) -> Drawn | LeftOut:
     figure = kind.draw(study, points)
     if isinstance(figure, str):
         return f"{study.title}: {kind.title}", figure
     caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
     name = f"{kind.name}-{study.slug}"
-    picture = _keep(figure, folder, name, study.title, kind.title, caption)
+    picture = _save_picture(figure, folder, name, study.title, kind.title, caption)
     return Drawn(kind.name, study.slug, picture)
 
 
-def _without_room(found: Sequence[Study]) -> Iterator[LeftOut]:
+def _studies_not_drawn(found: Sequence[Study]) -> Iterator[LeftOut]:
     for study in found:
         panels = list(study.panels(study.summary))
         if len(panels) > MAX_PANELS:
@@ -204,14 +205,16 @@ def _without_room(found: Sequence[Study]) -> Iterator[LeftOut]:
         yield study.title, f"only the first {MAX_STUDIES} pairs of model and data are drawn"
 
 
-def _keep(figure: Figure, folder: Path, name: str, where: str, title: str, caption: str) -> Picture:
-    png, pdf = save(figure, folder, name)
+def _save_picture(
+    figure: Figure, folder: Path, name: str, where: str, title: str, caption: str
+) -> Picture:
+    png, pdf = save_figure(figure, folder, name)
     wide = figure.get_figwidth() > COLUMN_IN
     return Picture(f"{where}. {caption}", f"{where}: {title}", png, pdf, wide=wide)
 
 
 def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
-    """The first valid cell with spans of each layout and micro-batches; and what is left out."""
+    """The cells whose timelines are drawn, one of each setting; and those left out."""
     cells = run.cells[
         run.cells["cell"].isin(cells_with_spans(run)) & run.cells["valid"].astype(bool)
     ]
@@ -220,7 +223,7 @@ def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     left_out: list[LeftOut] = []
     chosen = cells.drop_duplicates(["model", "data", "layout", "microbatches"])
     if len(chosen) > MAX_TIMELINES:
-        # The most micro-batches show most; one a layout before a second of any.
+        # Each layout's cell with the most micro-batches first, then a second one of each.
         chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
         turn = chosen.groupby(["model", "data", "layout"], observed=True).cumcount()
         chosen = chosen.loc[turn.sort_values(kind="stable").index]
@@ -233,13 +236,15 @@ def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
 
 
-def _timeline(run: Run, cell: str, folder: Path) -> Drawn:
-    timeline = measure(run, cell)
+def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn:
+    timeline = measured_timeline(run, cell)
     schedule = gantt.schedule_title(timeline.schedule)
     caption = (
         f"{timeline.layout}, {timeline.microbatches} micro-batches, {schedule}: training step "
         f"{timeline.step}, the one nearest the median, above the same schedule with the "
         "measured forward and backward seconds and nothing else."
     )
-    picture = _keep(gantt.draw(timeline), folder, f"timeline-{cell}", cell, "timeline", caption)
+    picture = _save_picture(
+        gantt.draw_timeline(timeline), folder, f"timeline-{cell}", cell, "timeline", caption
+    )
     return Drawn("timeline", cell, picture)

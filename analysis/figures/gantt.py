@@ -1,4 +1,4 @@
-"""Timelines drawn: ranks as rows, time across, the measured step above its ideal schedule."""
+"""Draws a timeline: a row a rank, the measured step above the ideal one."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.style import ACTION_COLOURS, FULL_IN, new_figure, styled
-from analysis.timeline.timeline import Bar, Row, Timeline
+from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_RANKS = 16
-"""Rows that stay readable on a page; the trace has all of them."""
+"""The most rows that are readable on a page; the Chrome trace has all ranks."""
 _ROW_IN = 0.24
 _AXES_IN = 5.7
 _NUMBER_IN = 0.065
 """Width of a digit of a micro-batch number, inches."""
 
 
-def draw(timeline: Timeline) -> Figure:
+def draw_timeline(timeline: Timeline) -> Figure:
     """Measured above, ideal below, on one time axis; micro-batch numbers where they fit."""
     with styled():
         rows = timeline.rows[:MAX_RANKS]
@@ -28,11 +28,11 @@ def draw(timeline: Timeline) -> Figure:
         figure = new_figure(FULL_IN, 0.95 + panels * (0.3 + _ROW_IN * len(rows)))
         axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
         unit, scale = ("ms", 1e3) if timeline.wall_s < 1 else ("s", 1.0)
-        _panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
+        _draw_panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
         axes[0].set_title(_measured_title(timeline), loc="left")
         if timeline.ideal:
             assert timeline.ideal_s is not None
-            _panel(axes[1], rows, timeline.ideal, timeline.ideal_s, scale, timeline.wall_s)
+            _draw_panel(axes[1], rows, timeline.ideal, timeline.ideal_s, scale, timeline.wall_s)
             axes[1].set_title(_ideal_title(timeline), loc="left")
         axes[-1].set_xlabel(f"time since the step's first barrier ({unit})")
         axes[-1].set_xlim(0, timeline.wall_s * scale)
@@ -40,15 +40,15 @@ def draw(timeline: Timeline) -> Figure:
     return figure
 
 
-def _panel(
+def _draw_panel(
     axes: Axes,
-    rows: Sequence[Row],
+    rows: Sequence[RankRow],
     bars: Sequence[Bar],
     end_s: float,
     scale: float,
     across_s: float | None = None,
 ) -> None:
-    """One row a rank; what no bar covers, up to `end_s`, is waiting."""
+    """One row a rank; waiting is drawn up to `end_s` and the bars over it."""
     place = {row.rank: number for number, row in enumerate(rows)}
     inches = _AXES_IN / (across_s or end_s)
     for number in place.values():
@@ -64,14 +64,14 @@ def _panel(
                 linewidth=0.3,
             )
             for bar in mine:
-                _number(axes, bar, number, scale, inches)
+                _microbatch_number(axes, bar, number, scale, inches)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks(range(len(rows)), [_row_label(row, rows) for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
 
 
-def _number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
+def _microbatch_number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
     if bar.microbatch is None or bar.name == "wait":
         return
     text = str(bar.microbatch)
@@ -88,7 +88,7 @@ def _number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None
     )
 
 
-def _row_label(row: Row, rows: Sequence[Row]) -> str:
+def _row_label(row: RankRow, rows: Sequence[RankRow]) -> str:
     replicas = len({other.replica for other in rows}) > 1
     where = f"r{row.replica} s{row.stage}" if replicas else f"stage {row.stage}"
     return f"rank {row.rank} ({where})"

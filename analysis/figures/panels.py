@@ -1,4 +1,4 @@
-"""Axes and marks that several figures share."""
+"""Panels, error bars and legends that several figures share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, layout_order, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +19,11 @@ MAX_PANELS = 6
 _HEIGHT_IN = 2.6
 
 
-def grid(count: int) -> tuple[Figure, list[Axes]]:
-    """One column-wide panel, or several across the page, three a row; call within `styled`."""
+def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of one column with one panel, or of both columns with three panels a row.
+
+    Call within `styled`.
+    """
     count = min(count, MAX_PANELS)
     across = min(3, count)
     down = math.ceil(count / across)
@@ -33,8 +36,8 @@ def grid(count: int) -> tuple[Figure, list[Axes]]:
     return figure, flat[:count]
 
 
-def name_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
-    """Each panel its title; a figure of one panel, and the row of several, that of the whole."""
+def title_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
+    """Set the panels' titles, and `whole` as title of the figure or of its only panel."""
     for one, title in zip(axes, titles, strict=False):
         one.set_title(title or whole, loc="left")
     if any(titles):
@@ -46,7 +49,7 @@ def layouts_in(frame: pd.DataFrame) -> list[str]:
     return sorted({str(name) for name in frame["layout"]}, key=layout_order)
 
 
-def by_microbatches(
+def plot_by_microbatches(
     axes: Axes,
     rows: pd.DataFrame,
     column: str,
@@ -55,10 +58,10 @@ def by_microbatches(
     reference: str | None = None,
     positions: Sequence[int] | None = None,
 ) -> None:
-    """A line a layout over the numbers of micro-batches, with intervals, and `reference` as ticks.
+    """Plot a line a layout against micro-batches, with intervals, and `reference` as ticks.
 
-    Counts are set at equal distances, layouts a little apart so that their intervals can be seen.
-    A row that is not valid, such as a speedup above its bound without a reason, is hollow.
+    Counts are at equal distances, layouts side by side so that their intervals can be seen. Marks
+    of rows that are not valid, such as an unexplained speedup above its bound, are hollow.
     """
     counts = list(positions) if positions else sorted({int(m) for m in rows["microbatches"]})
     place = {count: number for number, count in enumerate(counts)}
@@ -67,7 +70,7 @@ def by_microbatches(
         mine = rows[rows["layout"] == name].sort_values("microbatches")
         shift = (number - (len(names) - 1) / 2) * min(0.12, 0.5 / len(names))
         across = [place[int(m)] + shift for m in mine["microbatches"]]
-        style = look(name)
+        style = layout_look(name)
         if reference is not None:
             axes.plot(
                 across, mine[reference], ls="none", marker="_", ms=12, mew=1.3, c=style.colour
@@ -80,11 +83,11 @@ def by_microbatches(
             linestyle=style.dash if len(mine) > 1 else "none",
             label=name,
         )
-        doubtful = (~mine["valid"].astype(bool)).to_numpy()
-        if doubtful.any():
+        not_valid = (~mine["valid"].astype(bool)).to_numpy()
+        if not_valid.any():
             axes.plot(
-                np.array(across)[doubtful],
-                mine[column][doubtful],
+                np.array(across)[not_valid],
+                mine[column][not_valid],
                 ls="none",
                 marker=style.marker,
                 mfc="white",
@@ -107,7 +110,7 @@ def error_bars(
     interval: tuple[str, str],
     colour: str,
 ) -> None:
-    """Bars from the lower to the upper column; a row without bounds gets none."""
+    """Draw bars from the lower to the upper column of `interval`; rows without bounds get none."""
     low, high = interval
     below = (rows[column] - rows[low]).clip(lower=0).fillna(0)
     above = (rows[high] - rows[column]).clip(lower=0).fillna(0)
@@ -121,15 +124,15 @@ def error_bars(
     )
 
 
-def legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
-    """One legend under all panels: each label once, then `extra` handles."""
+def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
+    """Add one legend under all panels: each label once, then the `extra` handles."""
     seen: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             seen.setdefault(label, handle)
     for handle in extra:
         seen.setdefault(handle.get_label(), handle)
-    # A label takes its letters and the handle before it; the widest decides for its column.
+    # All columns are as wide as the widest label with its handle, inches.
     widest = max(len(name) for name in seen) * 0.058 + 0.38
     across = max(1, int(figure.get_figwidth() / widest))
     rows = math.ceil(len(seen) / across)
@@ -144,7 +147,7 @@ def legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> N
 
 
 def reference_handle(label: str) -> Any:
-    """What a reference tick looks like, for a legend."""
+    """The legend entry of a reference tick."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], ls="none", marker="_", ms=10, mew=1.4, c="#606060", label=label)

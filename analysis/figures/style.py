@@ -1,7 +1,7 @@
-"""How every figure looks: one colour, marker and hatch a layout, sizes of a two-column paper.
+"""The style of all figures: a colour, marker and hatch for each layout, sizes, saving.
 
-Colours of the four layouts under study are Okabe and Ito's (readable for colour-blind readers),
-ordered by lightness so that they stay apart in grey; marker and hatch repeat what colour says.
+Colours of the four main layouts are Okabe and Ito's (readable for colour-blind readers), of
+different lightness so that they differ in grey; each layout also has its own marker and hatch.
 matplotlib is imported when a figure is made, not before.
 """
 
@@ -29,8 +29,8 @@ DPI = 220
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one layout is drawn, in every figure."""
+class LayoutLook:
+    """Colour, marker, hatch and line style of one layout."""
 
     colour: str
     marker: str
@@ -40,10 +40,10 @@ class Look:
 
 
 _FIXED = {
-    "seq": Look("#1f1f1f", "o", "", "-"),
-    "pp2": Look("#005f9e", "s", "//", (0, (5, 1.5))),
-    "pp4": Look("#d55e00", "^", "xx", (0, (3, 1.2, 1, 1.2))),
-    "dp2-pp2": Look("#4fbf97", "D", "..", (0, (1.5, 1))),
+    "seq": LayoutLook("#1f1f1f", "o", "", "-"),
+    "pp2": LayoutLook("#005f9e", "s", "//", (0, (5, 1.5))),
+    "pp4": LayoutLook("#d55e00", "^", "xx", (0, (3, 1.2, 1, 1.2))),
+    "dp2-pp2": LayoutLook("#4fbf97", "D", "..", (0, (1.5, 1))),
 }
 _MARKERS = "vPX<>pdh*"
 _HATCHES = ("\\\\", "++", "oo", "--", "||", "**", "OO")
@@ -56,13 +56,13 @@ ACTION_COLOURS = {
     "optimizer": "#a8a100",
     "wait": "#e6e6e6",
 }
-"""Colours of what a rank does, in timelines; none is a layout's."""
+"""Colours of actions in timelines."""
 
 SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
-"""For series that are not layouts, such as the copies of a data-parallel run."""
+"""For series that are not layouts, such as the replicas of a data-parallel run."""
 
 MODE_MARKERS = {"contiguous": "o", "clustered": "s", "halo": "^"}
-"""Chunk modes are told apart by marker and line, since colour says the layout."""
+"""Chunk modes differ by marker and line style, because colours are layouts."""
 MODE_DASHES = {"contiguous": ":", "clustered": "--", "halo": "-"}
 
 _RC: dict[Any, Any] = {
@@ -71,7 +71,7 @@ _RC: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
-    # Where titles stand anyway; found out for each draw, it costs the bounds of every label.
+    # The default position, fixed: finding it out costs the size of every label at each draw.
     "axes.titley": 1.0,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
@@ -82,7 +82,7 @@ _RC: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    # A hyphen for a minus: the other character would cost every PDF a second font.
+    # The Unicode minus would embed a second font in every PDF.
     "axes.unicode_minus": False,
     "grid.color": "#e0e0e0",
     "grid.linewidth": 0.5,
@@ -97,27 +97,27 @@ _RC: dict[Any, Any] = {
 }
 
 
-def look(layout: str) -> Look:
-    """The look of a layout: fixed for the four under study, derived from R and S for others.
+def layout_look(layout: str) -> LayoutLook:
+    """The look of a layout: fixed for the four main ones, computed from R and S for others.
 
-    Distinct layouts get distinct hues: turns of the golden angle never meet again.
+    Multiples of the golden angle give different layouts different hues.
     """
     if layout in _FIXED:
         return _FIXED[layout]
     try:
         parsed = Layout.parse(layout)
     except InputError:
-        return Look("#808080", "x", "", ":")
+        return LayoutLook("#808080", "x", "", ":")
     if str(parsed) in _FIXED:
         return _FIXED[str(parsed)]
-    # Cantor's pairing gives each (R, S) its own number.
+    # Cantor's pairing function: a different number for each (R, S).
     total = parsed.replicas + parsed.stages
     number = total * (total + 1) // 2 + parsed.stages
     hue = (0.83 + number * 0.61803398875) % 1.0
     lightness = (0.28, 0.39, 0.5)[number % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.65)
     colour = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-    return Look(
+    return LayoutLook(
         colour,
         _MARKERS[number % len(_MARKERS)],
         _HATCHES[number % len(_HATCHES)],
@@ -136,7 +136,7 @@ def layout_order(layout: str) -> tuple[int, int, str]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The suite's matplotlib settings, for as long as the block lasts."""
+    """Apply the suite's matplotlib settings within the block."""
     import matplotlib as mpl
 
     with mpl.rc_context(_RC):
@@ -144,27 +144,27 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure of its own, outside of pyplot's register; call within `styled`."""
+    """An empty figure that pyplot does not manage; call within `styled`."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
 
 
 def load_backends() -> None:
-    """Import what `save` draws with, as before a fork: once instead of in each process."""
+    """Import matplotlib's backends before a fork, so that each process need not."""
     for name in ("agg", "pdf"):
         importlib.import_module(f"matplotlib.backends.backend_{name}")
 
 
-def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write `name`.png and `name`.pdf; the same figure gives the same bytes on any day."""
+def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
+    """Write `name`.png and `name`.pdf, without dates: equal figures give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
     with styled():
         engine = figure.get_layout_engine()
         if engine is not None:
             engine.execute(figure)
-            # For an engine, even a spent one, savefig draws each file twice.
+            # With a layout engine set, savefig would draw each file twice.
             figure.set_layout_engine(None)
         _write(figure, png, {"Software": None})
         _write(figure, pdf, {"CreationDate": None})

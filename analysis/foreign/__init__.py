@@ -1,4 +1,4 @@
-"""Step logs of other programs: tables, speedups and a page about them.
+"""Imports step logs of other programs: tables, speedups and a page.
 
-Imports figures, papers and below.
+Imports figures, papers, summary, render and stats.
 """

@@ -1,4 +1,4 @@
-"""Foreign step logs: any CSV with epoch, batch, seconds and phase columns."""
+"""Reads step logs of other programs: any CSV with columns epoch, batch, seconds and phase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.papers.published_tables import table_of_log
+from analysis.papers.published_data import table_made_from_log
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -38,8 +38,8 @@ _PHASES = {
 
 
 @dataclass(frozen=True)
-class Log:
-    """One file; layout and micro-batches are none where neither name nor user says."""
+class StepLog:
+    """One log; layout and micro-batches are None if neither file name nor user gives them."""
 
     path: Path
     name: str
@@ -47,9 +47,9 @@ class Log:
     microbatches: int | None
     rank: int | None
     steps: pd.DataFrame
-    """epoch, batch, seconds, phase, and loss where the file has it."""
+    """Columns epoch, batch, seconds, phase, and loss if the file has it."""
     known_table: int | None = None
-    """The number of Raffi's table that was printed from this very log."""
+    """The number of Raffi's table that was made from this log, if it is one of his."""
 
     def seconds(self, phase: str) -> pd.Series[float]:
         return self.steps.loc[self.steps["phase"] == phase, "seconds"]
@@ -59,8 +59,8 @@ class Log:
         return self.layout == Layout() and self.microbatches == 1
 
 
-def read_log(path: Path, declared: str | None = None) -> Log:
-    """Read one log; `declared` is LAYOUT or LAYOUT:MICROBATCHES, else the file's name is asked.
+def read_log(path: Path, declared: str | None = None) -> StepLog:
+    """Read one log; `declared` is LAYOUT or LAYOUT:MICROBATCHES, by default from the file's name.
 
     Raises InputError for a missing file or column, or a value that is no number or no phase,
     naming file and line.
@@ -70,22 +70,22 @@ def read_log(path: Path, declared: str | None = None) -> Log:
             reader = csv.DictReader(stream)
             places = _find_columns(reader.fieldnames or [], path)
             rows = [
-                _row(row, places, f"{path}:{number}")
+                _parse_row(row, places, f"{path}:{number}")
                 for number, row in enumerate(reader, 2)
                 if any(row.values())
             ]
     except OSError as error:
         raise InputError(path, None, error.strerror, "a readable CSV file") from None
     except UnicodeDecodeError:
-        raise InputError(path, None, "bytes that are no UTF-8", "a CSV file") from None
+        raise InputError(path, None, "bytes that are not UTF-8", "a CSV file") from None
     if not rows:
         raise InputError(path, None, "no steps", "at least one line under the header")
     steps = pd.DataFrame(rows)
-    log = infer(path.name)
+    log = setting_from_name(path.name)
     if declared:
         layout, microbatches = parse_setting(declared)
         log = replace(log, layout=layout, microbatches=microbatches)
-    return replace(log, path=path, steps=steps, known_table=table_of_log(path))
+    return replace(log, path=path, steps=steps, known_table=table_made_from_log(path))
 
 
 def _find_columns(header: Sequence[str], path: Path) -> dict[str, str]:
@@ -103,20 +103,22 @@ def _find_columns(header: Sequence[str], path: Path) -> dict[str, str]:
     return places
 
 
-def _row(row: dict[str, str], places: dict[str, str], where: str) -> dict[str, float | str | None]:
+def _parse_row(
+    row: dict[str, str], places: dict[str, str], where: str
+) -> dict[str, float | str | None]:
     values: dict[str, float | str | None] = {}
     for key, column in places.items():
         text = (row[column] or "").strip()
         if key == "phase":
-            values[key] = _phase(text, where)
+            values[key] = _parse_phase(text, where)
         elif key == "loss" and not text:
             values[key] = None
         else:
-            values[key] = _number(text, column, where, positive=key == "seconds")
+            values[key] = _parse_number(text, column, where, positive=key == "seconds")
     return values
 
 
-def _phase(text: str, where: str) -> str:
+def _parse_phase(text: str, where: str) -> str:
     for phase, accepted in _PHASES.items():
         if text.lower() in accepted:
             return phase
@@ -124,7 +126,7 @@ def _phase(text: str, where: str) -> str:
     raise InputError(where, "phase", repr(text), allowed)
 
 
-def _number(text: str, column: str, where: str, *, positive: bool) -> float:
+def _parse_number(text: str, column: str, where: str, *, positive: bool) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -142,29 +144,31 @@ def parse_setting(text: str) -> tuple[Layout, int]:
     return Layout.parse(name), int(count or 1)
 
 
-def infer(name: str) -> Log:
-    """What a file name says: `seq.csv`, `pipe_0_micro5_stage2.csv`, `dp2-pp2_m5_rank1.csv`."""
+def setting_from_name(name: str) -> StepLog:
+    """Layout, micro-batches and rank from a name such as `pipe_0_micro5_stage2.csv`."""
     stem = name.rpartition(".")[0] or name
     layout = None
-    stages, replicas = _count(r"stages?_?(\d+)", stem), _count(r"replicas?_?(\d+)", stem)
-    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _words(stem))
+    stages, replicas = _number_in(r"stages?_?(\d+)", stem), _number_in(r"replicas?_?(\d+)", stem)
+    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _spaced(stem))
     if stages or replicas:
         layout = Layout(replicas or 1, stages or 1)
     elif spelled:
         layout = Layout.parse(spelled[1])
-    microbatches = _count(r"micro(?:batche?s?)?_?(\d+)", stem) or _count(r"(?<![a-z])m(\d+)", stem)
+    microbatches = _number_in(r"micro(?:batche?s?)?_?(\d+)", stem) or _number_in(
+        r"(?<![a-z])m(\d+)", stem
+    )
     if layout == Layout() and microbatches is None:
         microbatches = 1
-    rank = _count(r"(?:pipe|rank)_?(\d+)", stem, zero=True)
-    return Log(Path(name), stem, layout, microbatches, rank, pd.DataFrame())
+    rank = _number_in(r"(?:pipe|rank)_?(\d+)", stem, zero=True)
+    return StepLog(Path(name), stem, layout, microbatches, rank, pd.DataFrame())
 
 
-def _words(stem: str) -> str:
-    """Underscores part words; `dp2_pp2` is the layout dp2-pp2."""
+def _spaced(stem: str) -> str:
+    """Spaces for underscores, except in `dp2_pp2`, which is the layout dp2-pp2."""
     return re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
 
 
-def _count(pattern: str, text: str, *, zero: bool = False) -> int | None:
+def _number_in(pattern: str, text: str, *, zero: bool = False) -> int | None:
     match = re.search(pattern, text.lower())
     number = int(match[1]) if match else None
     return number if number or zero else None

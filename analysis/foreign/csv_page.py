@@ -1,4 +1,4 @@
-"""A page about imported logs: the tables, the speedups against their bounds, known defects."""
+"""The page of imported logs: warnings, tables, a figure of the speedups, known defects."""
 
 from __future__ import annotations
 
@@ -7,68 +7,75 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.figures.style import COLUMN_IN, FULL_IN, look, new_figure, save, styled
-from analysis.foreign.csv_table import Imported
-from analysis.papers.published_tables import sources
-from analysis.render import html, markdown
-from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, table
-from analysis.render.output_folder import staged
-from analysis.render.table_forms import write_table
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, new_figure, save_figure, styled
+from analysis.foreign.csv_table import ImportedLogs
+from analysis.papers.published_data import published_studies
+from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, frame_table
+from analysis.render.html import document_to_html
+from analysis.render.markdown import document_to_markdown
+from analysis.render.output_folder import atomic_output_folder
+from analysis.render.table_files import write_table
 from gnnhpc.records.paths import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write_imported(imported: Imported, out: Path) -> Path:
+def write_import_page(imported: ImportedLogs, out: Path) -> Path:
     """Write tables, figure, report.md and report.html into `out`; returns report.html.
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
-    with staged(out) as folder:
+    with atomic_output_folder(out) as folder:
         for made in imported.tables:
             write_table(made, folder)
-        document = make_document(imported, folder)
-        write_atomically(folder / "report.md", markdown.render(document))
-        write_atomically(folder / "report.html", html.render(document))
+        document = import_document(imported, folder)
+        write_atomically(folder / "report.md", document_to_markdown(document))
+        write_atomically(folder / "report.html", document_to_html(document))
     return out / "report.html"
 
 
-def make_document(imported: Imported, folder: Path) -> Document:
-    """The page as data; its figure is drawn into `folder`."""
+def import_document(imported: ImportedLogs, folder: Path) -> Document:
+    """The page's document; draws its figure into `folder`."""
     frame = imported.steps.frame
     verdict: list[Block] = [
         Text(line, "bad" if "above the bound" in line or "misprint" in line else "plain")
-        for line in imported.remarks
+        for line in imported.warnings
     ]
-    speed: list[Block] = [table(frame, imported.steps.title), *map(Text, imported.steps.notes)]
+    speed: list[Block] = [
+        frame_table(frame, imported.steps.title),
+        *map(Text, imported.steps.notes),
+    ]
     if frame["speedup"].notna().any():
-        png, pdf = save(_draw(frame), folder / "figures", "speedups")
+        png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups")
         caption = "Speedup of each log with its interval; ticks are the bound of balanced stages"
         speed.insert(0, Picture(caption, caption, png, pdf, wide=True))
     sections = [
         Section("verdict", "Verdict", tuple(verdict)),
         Section("steps", "Step times and speedups", tuple(speed)),
     ]
-    if imported.printed is not None:
+    if imported.published_statistics is not None:
         sections += [
             Section(
-                "printed",
-                "Printed and logged",
+                "published",
+                "Published and logged",
                 (
-                    Text(sources()["raffi"].citation),
-                    table(imported.printed.frame, "Printed, logged"),
+                    Text(published_studies()["raffi"].citation),
+                    frame_table(
+                        imported.published_statistics.frame,
+                        "Published statistics and those of the log",
+                    ),
                 ),
             ),
-            Section("defects", "Known defects", (Bullets(imported.printed.notes),)),
+            Section("defects", "Known defects", (Bullets(imported.published_statistics.notes),)),
         ]
     names = ", ".join(log.name for log in imported.logs[:8])
     more = f" and {len(imported.logs) - 8} more" if len(imported.logs) > 8 else ""
     return Document("Imported step logs", names + more, tuple(sections), folder)
 
 
-def _draw(frame: pd.DataFrame) -> Figure:
-    """A row a log, a panel a phase: the speedup, its interval, the bound as a tick."""
+def _speedup_figure(frame: pd.DataFrame) -> Figure:
+    """A figure with a row a log and a panel a phase: speedup, interval, and the bound as a tick."""
     known = frame[frame["speedup"].notna()]
     phases = list(dict.fromkeys(known["phase"]))
     names = list(dict.fromkeys(known["log"]))
@@ -78,7 +85,7 @@ def _draw(frame: pd.DataFrame) -> Figure:
         panels = figure.subplots(1, len(phases), sharey=True, squeeze=False)[0]
         for axes, phase in zip(panels, phases, strict=True):
             for _, row in known[known["phase"] == phase].iterrows():
-                place, style = names.index(row["log"]), look(str(row["layout"]))
+                place, style = names.index(row["log"]), layout_look(str(row["layout"]))
                 low, high = row["speedup_low"], row["speedup_high"]
                 if pd.notna(low) and pd.notna(high):
                     axes.plot([low, high], [place, place], color=style.colour)

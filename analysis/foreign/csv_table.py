@@ -1,4 +1,4 @@
-"""A step-time table from foreign logs: statistics, speedups with intervals, bound, verdict."""
+"""The step-time table of imported logs: statistics, speedups with intervals, bound, verdict."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.foreign.csv_logs import Log, read_log
-from analysis.foreign.printed_statistics import compare_printed
-from analysis.render.table_forms import Table
-from analysis.stats.step_times import (
-    CONFIDENCE,
-    Interval,
-    Sample,
-    compare_words,
-    detect_warmup,
-    effective_n,
-    outliers,
-    step_statistics,
-)
-from analysis.summary.above_bound import exceeds
+from analysis.foreign.csv_logs import StepLog, read_log
+from analysis.foreign.published_beside_logs import compare_with_published
+from analysis.render.named_table import NamedTable
+from analysis.stats.intervals import CONFIDENCE, Interval, Sample, ratio_in_words
+from analysis.stats.step_times import detect_warmup, effective_n, mark_outliers, step_statistics
+from analysis.summary.above_bound import exceeds_bound
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import bound
 
@@ -32,31 +24,33 @@ PHASES = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Imported:
-    """What came of some logs."""
+class ImportedLogs:
+    """Logs and their tables."""
 
-    logs: list[Log]
-    baseline: Log | None
-    steps: Table
+    logs: list[StepLog]
+    baseline: StepLog | None
+    steps: NamedTable
     """One row a log and phase."""
-    printed: Table | None
-    """Printed statistics of known logs against the logs themselves."""
+    published_statistics: NamedTable | None
+    """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
-    def tables(self) -> list[Table]:
-        return [table for table in (self.steps, self.printed) if table is not None]
+    def tables(self) -> list[NamedTable]:
+        return [table for table in (self.steps, self.published_statistics) if table is not None]
 
     @property
-    def remarks(self) -> list[str]:
-        """What a reader must not miss, a sentence each."""
+    def warnings(self) -> list[str]:
+        """Speedups above their bound, and misprints in published tables, a sentence each."""
         lines = [
             f"{row['log']}, {row['phase']}: {row['verdict']}"
             for _, row in self.steps.frame.iterrows()
             if str(row["verdict"]).startswith("above the bound")
         ]
-        if self.printed is None:
+        if self.published_statistics is None:
             return lines
-        wrong = self.printed.frame[self.printed.frame["verdict"].str.startswith("misprint")]
+        wrong = self.published_statistics.frame[
+            self.published_statistics.frame["verdict"].str.startswith("misprint")
+        ]
         return lines + [
             f"table {row['table']}, {row['phase']}, {row['quantity']}: printed "
             f"{row['printed']:.2f}, {row['verdict']}"
@@ -70,14 +64,14 @@ def import_logs(
     declared: dict[str, str] | None = None,
     baseline: str | None = None,
     drop_warmup: bool = False,
-) -> Imported:
+) -> ImportedLogs:
     """Read logs and make their tables.
 
-    `declared` gives a file name its LAYOUT:MICROBATCHES where the name does not say it;
-    `baseline` names the log to compare with, else it is the sequential one. All steps count, as
-    in the tables that authors print, unless `drop_warmup`. Speedups take every log's mini-batch
-    a replica to be of one size. Raises InputError for logs that cannot be read, for a baseline
-    that is not among them, and for a declaration of no log.
+    `declared` maps a file name to LAYOUT:MICROBATCHES, for names that do not contain them;
+    `baseline` names the log to compare with, by default the sequential one. All steps count, as
+    in published tables, unless `drop_warmup`. Speedups assume that a replica's mini-batch has the
+    same size in every log. Raises InputError for logs that cannot be read, and for a baseline or
+    a declared name that is not among them.
     """
     declared = declared or {}
     logs = [read_log(path, declared.get(path.name, declared.get(path.stem))) for path in paths]
@@ -88,27 +82,27 @@ def import_logs(
     logs = _distinct(logs)
     chosen = choose_baseline(logs, baseline)
     rows = [
-        _row(log, phase, chosen, drop_warmup)
+        _log_row(log, phase, chosen, drop_warmup)
         for log in logs
         for phase in PHASES
         if len(log.seconds(phase))
     ]
-    return Imported(logs, chosen, _steps_table(rows, chosen), compare_printed(logs))
+    return ImportedLogs(logs, chosen, _steps_table(rows, chosen), compare_with_published(logs))
 
 
-def _distinct(logs: list[Log]) -> list[Log]:
-    """Two files of one name in two folders keep apart by their folders' names."""
+def _distinct(logs: list[StepLog]) -> list[StepLog]:
+    """Put the folder's name before file names that occur twice."""
     names = [log.name for log in logs]
     return [
-        Log(**{**vars(log), "name": f"{log.path.parent.name}/{log.name}"})
+        StepLog(**{**vars(log), "name": f"{log.path.parent.name}/{log.name}"})
         if names.count(log.name) > 1
         else log
         for log in logs
     ]
 
 
-def choose_baseline(logs: Sequence[Log], wanted: str | None) -> Log | None:
-    """The log named, else the sequential one; of several the one with the shortest name."""
+def choose_baseline(logs: Sequence[StepLog], wanted: str | None) -> StepLog | None:
+    """The named log, else the sequential one; of several the one with the shortest name."""
     if wanted is not None:
         for log in logs:
             if wanted in (log.name, log.path.name, str(log.path)):
@@ -118,18 +112,20 @@ def choose_baseline(logs: Sequence[Log], wanted: str | None) -> Log | None:
     return min(sequential, key=lambda log: len(log.name), default=None)
 
 
-def _sample(log: Log, phase: str, drop_warmup: bool) -> Sample:
+def _sample(log: StepLog, phase: str, drop_warmup: bool) -> Sample:
     seconds = log.seconds(phase).to_numpy()
     first = detect_warmup(seconds).steps if drop_warmup else 0
     return Sample([seconds[first:]], seed=zlib.crc32(f"{log.name}|{phase}".encode()))
 
 
-def _row(log: Log, phase: str, baseline: Log | None, drop_warmup: bool) -> dict[str, Any]:
+def _log_row(
+    log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool
+) -> dict[str, Any]:
     sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
     mean, median = sample.mean, sample.median
-    speedup, most = None, None
+    speedup, bound_value = None, None
     if log.layout is not None and log.microbatches is not None:
-        most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
+        bound_value = bound(log.layout.replicas, log.layout.stages, log.microbatches)
     if baseline is not None and log.layout is not None and len(baseline.seconds(phase)):
         speedup = _speedup(log, sample, baseline, phase, drop_warmup)
     return {
@@ -146,18 +142,20 @@ def _row(log: Log, phase: str, baseline: Log | None, drop_warmup: bool) -> dict[
         "median_low": median.low,
         "median_high": median.high,
         "warmup_steps": detect_warmup(all_seconds).steps,
-        "outliers": int(outliers(sample.values).sum()),
+        "outliers": int(mark_outliers(sample.values).sum()),
         "n_effective": effective_n(sample.values),
         "speedup": speedup.value if speedup else None,
         "speedup_low": speedup.low if speedup else None,
         "speedup_high": speedup.high if speedup else None,
-        "bound": most,
-        "verdict": _verdict(log, baseline, speedup, most),
+        "bound": bound_value,
+        "verdict": _verdict(log, baseline, speedup, bound_value),
     }
 
 
-def _speedup(log: Log, sample: Sample, baseline: Log, phase: str, drop_warmup: bool) -> Interval:
-    """Of samples a second: a replica's mini-batch is the same, so replicas count."""
+def _speedup(
+    log: StepLog, sample: Sample, baseline: StepLog, phase: str, drop_warmup: bool
+) -> Interval:
+    """The speedup in samples a second: each replica has its own mini-batch."""
     if log is baseline:
         return Interval(1.0, 1.0, 1.0)
     assert log.layout is not None
@@ -166,31 +164,34 @@ def _speedup(log: Log, sample: Sample, baseline: Log, phase: str, drop_warmup: b
     return _sample(baseline, phase, drop_warmup).mean_over(sample, mine / theirs)
 
 
-def _verdict(log: Log, baseline: Log | None, speedup: Interval | None, most: float | None) -> str:
+def _verdict(
+    log: StepLog, baseline: StepLog | None, speedup: Interval | None, bound_value: float | None
+) -> str:
     if log is baseline:
         return "baseline"
     if baseline is None or speedup is None:
-        missing = "layout not known: name it" if log.layout is None else "no baseline"
+        missing = "unknown layout, use --layout" if log.layout is None else "no baseline"
         return f"no speedup: {missing}"
     if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
-        words = compare_words(speedup)
-        return f"the baseline's setting run again; {words}: that much runs of one thing differ"
-    return _against_bound(speedup, most)
+        words = ratio_in_words(speedup)
+        return f"the baseline's setting run again; {words}: equal settings differ by this much"
+    return _against_bound(speedup, bound_value)
 
 
-def _against_bound(speedup: Interval, most: float | None) -> str:
-    if most is None:
-        return "bound not known: micro-batches are not told"
-    if exceeds(speedup, most):
-        return f"above the bound: {speedup.low or speedup.value:.3f} at least, {most:.3f} at most"
-    if speedup.value > most:
+def _against_bound(speedup: Interval, bound_value: float | None) -> str:
+    if bound_value is None:
+        return "unknown bound: the number of micro-batches is not known"
+    if exceeds_bound(speedup, bound_value):
+        at_least = speedup.low or speedup.value
+        return f"above the bound: {at_least:.3f} at least, {bound_value:.3f} at most"
+    if speedup.value > bound_value:
         return "above the bound by less than its interval"
-    return f"within the bound; {compare_words(speedup)}"
+    return f"within the bound; {ratio_in_words(speedup)}"
 
 
-def _steps_table(rows: list[dict[str, Any]], baseline: Log | None) -> Table:
+def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> NamedTable:
     against = f"Speedups are over {baseline.name}. " if baseline else ""
-    return Table(
+    return NamedTable(
         "step_times",
         "Step times of imported logs, seconds a mini-batch",
         pd.DataFrame(rows),
@@ -203,8 +204,8 @@ def _steps_table(rows: list[dict[str, Any]], baseline: Log | None) -> Table:
     )
 
 
-def expand(paths: Sequence[Path]) -> list[Path]:
-    """Files as given; of a folder, its CSV files by name. Raises InputError for one without."""
+def list_csv_files(paths: Sequence[Path]) -> list[Path]:
+    """The files as given, and the CSV files of folders; raises InputError for a folder without."""
     files: list[Path] = []
     for path in paths:
         found = sorted(path.glob("*.csv")) if path.is_dir() else [path]

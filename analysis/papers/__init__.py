@@ -1,4 +1,4 @@
-"""The published tables, ours beside them, and verdicts on both.
+"""Published tables with our numbers beside them, and verdicts on both.
 
-Imports records, render and stats.
+Imports loading, render and stats.
 """

@@ -1,4 +1,4 @@
-"""Dearing and Wang's tables judged: published, ours, the bound, and what chunks lose."""
+"""Verdicts on Dearing and Wang's tables of GAT: published, ours, the bound."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.other_tables import gat_rows
-from analysis.papers.published_tables import read
+from analysis.papers.gat_tables_beside_ours import gat_training_rows
+from analysis.papers.published_data import read_published
 from gnnhpc.core.schedule import bound
 
 
-def dearing_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def gat_verdict_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for tables 2 and 3."""
     yield from _single_device(summary)
     yield from _speed(summary)
@@ -21,9 +21,9 @@ def dearing_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 2: test accuracy on one device, the whole graph at once."""
-    ours = gat_rows(summary)
+    ours = gat_training_rows(summary)
     ours = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
-    for _, row in read("dearing_table2_single_device").iterrows():
+    for _, row in read_published("dearing_table2_single_device").iterrows():
         data = str(row["dataset"]).lower()
         common = {
             "study": "dearing",
@@ -33,12 +33,12 @@ def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "phase": "test",
             "quantity": "test_accuracy",
             "published": row["test_acc"],
-            "verdict": "Published of one run, optimizer and seed not told",
+            "verdict": "Published: one run, whose optimizer and seed are not given",
         }
-        mine = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
-        for _, own in mine.iterrows():
+        measured = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
+        for _, own in measured.iterrows():
             yield {**common, "ours": own["test_accuracy"], "run": _gat_label(own)}
-        if mine.empty:
+        if measured.empty:
             yield common
 
 
@@ -48,11 +48,11 @@ def _gat_label(own: pd.Series[Any]) -> str:
 
 
 def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Table 3: what chunks gain over one chunk on the same four devices."""
-    table = read("dearing_table3_pubmed")
+    """Table 3: speedup of several chunks over one chunk on the same four devices."""
+    table = read_published("dearing_table3_pubmed")
     table = table[table["rebuild"] == "yes"]
     seconds = dict(zip(table["chunks"], table["avg_epoch_s"], strict=True))
-    ours = gat_rows(summary)
+    ours = gat_training_rows(summary)
     ours = ours[ours["layout"] == "pp4"]
     for count in (2, 3, 4):
         common = {
@@ -66,23 +66,23 @@ def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "bound": bound(1, 4, count) / bound(1, 4, 1),
             "verdict": "Published is far from the bound: the graph was rebuilt in every layer",
         }
-        mine = [
+        measured = [
             (one, several)
             for _, several in ours[ours["microbatches"] == count].iterrows()
             for _, one in ours[ours["microbatches"] == 1].iterrows()
             if all(several[key] == one[key] for key in ("data", "implementation", "chunks"))
         ]
-        for one, several in mine:
+        for one, several in measured:
             gain = float(several["samples_per_s"] / one["samples_per_s"])
             yield {**common, "ours": gain, "run": _gat_label(several)}
-        if not mine:
+        if not measured:
             yield common
 
 
 def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Table 3: validation accuracy by chunks; ours on every data set with as many chunks."""
-    ours = gat_rows(summary)
-    chunks = read("dearing_table3_pubmed")
+    ours = gat_training_rows(summary)
+    chunks = read_published("dearing_table3_pubmed")
     for _, row in chunks[chunks["rebuild"] == "yes"].iterrows():
         count = int(row["chunks"])
         common = {
@@ -96,8 +96,8 @@ def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
         lossy = "Published chunks are consecutive ranges and lose the edges between them"
         verdict = lossy if count > 1 else "Published: whole graph"
-        mine = ours[(ours["total_chunks"] == count) & ours["val_accuracy"].notna()]
-        for _, own in mine.iterrows():
+        measured = ours[(ours["total_chunks"] == count) & ours["val_accuracy"].notna()]
+        for _, own in measured.iterrows():
             kept = own["edges_kept"]
             edges = f". Ours keeps {kept:.1%} of the edges" if pd.notna(kept) else ""
             yield {
@@ -106,5 +106,5 @@ def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "run": _gat_label(own),
                 "verdict": verdict + edges,
             }
-        if mine.empty:
+        if measured.empty:
             yield {**common, "verdict": verdict}

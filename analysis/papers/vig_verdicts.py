@@ -1,4 +1,4 @@
-"""Raffi's tables judged: published, ours, the bound, and what is wrong with the published ones."""
+"""Verdicts on Raffi and Dazzi's tables of ViG: published, ours, the bound, known misprints."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_tables import LOGS, read, read_printed, same_as_printed, sources
-from analysis.papers.vig_tables import group_rows, source_label
-from analysis.records.run import Run
+from analysis.loading.run import Run
+from analysis.papers.published_data import (
+    LOG_FOLDER,
+    matches_published_digits,
+    published_studies,
+    read_published,
+    read_published_text,
+)
+from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label
 from analysis.stats.step_times import step_statistics
 from gnnhpc.core.schedule import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
-def raffi_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
-    """Rows of the corrected study for tables 1 to 9; ours of 2 and 3 need the run itself."""
+def vig_verdict_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
+    """Rows of the corrected study for tables 1 to 9; our numbers of 2 and 3 need `run`."""
     yield from _sequential(summary)
     yield from _shares(run, summary)
     yield from _speedups(summary)
@@ -25,8 +31,8 @@ def raffi_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any
 
 
 def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Table 1: seconds, of which only the digits can be judged."""
-    printed = read("raffi_tables")
+    """Table 1: seconds of another machine, shown beside ours and not compared."""
+    printed = read_published("raffi_tables")
     for _, row in printed[printed["table"] == 1].iterrows():
         common = {
             "study": "raffi",
@@ -38,16 +44,16 @@ def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "published": row["mean_s"],
             "verdict": "Seconds of another machine: not compared",
         }
-        mine = _measured(summary, "seq", 1, str(row["phase"]))
-        for _, own in mine.iterrows():
+        measured = _measured(summary, "seq", 1, str(row["phase"]))
+        for _, own in measured.iterrows():
             yield {
                 **common,
                 "ours": own["mean_s"],
                 "ours_low": own["mean_low"],
                 "ours_high": own["mean_high"],
-                "run": source_label(own).removeprefix("ours: "),
+                "run": run_label(own).removeprefix("ours: "),
             }
-        if mine.empty:
+        if measured.empty:
             yield common
 
 
@@ -55,10 +61,10 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Tables 2 and 3: 8 blocks, or the readout, as a share of the sequential step."""
     printed = {
         (str(row["layout"]), str(row["phase"])): float(row["mean_s"])
-        for _, row in read("raffi_tables").iloc[:6].iterrows()
+        for _, row in read_published("raffi_tables").iloc[:6].iterrows()
     }
     for table, kind, count in (("2", "block", 8), ("3", "readout", 1)):
-        ours = list(group_rows(run, kind)) if run is not None else []
+        ours = list(layer_group_rows(run, kind)) if run is not None else []
         for phase in ("train", "test"):
             way = "forward and backward" if phase == "train" else "forward"
             published = count * printed[kind, phase] / printed["seq", phase]
@@ -74,10 +80,10 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "verdict": _share_verdict(kind, phase),
             }
             steps = _measured(summary, "seq", 1, phase)
-            whole = {source_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
-            mine = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
-            mine = [r for r in mine if r["source"] in whole]
-            for own in mine:
+            whole = {run_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
+            measured = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
+            measured = [r for r in measured if r["source"] in whole]
+            for own in measured:
                 step = whole[own["source"]] / count
                 yield {
                     **common,
@@ -86,24 +92,28 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                     "ours_high": own["mean_high"] and own["mean_high"] / step,
                     "run": own["source"].removeprefix("ours: "),
                 }
-            if not mine:
+            if not measured:
                 yield common
 
 
 def _share_verdict(kind: str, phase: str) -> str:
     if kind == "block" and phase == "train":
         return "Published is less than half of the step that it makes up: forward only"
-    return "The published parts add up to the published step" if kind == "block" else "A trifle"
+    return (
+        "The published parts add up to the published step"
+        if kind == "block"
+        else "A small part of the step"
+    )
 
 
 def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Speedups of samples a second from tables 4 to 9 over table 1."""
-    printed = read("raffi_tables")
+    printed = read_published("raffi_tables")
     alone = printed[printed["layout"] == "seq"].set_index("phase")["mean_s"]
     for _, row in printed[printed["stages"] * printed["replicas"] > 1].iterrows():
         replicas, stages = int(row["replicas"]), int(row["stages"])
         microbatches, phase = int(row["microbatches"]), str(row["phase"])
-        most = bound(replicas, stages, microbatches)
+        bound_value = bound(replicas, stages, microbatches)
         published = replicas * float(alone[phase]) / float(row["mean_s"])
         common = {
             "study": "raffi",
@@ -113,20 +123,20 @@ def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "phase": phase,
             "quantity": "speedup",
             "published": published,
-            "bound": most,
+            "bound": bound_value,
         }
-        verdict = _published_verdict(published, most, stages, phase)
-        mine = _measured(summary, str(row["layout"]), microbatches, phase)
-        for _, own in mine.iterrows():
+        verdict = _published_verdict(published, bound_value, stages, phase)
+        measured = _measured(summary, str(row["layout"]), microbatches, phase)
+        for _, own in measured.iterrows():
             yield {
                 **common,
                 "ours": own["speedup"],
                 "ours_low": own["speedup_low"],
                 "ours_high": own["speedup_high"],
-                "run": source_label(own).removeprefix("ours: "),
-                "verdict": f"{verdict}. {_our_verdict(own, most)}",
+                "run": run_label(own).removeprefix("ours: "),
+                "verdict": f"{verdict}. {_our_verdict(own, bound_value)}",
             }
-        if mine.empty:
+        if measured.empty:
             yield {**common, "verdict": verdict}
 
 
@@ -140,12 +150,12 @@ def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str)
     ]
 
 
-def _published_verdict(published: float, most: float, stages: int, phase: str) -> str:
-    if published > most:
+def _published_verdict(published: float, bound_value: float, stages: int, phase: str) -> str:
+    if published > bound_value:
         reason = (
             "gradients did not cross stage boundaries"
             if phase == "train"
-            else "without gradients only a dearer sequential run can give it; not shown which"
+            else "only a slower sequential run can explain it, and none is shown"
         )
         return f"Published is above the bound: {reason}"
     if stages == 4:
@@ -155,26 +165,26 @@ def _published_verdict(published: float, most: float, stages: int, phase: str) -
     return "Published is within the bound, of runs whose gradients did not cross stage boundaries"
 
 
-def _our_verdict(own: pd.Series[Any], most: float) -> str:
+def _our_verdict(own: pd.Series[Any], bound_value: float) -> str:
     flags = str(own["flags"]).split(";")
     if "above-bound-unexplained" in flags:
-        return "Ours is above the bound without a reason found: not to be believed"
+        return "Ours is above the bound, and layer seconds do not explain it: not valid"
     if "above-bound" in flags:
-        return f"Ours is above the bound, with its reason: {own['note']}"
-    if own["speedup"] > most:
+        return f"Ours is above the bound, and layer seconds explain it: {own['note']}"
+    if own["speedup"] > bound_value:
         return "Ours is above the bound by less than its interval"
     return "Ours is within the bound"
 
 
 def _misprints() -> Iterator[dict[str, Any]]:
-    """Printed statistics that the author's own logs contradict."""
-    printed = read_printed("raffi_tables")
-    for name, table in sources()["raffi"].logs.items():
-        log = pd.read_csv(LOGS / name)
+    """Published statistics that the author's own logs contradict."""
+    printed = read_published_text("raffi_tables")
+    for name, table in published_studies()["raffi"].logs.items():
+        log = pd.read_csv(LOG_FOLDER / name)
         for _, row in printed[printed["table"] == str(table)].iterrows():
             seconds = log.loc[log["phase"] == _PHASE_OF_LOG[row["phase"]], "batch_time(s)"]
             for quantity, value in step_statistics(seconds.to_numpy()).items():
-                if not same_as_printed(value, row[quantity]):
+                if not matches_published_digits(value, row[quantity]):
                     yield {
                         "study": "raffi",
                         "table": str(table),

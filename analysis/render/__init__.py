@@ -1,4 +1,4 @@
-"""How text, tables and pages are written out, whatever is in them.
+"""Writes text, tables and documents: HTML, Markdown, LaTeX, CSV, the terminal.
 
 Imports nothing of analysis.
 """

@@ -1,4 +1,4 @@
-"""A report as plain data: sections of text, lists, tables and figures, rendered elsewhere."""
+"""A document as data: sections of text, lists, tables and pictures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.table_forms import show
+from analysis.render.cell_text import format_value
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `kind` is how loud it is."""
+    """A paragraph; `kind` sets its emphasis."""
 
     text: str
     kind: str = "plain"
@@ -28,7 +28,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Value:
-    """A table's cell: what is shown, and what it is sorted by."""
+    """A value in a table: its text and its key for sorting."""
 
     text: str
     key: float | str
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """How much room it needs: a number, a word, a sentence or a paragraph."""
+        """number, word, sentence or paragraph, which sets the width of its column."""
         if self.number:
             return "number"
         lengths = {"word": 28, "sentence": 120}
@@ -44,22 +44,22 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of values under named columns; `caption` says what they are, with units."""
+class TableBlock:
+    """A table in a document; the caption includes the units."""
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
     def is_number(self, column: int) -> bool:
-        """Whether a column holds numbers and nothing else but gaps."""
+        """Whether a column has numbers and empty values only."""
         shown = [row[column] for row in self.rows if row[column].text]
-        return bool(shown) and all(value.number for value in shown)
+        return bool(shown) and all(as_value.number for as_value in shown)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure's files, relative to the report's folder where they are named."""
+    """A figure's files."""
 
     caption: str
     alt: str
@@ -68,12 +68,12 @@ class Picture:
     wide: bool = False
 
 
-Block = Text | Bullets | Table | Picture
+Block = Text | Bullets | TableBlock | Picture
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading with its blocks."""
 
     id: str
     title: str
@@ -82,38 +82,42 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report; the first section is its first page."""
+    """A whole document; the first section is its first page."""
 
     title: str
     subtitle: str
     sections: tuple[Section, ...]
     folder: Path = field(default=Path())
-    """Where the pictures' paths count from."""
+    """The folder that pictures' paths are relative to in Markdown."""
 
 
-def table(frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None) -> Table:
-    """A table of a frame, without columns that hold nothing; `columns` picks and renames."""
+def frame_table(
+    frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None
+) -> TableBlock:
+    """A table of a frame without its empty columns; `columns` maps a name to its heading."""
     names = columns if columns is not None else {str(name): str(name) for name in frame.columns}
     filled = frame.columns[(frame.notna() & (frame != "")).any()]
     picked = [name for name in names if name in filled]
     rows = frame[picked].astype(object).itertuples(index=False, name=None)
-    return Table(
+    return TableBlock(
         caption,
         tuple(names[name] for name in picked),
-        tuple(tuple(value(item) for item in row) for row in rows),
+        tuple(tuple(as_value(item) for item in row) for row in rows),
     )
 
 
-def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
     """A table of plain values."""
-    return Table(caption, tuple(columns), tuple(tuple(value(item) for item in row) for row in rows))
+    return TableBlock(
+        caption, tuple(columns), tuple(tuple(as_value(item) for item in row) for row in rows)
+    )
 
 
-def value(item: object) -> Value:
-    """How a value is shown: four significant digits, yes or no, nothing where it is missing."""
-    # numpy's own types become Python's.
+def as_value(item: object) -> Value:
+    """A value as it is shown: four significant digits, yes or no, empty if missing."""
+    # From a numpy type to a Python type.
     plain = item.item() if hasattr(item, "item") else item
-    text = show(plain)
+    text = format_value(plain)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):
         return Value(text, float(plain), number=True)
     return Value(text, text.casefold(), number=False)

@@ -1,4 +1,4 @@
-"""A report as one HTML file: styles, script and figures inside, nothing loaded from elsewhere."""
+"""Documents as one HTML file with styles, script and pictures in it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from analysis.render.document import Document
 
 
-def render(document: Document) -> str:
-    """The whole report; everything from the run is escaped by the template."""
+def document_to_html(document: Document) -> str:
+    """The HTML text of a document; the template escapes all values."""
     import jinja2
 
     templates = files("analysis") / "templates"
@@ -32,5 +32,5 @@ def render(document: Document) -> str:
 
 
 def data_uri(png: Path) -> str:
-    """A PNG file as the URI that holds it."""
+    """A PNG file as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode("ascii")

@@ -1,28 +1,32 @@
-"""A report as Markdown, for a terminal, a pull request or a lab book."""
+"""Documents and tables as Markdown."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.render.document import Block, Bullets, Document, Picture, Table, Text
+from analysis.render.cell_text import format_rows
+from analysis.render.document import Block, Bullets, Document, Picture, TableBlock, Text
+from analysis.render.named_table import NamedTable, is_number_column
 
-_LOUD = {"bad": "**Warning:** ", "warning": "**Note:** "}
+_ESCAPES = str.maketrans({"|": "\\|", "\n": " "})
+_PREFIX_OF_KIND = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
-def render(document: Document) -> str:
-    """The whole report; pictures are named relative to the report's folder."""
+def document_to_markdown(document: Document) -> str:
+    """The Markdown text of a document; paths of pictures are relative to its folder."""
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
     for section in document.sections:
         parts.append(f"## {_escape(section.title)}")
-        parts += [_block(block, document.folder) for block in section.blocks]
+        parts += [_block_text(block, document.folder) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _block(block: Block, folder: Path) -> str:
+def _block_text(block: Block, folder: Path) -> str:
     if isinstance(block, Text):
-        return _LOUD.get(block.kind, "") + _escape(block.text)
+        return _PREFIX_OF_KIND.get(block.kind, "") + _escape(block.text)
     if isinstance(block, Bullets):
         return "\n".join(f"- {_escape(item)}" for item in block.items)
     if isinstance(block, Picture):
@@ -30,10 +34,10 @@ def _block(block: Block, folder: Path) -> str:
             Path(os.path.relpath(path, folder)).as_posix() for path in (block.png, block.pdf)
         )
         return f"![{_escape(block.alt)}]({png})\n\n{_escape(block.caption)} ([PDF]({pdf}))"
-    return _table(block)
+    return _block_table(block)
 
 
-def _table(block: Table) -> str:
+def _block_table(block: TableBlock) -> str:
     head = "| " + " | ".join(_escape(name) for name in block.columns) + " |"
     rule = "|" + "|".join(
         "---:" if block.is_number(column) else "---" for column in range(len(block.columns))
@@ -44,5 +48,23 @@ def _table(block: Table) -> str:
 
 
 def _escape(text: str) -> str:
-    """One line, with what Markdown or HTML would take for markup escaped."""
+    """The text on one line, with the special characters of Markdown and HTML escaped."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def table_to_markdown(table: NamedTable) -> str:
+    """A table in GitHub's Markdown, its title above and its notes below."""
+    columns = [str(name).translate(_ESCAPES) for name in table.frame.columns]
+    align = [
+        "---:" if is_number_column(table.frame.iloc[:, i]) else "---" for i in range(len(columns))
+    ]
+    lines = [f"**{table.title}**", "", _table_row(columns), _table_row(align)]
+    lines += [
+        _table_row([text.translate(_ESCAPES) for text in row]) for row in format_rows(table.frame)
+    ]
+    lines += [line for note in table.notes for line in ("", note)]
+    return "\n".join(lines) + "\n"
+
+
+def _table_row(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"

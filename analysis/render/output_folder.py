@@ -1,4 +1,4 @@
-"""Output folders that readers see whole: made beside their place, then moved there."""
+"""Output folders that appear complete: written under a temporary name, then moved."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """An empty folder beside `out`; on success its entries replace those of the same names.
+def atomic_output_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `out`; at the end its entries replace those of the same name.
 
-    On failure it is removed and `out` is as it was. Entries of other names in `out` stay. Raises
-    InputError where `out` is a file or its place cannot be written in, GnnhpcError where writing
-    fails on the way, as on a full disk.
+    On failure it is removed and `out` stays as it was. Entries of other names in `out` stay. Raises
+    InputError if `out` is a file or its parent is not writable, GnnhpcError if writing fails
+    later, as on a full disk.
     """
     if out.exists() and not out.is_dir():
         raise InputError("--out", None, f"{out}, which is a file", "a folder")
@@ -39,7 +39,7 @@ def staged(out: Path) -> Iterator[Path]:
 
 
 def move_into_place(temporary: Path, out: Path) -> None:
-    """Rename the folder, or, if there is one, entry by entry what it holds."""
+    """Rename the folder to `out`, or move its entries into `out` if that exists."""
     if not out.exists():
         temporary.rename(out)
         return

@@ -1,4 +1,4 @@
-"""A frame on the terminal: a rich table for a person, aligned plain text for a pipe."""
+"""Prints a frame: a rich table on a terminal, aligned plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.render.table_forms import cells
+from analysis.render.cell_text import format_rows
 
-SUMMARY = (
+SUMMARY_COLUMNS = (
     "model",
     "data",
     "layout",
@@ -27,7 +27,7 @@ SUMMARY = (
     "bubble",
     "flags",
 )
-LOGS = (
+LOG_COLUMNS = (
     "log",
     "layout",
     "microbatches",
@@ -52,23 +52,23 @@ _SHORT = {
 }
 
 
-def show_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print `columns` of a frame, without those that hold nothing."""
+def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Print `columns` of a frame, without empty ones."""
     filled = frame[[name for name in columns if name in frame]]
     filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
     header = [_SHORT.get(name, name) for name in filled.columns]
-    rows = cells(filled)
+    rows = format_rows(filled)
     numeric = [pd.api.types.is_numeric_dtype(filled[name]) for name in filled.columns]
     if sys.stdout.isatty():
-        _show_rich(header, rows, numeric)
+        _print_rich_table(header, rows, numeric)
     else:
-        print("\n".join(plain(header, rows, numeric)))
+        print("\n".join(aligned_lines(header, rows, numeric)))
 
 
-def plain(
+def aligned_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
 ) -> list[str]:
-    """Lines of aligned columns, numbers to the right."""
+    """Lines with aligned columns, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return [
         "  ".join(
@@ -79,7 +79,7 @@ def plain(
     ]
 
 
-def _show_rich(
+def _print_rich_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
 ) -> None:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""The report of a run: first page, sections, tables, files.
+"""Writes the report of a run: folder, pages, sections, tables.
 
-Imports everything of analysis.
+Imports every other room of analysis but foreign.
 """

@@ -1,4 +1,4 @@
-"""The first page: what was run, and how much of it may be believed."""
+"""The first section of a report: how many cells are valid, flags, and what was run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.render.document import Block, Section, Table, Text, rows_table, table
-from analysis.summary.columns import with_variants
+from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
+from analysis.summary.variant_columns import with_variant_columns
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Check, Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
+    from analysis.loading.run import Run
 
 _PROVENANCE = {
     "commit": "code",
@@ -31,33 +31,33 @@ NO_RECORDS = ("missing", "unfinished")
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How many cells ended in which way; every cell is counted once."""
+class CellCounts:
+    """Numbers of cells by how they ended; every cell is counted once."""
 
     cells: int
     clean: int
-    """Valid, and no audit had anything to say."""
+    """Valid, without a flag."""
     flagged: int
-    """Valid, and something is worth knowing."""
+    """Valid, with a flag of an audit."""
     invalid: int
-    """Done, and an audit found that the numbers do not mean what they should."""
+    """Done, but an audit found the numbers not valid."""
     failed: int
     missing: int
-    """Never begun, or not yet ended."""
+    """Not started, or not ended."""
 
     @property
     def valid(self) -> int:
         return self.clean + self.flagged
 
 
-def count(cells: pd.DataFrame) -> Counts:
+def count_cells(cells: pd.DataFrame) -> CellCounts:
     """Count the rows of `Run.cells`."""
-    kinds = Counter(_kind(row) for row in cells.to_dict("records"))
+    kinds = Counter(_how_it_ended(row) for row in cells.to_dict("records"))
     names = ("clean", "flagged", "invalid", "failed", "missing")
-    return Counts(len(cells), **{name: kinds[name] for name in names})
+    return CellCounts(len(cells), **{name: kinds[name] for name in names})
 
 
-def _kind(cell: dict[Any, Any]) -> str:
+def _how_it_ended(cell: dict[Any, Any]) -> str:
     if cell["valid"]:
         return "flagged" if cell["flags"] else "clean"
     if cell["status"] in NO_RECORDS:
@@ -65,28 +65,28 @@ def _kind(cell: dict[Any, Any]) -> str:
     return "invalid" if cell["status"] == "done" else "failed"
 
 
-def first_page(run: Run, summary: pd.DataFrame) -> Section:
-    """Verdict first, then what was run, every flag and every cell that does not count."""
-    checks = dict(_checks(run))
+def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
+    """The verdict, what was run, every flag, and every cell that is not valid."""
+    checks = dict(_raised_checks(run))
     return Section(
         "verdict",
         "Verdict",
         tuple(
             block
             for block in (
-                *_verdict(count(run.cells)),
+                *_verdict(count_cells(run.cells)),
                 *_batchnorm(run),
                 what_was_run(run),
-                _flags(run, checks),
-                *_row_flags(summary),
-                _left_out(run, checks),
+                _flag_table(run, checks),
+                *_summary_flag_table(summary),
+                _invalid_cell_table(run, checks),
             )
             if block is not None
         ),
     )
 
 
-def _verdict(counts: Counts) -> Iterator[Text]:
+def _verdict(counts: CellCounts) -> Iterator[Text]:
     parts = [
         f"{counts.valid} of {counts.cells} cells valid",
         f"{counts.flagged} of them flagged",
@@ -106,7 +106,7 @@ def _verdict(counts: Counts) -> Iterator[Text]:
 
 
 def _batchnorm(run: Run) -> Iterator[Text]:
-    """Which statistics BatchNorm used; nothing for models that have none."""
+    """Which statistics BatchNorm used; nothing for models without it."""
     modes = run.cells.loc[run.cells["model"] == "vig", "batchnorm"]
     words = {
         "micro": "each micro-batch normalises by its own statistics, and running statistics are "
@@ -122,8 +122,8 @@ def _batchnorm(run: Run) -> Iterator[Text]:
         )
 
 
-def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
-    """The checks of each flagged cell that are not ok, from its result."""
+def _raised_checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
+    """(cell, checks that are invalid or suspect) of each flagged cell, from its result."""
     paths = RunPaths(run.root)
     flagged = run.cells[run.cells["flags"].fillna("") != ""]
     for cell, attempt in zip(flagged["cell"], flagged["attempt"], strict=True):
@@ -131,8 +131,8 @@ def _checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
         yield str(cell), [c for c in result.audit if c.verdict in ("invalid", "suspect")]
 
 
-def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
-    """One row a flag: how many cells have it, and what it said of the first."""
+def _flag_table(run: Run, checks: dict[str, list[Check]]) -> Block | None:
+    """One row a flag: how many cells have it, and its detail in the first of them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for cell, mine in checks.items():
         for check in mine:
@@ -140,8 +140,8 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     if not found:
         return Text("No audit raised a flag on any cell.") if run.cells["valid"].any() else None
     return rows_table(
-        "Flags raised by the audits: an invalid one keeps its cells out of averages, a suspect "
-        "one is worth knowing",
+        "Flags raised by the audits: cells with an invalid one are left out of averages, cells "
+        "with a suspect one are not",
         ("flag", "verdict", "cells", "what it says (first cell)", "first cell"),
         [
             (name, verdict, len(cells), cells[0][1], cells[0][0])
@@ -152,23 +152,25 @@ def _flags(run: Run, checks: dict[str, list[Check]]) -> Block | None:
     )
 
 
-def _row_flags(summary: pd.DataFrame) -> Iterator[Table]:
-    """Rows of the summary with a flag of their own, such as a speedup above the bound."""
+def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
+    """Rows of the summary flagged for a speedup above the bound or unsettled step times."""
     if summary.empty:
         return
     own = summary["flags"].str.contains("above-bound|unsettled", regex=True)
     rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
     if len(rows):
         columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
-        yield table(
+        yield frame_table(
             rows,
-            "Flags found in comparing cells: speedups above the bound with the reason looked for, "
-            "and step times that never settled",
-            with_variants(summary, {name: name for name in (*columns, "valid", "flags", "note")}),
+            "Flags from comparing cells: speedups above the bound with their explanation, and step "
+            "times that never settled",
+            with_variant_columns(
+                summary, {name: name for name in (*columns, "valid", "flags", "note")}
+            ),
         )
 
 
-def _left_out(run: Run, checks: dict[str, list[Check]]) -> Table | None:
+def _invalid_cell_table(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
     """Each cell that is not valid, and why."""
     cells = run.cells[~run.cells["valid"].astype(bool)]
     if cells.empty:
@@ -181,16 +183,16 @@ def _left_out(run: Run, checks: dict[str, list[Check]]) -> Table | None:
                 str(cell["cell"]),
                 cell["layout"],
                 cell["microbatches"],
-                "invalid" if _kind(cell) == "invalid" else cell["status"],
+                "invalid" if _how_it_ended(cell) == "invalid" else cell["status"],
                 cell["attempts"],
-                _reason(cell, checks.get(str(cell["cell"]), [])),
+                _reason_invalid(cell, checks.get(str(cell["cell"]), [])),
             )
             for cell in cells.to_dict("records")
         ],
     )
 
 
-def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
+def _reason_invalid(cell: dict[Any, Any], checks: list[Check]) -> str:
     broken = [f"{c.name}: {c.detail}" for c in checks if c.verdict == "invalid"]
     if broken:
         return "; ".join(broken)
@@ -201,13 +203,15 @@ def _reason(cell: dict[Any, Any], checks: list[Check]) -> str:
     return str(cell["failure"] or "its result gives no reason")
 
 
-def what_was_run(run: Run) -> Table:
-    """Where the numbers come from: commit, versions, machines, threads."""
+def what_was_run(run: Run) -> TableBlock:
+    """Commit, versions, machines, threads, models, data and layouts of the run."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
     provenance = run.provenance
     rows += [
-        (words, _words(provenance[key])) for key, words in _PROVENANCE.items() if key in provenance
+        (words, _provenance_text(provenance[key]))
+        for key, words in _PROVENANCE.items()
+        if key in provenance
     ]
     hosts = sorted({host for text in cells["hosts"] for host in str(text).split(";") if host})
     rows += [
@@ -215,22 +219,22 @@ def what_was_run(run: Run) -> Table:
             "models and data",
             ", ".join(sorted(set(run.cells["model"] + " on " + run.cells["data"]))),
         ),
-        ("implementations", _list(run.cells["implementation"])),
-        ("layouts", _list(run.cells["layout"])),
+        ("implementations", _distinct_values(run.cells["implementation"])),
+        ("layouts", _distinct_values(run.cells["layout"])),
         ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
-        ("CPU", _list(cells["cpu_model"])),
-        ("device", _list(run.cells["device"])),
-        ("threads a rank", _list(cells["threads"].dropna().astype(int))),
+        ("CPU", _distinct_values(cells["cpu_model"])),
+        ("device", _distinct_values(run.cells["device"])),
+        ("threads a rank", _distinct_values(cells["threads"].dropna().astype(int))),
         ("attempts", f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 
 
-def _words(value: object) -> str:
+def _provenance_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {text}" for key, text in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _list(values: pd.Series[Any]) -> str:
+def _distinct_values(values: pd.Series[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if str(value)))

@@ -1,4 +1,4 @@
-"""The report's sections after the first page, from frames and figures."""
+"""The sections of a report after the first page."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures
-from analysis.papers.published_tables import sources
-from analysis.render.document import Block, Bullets, Picture, Section, Text, rows_table, table
-from analysis.stats.step_times import CONFIDENCE, OUTLIER_Z, RESAMPLES
-from analysis.summary.columns import with_variants
+from analysis.papers.published_data import published_studies
+from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
+from analysis.stats.intervals import CONFIDENCE, RESAMPLES
+from analysis.stats.step_times import OUTLIER_Z
+from analysis.summary.variant_columns import with_variant_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.records.run import Run
-    from analysis.render import table_forms as typeset
+    from analysis.loading.run import Run
+    from analysis.render.named_table import NamedTable
 
-_SUMMARY = {
+_SUMMARY_COLUMNS = {
     "model": "model",
     "data": "data",
     "layout": "layout",
@@ -42,7 +43,7 @@ _SUMMARY = {
     "max_s": "max s",
 }
 _CORRECTED = "corrected_study"
-_STUDY = {
+_STUDY_COLUMNS = {
     "table": "table",
     "setting": "setting",
     "phase": "phase",
@@ -55,8 +56,8 @@ _STUDY = {
     "verdict": "verdict",
     "run": "our run",
 }
-_SHOWN_ELSEWHERE = ("speedup", "efficiency", "noise", _CORRECTED)
-_QUALITY = {
+_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _CORRECTED)
+_LEARNING_COLUMNS = {
     "train_loss": "training loss",
     "train_accuracy": "training accuracy",
     "val_accuracy": "validation accuracy",
@@ -66,21 +67,21 @@ _QUALITY = {
 
 
 def summary_section(summary: pd.DataFrame) -> Section:
-    """What summary.csv says, without its rarer columns."""
+    """The most important columns of summary.csv."""
     blocks: list[Block] = [
-        table(
+        frame_table(
             summary,
             "Seconds a mini-batch, barrier to barrier; speedup of samples a second over the "
             "baseline, with its interval; efficiency is the ideal step over the measured one. "
             "More columns are in summary.csv",
-            with_variants(summary, _SUMMARY),
+            with_variant_columns(summary, _SUMMARY_COLUMNS),
         )
     ]
     return Section("summary", "Summary", tuple(blocks))
 
 
 def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
-    """Speedups in words and pictures."""
+    """Speedups and efficiency: sentences, a table and figures."""
     train = summary[(summary["phase"] == "train") & summary["speedup"].notna()]
     compared = train[train["effect"].notna()] if "effect" in train else train.iloc[:0]
     blocks: list[Block] = []
@@ -89,7 +90,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
         blocks.append(
             Text(
                 f"{len(compared)} configurations are compared with their baseline "
-                f"({_names(compared['baseline'])}). "
+                f"({_distinct_values(compared['baseline'])}). "
                 + (
                     f"{undecided} of them show no difference: their interval contains 1."
                     if undecided
@@ -98,11 +99,11 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
             )
         )
         blocks.append(
-            table(
+            frame_table(
                 compared,
                 "Training throughput against the sequential run, and against the sequential run "
                 "with the same micro-batches; an effect smaller than its interval is called so",
-                with_variants(
+                with_variant_columns(
                     compared,
                     {
                         "model": "model",
@@ -123,73 +124,75 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
         )
     else:
         blocks.append(Text("No configuration has a valid baseline to be compared with."))
-    blocks += figures.of("speedup", "efficiency", "bubble", "step-times")
+    blocks += figures.pictures_of("speedup", "efficiency", "bubble", "step-times")
     return Section("speed", "Speedup and efficiency", tuple(blocks))
 
 
 def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
-    """What the models learned; a fast run that learns nothing is worth nothing."""
+    """Losses and accuracies; None if there are none."""
     known = {
         name: words
-        for name, words in _QUALITY.items()
+        for name, words in _LEARNING_COLUMNS.items()
         if name in summary and summary[name].notna().any()
     }
     blocks: list[Block] = []
     if known:
-        keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
+        keys = {
+            name: _SUMMARY_COLUMNS[name] for name in ("model", "data", "layout", "microbatches")
+        }
         blocks.append(
-            table(
+            frame_table(
                 summary[summary["phase"] == "train"],
                 "Last losses and accuracies, mean over seeds and repeats",
-                with_variants(summary, {**keys, "cells_used": "cells", **known}),
+                with_variant_columns(summary, {**keys, "cells_used": "cells", **known}),
             )
         )
-    blocks += figures.of("loss", "copies")
+    blocks += figures.pictures_of("loss", "copies")
     return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
 
 
 def chunks_section(figures: Figures) -> Section | None:
-    """Graphs in chunks; nothing for runs without graphs."""
-    pictures: list[Picture] = figures.of("chunk-time", "chunk-accuracy", "chunk-loss")
+    """Figures of graphs in chunks; None for runs without graphs."""
+    pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 
-def published_section(tables: Sequence[typeset.Table]) -> Section | None:
-    """The published tables with ours beside them; a note stands under the first it bears on."""
+def published_section(tables: Sequence[NamedTable]) -> Section | None:
+    """The published tables with ours beside them; a note is under the first table with it."""
     blocks: list[Block] = []
-    said: set[str] = set()
+    shown: set[str] = set()
     for one in tables:
-        if one.name in _SHOWN_ELSEWHERE:
+        if one.name in _IN_OTHER_SECTIONS:
             continue
-        blocks.append(table(one.frame, one.title))
-        fresh = tuple(note for note in one.notes if note not in said)
+        blocks.append(frame_table(one.frame, one.title))
+        fresh = tuple(note for note in one.notes if note not in shown)
         if fresh:
             blocks.append(Bullets(fresh))
-        said.update(fresh)
+        shown.update(fresh)
     return Section("tables", "Published tables", tuple(blocks)) if blocks else None
 
 
-def corrected_section(tables: Sequence[typeset.Table]) -> Section | None:
-    """Published, ours, bound and verdict for each published table, known defects beside them."""
+def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
+    """The corrected study, a table for each published study, with its known defects."""
     blocks: list[Block] = []
     found = [one.frame for one in tables if one.name == _CORRECTED]
     if not found:
         return None
     study = found[0]
-    for name, source in sources().items():
+    for name, source in published_studies().items():
         rows = study[study["study"] == name]
         if rows.empty:
             continue
         blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
-        blocks.append(table(rows, f"{name}: published, ours, bound, verdict", _STUDY))
+        blocks.append(frame_table(rows, f"{name}: published, ours, bound, verdict", _STUDY_COLUMNS))
         blocks.append(Text("Known defects of these measurements:"))
         blocks.append(Bullets(tuple(source.defects.values())))
     return Section("corrected", "The corrected study", tuple(blocks)) if blocks else None
 
 
 def timeline_section(figures: Figures) -> Section | None:
-    """Measured steps beside their ideal; nothing without spans."""
-    pictures = figures.of("timeline")
+    """Timelines of measured and ideal steps; None without spans."""
+    pictures = figures.pictures_of("timeline")
     if not pictures:
         return None
     words = Text(
@@ -201,7 +204,7 @@ def timeline_section(figures: Figures) -> Section | None:
 
 
 def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
-    """How the numbers were made, and what was found of warm-up, outliers and noise."""
+    """How the numbers were computed; warm-up, outliers and noise of each configuration."""
     blocks: list[Block] = [
         Bullets(
             (
@@ -221,13 +224,15 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
         )
     ]
     if not summary.empty:
-        keys = {name: _SUMMARY[name] for name in ("model", "data", "layout", "microbatches")}
+        keys = {
+            name: _SUMMARY_COLUMNS[name] for name in ("model", "data", "layout", "microbatches")
+        }
         blocks.append(
-            table(
+            frame_table(
                 summary,
-                "What was counted, and how quiet the machine was: processor time over busy time, "
+                "What was counted, and the noise of the machine: processor time over busy time, "
                 "steal over wall time, drift of the last third against the first",
-                with_variants(
+                with_variant_columns(
                     summary,
                     {
                         **keys,
@@ -254,7 +259,7 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
 
 
 def left_out_section(figures: Figures) -> Section | None:
-    """Figures that are not there, and why."""
+    """The figures that were left out, and why; None if there are none."""
     if not figures.left_out:
         return None
     return Section(
@@ -268,10 +273,10 @@ def left_out_section(figures: Figures) -> Section | None:
     )
 
 
-def _names(values: pd.Series[str]) -> str:
+def _distinct_values(values: pd.Series[str]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
-def present(*sections: Section | None) -> Iterator[Section]:
-    """Those that have something to say."""
+def without_none(*sections: Section | None) -> Iterator[Section]:
+    """The sections that are not None."""
     yield from (section for section in sections if section is not None)

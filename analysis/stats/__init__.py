@@ -1,4 +1,4 @@
 """Statistics of step times: intervals, warm-up, noise.
 
-Pure functions of arrays and frames; imports nothing of analysis.
+Pure functions of arrays and frames. Imports nothing of analysis.
 """

@@ -1,8 +1,8 @@
 """Bootstrap intervals of means, medians and ratios of step times. Pure functions of arrays.
 
-Step times are not independent draws: neighbouring steps share a machine's mood, and steps of one
-run share its placement. So intervals come from a two-level bootstrap: runs (repeats) are drawn
-whole, and within a run steps are drawn in blocks as long as their correlation asks for.
+Step times are not independent: neighbouring steps share the machine's load, and steps of one run
+share its placement. So intervals come from a two-level bootstrap: runs (repeats) are drawn whole,
+and within a run steps are drawn in blocks whose length follows from their correlation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import ArrayLike, NDArray
 
 Values = NDArray[np.float64]
 RESAMPLES = 1_000
-_SMALLEST_BANK = 100
+_MIN_MEANS_PER_RUN = 100
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with the bootstrap interval around it; bounds are none where one value is all."""
+    """A value with its bootstrap interval; low and high are None for a single value."""
 
     value: float
     low: float | None
     high: float | None
 
     def excludes(self, other: float) -> bool:
-        """Whether `other` lies outside; never so without an interval."""
+        """Whether `other` lies outside the interval; False without one."""
         return self.low is not None and self.high is not None and not self.low <= other <= self.high
 
     @property
@@ -38,14 +38,14 @@ class Interval:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-def clean(values: ArrayLike) -> Values:
-    """One flat series of the finite values."""
+def finite_values(values: ArrayLike) -> Values:
+    """The finite values as one flat array of floats."""
     array = np.asarray(values, dtype=np.float64).ravel()
     return array[np.isfinite(array)]
 
 
 def median(values: Values) -> float:
-    """The median of a clean series; by sorting, which for some hundred values is the quickest."""
+    """The median of finite values, nan for none; sorting is fastest for a few hundred values."""
     ordered = np.sort(values)
     middle = ordered.size // 2
     if ordered.size % 2:
@@ -54,13 +54,13 @@ def median(values: Values) -> float:
 
 
 def block_length(values: ArrayLike) -> int:
-    """Steps that must be drawn together for their correlation to survive; 1 for independent ones.
+    """Length of the blocks that a block bootstrap should draw; 1 for independent steps.
 
     Politis and White 2004 (Econometric Reviews 23:53) for the circular block bootstrap, with the
-    correction of Patton, Politis and White 2009 (28:372); at most a third of the series. Where
-    correlation would make the mean surer than independent steps do, steps count as independent.
+    correction of Patton, Politis and White 2009 (28:372); at most a third of the series. Steps
+    whose correlation would narrow the interval count as independent.
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 9 or np.ptp(x) == 0.0:
         return 1
@@ -69,7 +69,7 @@ def block_length(values: ArrayLike) -> int:
     lags = min(math.ceil(math.sqrt(n)) + run, n - 1)
     covariance = np.array([x[: n - k] @ x[k:] for k in range(lags + 1)]) / n
     small = np.abs(covariance[1:] / covariance[0]) < 2.0 * math.sqrt(math.log10(n) / n)
-    last = _first_quiet(small, run)
+    last = _last_significant_lag(small, run)
     reach = min(2 * last, lags)
     if reach == 0:
         return 1
@@ -84,8 +84,8 @@ def block_length(values: ArrayLike) -> int:
     return int(np.clip(math.ceil(length), 1, n // 3))
 
 
-def _first_quiet(small: NDArray[np.bool_], run: int) -> int:
-    """The last lag that matters: after it, `run` correlations in a row are negligible."""
+def _last_significant_lag(small: NDArray[np.bool_], run: int) -> int:
+    """The last lag before `run` negligible correlations in a row."""
     streak = 0
     for lag, quiet in enumerate(small, 1):
         streak = streak + 1 if quiet else 0
@@ -99,18 +99,18 @@ def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: i
     """`draws` bootstrap means over all steps of `runs`; empty for no values.
 
     Runs are drawn whole, then blocks of steps within each. At both levels one fewer is drawn than
-    there are, which makes the variance unbiased (Rao and Wu 1988, JASA 83:231): that matters for
-    the two or three repeats of a cluster's queue. With one run there is no telling how runs
-    differ, and the interval covers its steps only.
+    there are, which makes the variance unbiased (Rao and Wu 1988, JASA 83:231): this matters for
+    two or three repeats. With one run the difference between runs is unknown, and the interval
+    covers its steps only.
     """
-    series = [run for run in map(clean, runs) if run.size]
+    series = [run for run in map(finite_values, runs) if run.size]
     if not series:
         return np.empty(0)
     rng = np.random.default_rng(seed)
     if len(series) == 1:
-        return _bank_of_means(series[0], draws, rng)
-    size = max(_SMALLEST_BANK, draws // len(series))
-    banks = np.stack([_bank_of_means(run, size, rng) for run in series])
+        return _block_means(series[0], draws, rng)
+    size = max(_MIN_MEANS_PER_RUN, draws // len(series))
+    banks = np.stack([_block_means(run, size, rng) for run in series])
     steps = np.array([run.size for run in series], dtype=np.float64)
     drawn = rng.integers(0, len(series), size=(draws, len(series) - 1))
     weights = steps[drawn]
@@ -119,8 +119,8 @@ def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: i
     return means
 
 
-def _bank_of_means(run: Values, size: int, rng: np.random.Generator) -> Values:
-    """Means of `size` circular block resamples of one run."""
+def _block_means(run: Values, size: int, rng: np.random.Generator) -> Values:
+    """Means of `size` circular block bootstrap samples of one run."""
     length = block_length(run)
     sums = run
     if length > 1:
@@ -128,17 +128,17 @@ def _bank_of_means(run: Values, size: int, rng: np.random.Generator) -> Values:
         sums = np.convolve(wrapped, np.ones(length), mode="valid")
     blocks = max(1, math.ceil(run.size / length) - 1)
     starts = rng.integers(0, run.size, size=(size, blocks))
-    bank: Values = sums[starts].sum(axis=1) / (blocks * length)
-    return bank
+    means: Values = sums[starts].sum(axis=1) / (blocks * length)
+    return means
 
 
 def resample_medians(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: int = 0) -> Values:
     """`draws` bootstrap medians over all steps of `runs`, drawn as for means; empty for none.
 
-    The share of steps below the median is resampled and read off the steps' own quantiles
-    (Woodruff 1952, JASA 47:635): the median under the same two-level draws, without sorting each.
+    The share of steps below the median is resampled, and its quantiles are looked up among the
+    steps (Woodruff 1952, JASA 47:635): the same two-level draws, without sorting each.
     """
-    series = [run for run in map(clean, runs) if run.size]
+    series = [run for run in map(finite_values, runs) if run.size]
     if not series:
         return np.empty(0)
     pooled = np.concatenate(series)
@@ -165,11 +165,11 @@ def interval(value: float, resamples: Values, confidence: float = CONFIDENCE) ->
 
 @dataclass(frozen=True)
 class Sample:
-    """Step times of the runs (repeats) of one thing, seconds; resampled once and kept.
+    """Step times of the runs (repeats) of one configuration, seconds; resampled once.
 
-    Two samples that are compared need different seeds: the same draws on both sides would pretend
-    that their noise is shared. They are drawn independently, which is wide rather than narrow
-    where repeats were interleaved and share the machine's mood.
+    Two samples that are compared need different seeds: equal draws would treat their noise as
+    shared. Independent draws make the interval of a ratio wider, not narrower, where interleaved
+    repeats shared the machine's load.
     """
 
     runs: Sequence[ArrayLike]
@@ -177,7 +177,7 @@ class Sample:
 
     @cached_property
     def values(self) -> Values:
-        series = [clean(run) for run in self.runs]
+        series = [finite_values(run) for run in self.runs]
         return np.concatenate(series) if series else np.empty(0)
 
     @cached_property
@@ -199,11 +199,11 @@ class Sample:
         return interval(median(self.values), self._medians)
 
     def mean_over(self, other: Sample, factor: float = 1.0) -> Interval:
-        """`factor` times this mean over the other's, as for a speedup of throughputs."""
+        """`factor` times this mean over the other's, with the interval of the ratio."""
         return _ratio(self.mean, self._means, other.mean, other._means, factor)
 
     def median_over(self, other: Sample, factor: float = 1.0) -> Interval:
-        """`factor` times this median over the other's."""
+        """`factor` times this median over the other's, with the interval of the ratio."""
         return _ratio(self.median, self._medians, other.median, other._medians, factor)
 
 
@@ -215,8 +215,8 @@ def _ratio(
     return interval(factor * top.value / bottom.value, factor * top_draws / bottom_draws)
 
 
-def compare_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
-    """A ratio in words, which say so when the effect is smaller than its interval."""
+def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
+    """A ratio in words: faster, slower, or no difference where its interval contains 1."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f} times, one measurement: no interval"
     span = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"

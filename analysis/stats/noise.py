@@ -1,4 +1,4 @@
-"""Which steps count, and how quiet the machine was: looked at for each cell and phase."""
+"""Marks the steps that count, and measures the machine's noise, for each cell and phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.stats.step_times import detect_warmup, drift, effective_n, outliers
+from analysis.stats.step_times import detect_warmup, drift, effective_n, mark_outliers
 
 PHASE_COLUMNS = [
     "cell",
@@ -27,24 +27,24 @@ PHASE_COLUMNS = [
 
 
 def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Add `kept` and `outlier` to steps sorted by cell and phase; and one row a cell and phase.
+    """The steps (sorted by cell and phase) with `kept` and `outlier`; and one row a cell and phase.
 
-    Dropped as warm-up are the steps that the run marked, and those that the series itself shows
-    to be; outliers are marked among the kept and stay.
+    Not kept are warm-up steps: those that the run marked, and further ones that are detected.
+    Outliers are marked among the kept steps and stay.
     """
     wall = steps["wall_s"].to_numpy()
     given = steps["warmup"].to_numpy().astype(bool)
     kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
     cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
-    for part in runs_of(steps):
+    for part in cell_phase_slices(steps):
         marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
         found = detect_warmup(wall[part][marked:])
         first = part.start + marked + found.steps
         kept[part.start : first] = False
         kept[part] &= ~given[part]
         counted = wall[part][kept[part]]
-        outlier[first : part.stop] = outliers(wall[first : part.stop])
+        outlier[first : part.stop] = mark_outliers(wall[first : part.stop])
         outlier[part] &= kept[part]
         rows.append(
             {
@@ -61,8 +61,8 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:8])
 
 
-def runs_of(frame: pd.DataFrame) -> list[slice]:
-    """The stretches of a frame sorted by cell and phase that are of one cell and phase."""
+def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
+    """The slice of each cell and phase, in a frame that is sorted by them."""
     if frame.empty:
         return []
     cell, phase = frame["cell"].cat.codes.to_numpy(), frame["phase"].cat.codes.to_numpy()
@@ -71,11 +71,12 @@ def runs_of(frame: pd.DataFrame) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def add_noise(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Processor time over busy time, steal over wall time, involuntary switches a rank and step.
+def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
+    """`phases` with cpu_share, steal_share and switches_per_step, from steps without warm-up.
 
-    A share of processor time well below the threads, or steal, says that somebody else had the
-    CPU while the clock ran. None where the system did not tell.
+    cpu_share is processor time over busy time, steal_share steal over wall time, the switches are
+    involuntary ones a rank and step. A cpu_share well below the threads, or steal, means that
+    other processes used the CPU. Missing where the system does not report them.
     """
     keys = [ranks["cell"], ranks["phase"]]
     work = pd.DataFrame(
@@ -103,10 +104,11 @@ def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:
     return part / whole.where(whole > 0.0)
 
 
-def kept_walls(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """The seconds of the steps that count, in order, of each cell and phase."""
+def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """(cell, phase) -> wall seconds of its kept steps, in order."""
     wall, kept = steps["wall_s"].to_numpy(), steps["kept"].to_numpy()
     cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
     return {
-        (cell[part.start], phase[part.start]): wall[part][kept[part]] for part in runs_of(steps)
+        (cell[part.start], phase[part.start]): wall[part][kept[part]]
+        for part in cell_phase_slices(steps)
     }

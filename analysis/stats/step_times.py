@@ -1,4 +1,4 @@
-"""Statistics of step times: intervals, warm-up, outliers, noise. Pure functions of arrays."""
+"""Statistics of a series of step times: warm-up, outliers, drift. Pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -9,53 +9,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.intervals import (
-    CONFIDENCE,
-    RESAMPLES,
-    Interval,
-    Sample,
     Values,
-    block_length,
-    clean,
-    compare_words,
-    interval,
+    finite_values,
     median,
-    resample_means,
-    resample_medians,
 )
 
-__all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
-    "Interval",
-    "Sample",
-    "Warmup",
-    "block_length",
-    "compare_words",
-    "detect_warmup",
-    "drift",
-    "effective_n",
-    "interval",
-    "median",
-    "outliers",
-    "resample_means",
-    "resample_medians",
-    "sigma",
-    "step_statistics",
-]
-
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation to standard deviation, for a normal distribution."""
+"""Standard deviation over median absolute deviation, for a normal distribution."""
 OUTLIER_Z = 3.5
 """Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3."""
 
 
 def effective_n(values: ArrayLike) -> float:
-    """How many independent values the series is worth: n / (1 + 2 sum of autocorrelations).
+    """The number of independent values with the same error of the mean.
+
+    n / (1 + 2 sum of autocorrelations).
 
     The sum stops at the first pair of neighbouring lags whose sum is not positive (Geyer 1992,
     Statistical Science 7:473, initial positive sequence).
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 4 or np.ptp(x) == 0.0:
         return float(n)
@@ -70,28 +43,28 @@ def effective_n(values: ArrayLike) -> float:
     return float(n / (1.0 + 2.0 * total))
 
 
-def sigma(values: ArrayLike) -> float:
-    """Spread that outliers do not move: the median absolute deviation, scaled to a normal's."""
-    x = clean(values)
+def robust_std(values: ArrayLike) -> float:
+    """Robust standard deviation: the median absolute deviation, scaled to a normal distribution."""
+    x = finite_values(values)
     return MAD_TO_SIGMA * median(np.abs(x - median(x)))
 
 
-def outliers(values: ArrayLike) -> NDArray[np.bool_]:
+def mark_outliers(values: ArrayLike) -> NDArray[np.bool_]:
     """Which values lie more than 3.5 robust standard deviations from the median.
 
-    For counting and marking: nothing is ever left out for being one. Of fewer than 5 values none
-    is: their spread is not known.
+    Outliers are counted and marked, never left out. Of fewer than 5 values none is one, because
+    their spread is not known.
     """
     x = np.asarray(values, dtype=np.float64)
     if np.isfinite(x).sum() < 5:
         return np.zeros(x.shape, dtype=np.bool_)
-    marked: NDArray[np.bool_] = np.abs(x - median(clean(x))) > OUTLIER_Z * sigma(x)
+    marked: NDArray[np.bool_] = np.abs(x - median(finite_values(x))) > OUTLIER_Z * robust_std(x)
     return marked
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """How many steps from the start are not yet like the rest; `settled` false if it never was."""
+    """The number of warm-up steps at the start; `settled` is False if the series never settles."""
 
     steps: int
     settled: bool
@@ -100,27 +73,27 @@ class Warmup:
 def detect_warmup(values: ArrayLike) -> Warmup:
     """Find the start-up transient of a series of step times.
 
-    MSER (White 1997, Simulation 69:323): cut where the standard error of what is left is least,
-    at most half way. Values are first clipped at 5 robust standard deviations of the second half,
-    so that a lone hiccup does not pass for the end of a transient; and a cut stands only if what
-    it cuts off lies, in its median, over 3 of them from the rest, so that noise is not cut.
-    Fewer than 8 steps settle nothing: none are cut.
+    MSER (White 1997, Simulation 69:323): cut where the standard error of the rest is smallest, at
+    most half way. Values are first clipped at 5 robust standard deviations of the second half, so
+    that a single slow step is not taken for the end of a transient; and steps are cut only if
+    their median is more than 3 of these from the rest's, so that noise is not cut. Of fewer than
+    8 steps none are cut.
     """
-    x = clean(values)
+    x = finite_values(values)
     n = x.size
     if n < 8:
         return Warmup(0, True)
     half = n // 2
-    centre, spread = median(x[half:]), sigma(x[half:])
+    centre, spread = median(x[half:]), robust_std(x[half:])
     spread = max(spread, 1e-3 * abs(centre))
     clipped = np.clip(x, centre - 5.0 * spread, centre + 5.0 * spread)
-    best = int(np.argmin(_standard_errors(clipped)[: n - 4]))
+    best = int(np.argmin(_squared_standard_errors(clipped)[: n - 4]))
     if best == 0 or abs(median(clipped[:best]) - centre) <= 3.0 * spread:
         return Warmup(0, True)
     return Warmup(best, True) if best <= half else Warmup(half, False)
 
 
-def _standard_errors(x: Values) -> Values:
+def _squared_standard_errors(x: Values) -> Values:
     """Squared standard error of the mean of x[d:], for each d."""
     left = np.arange(x.size, 0, -1, dtype=np.float64)
     centred = x - x.mean()
@@ -131,8 +104,8 @@ def _standard_errors(x: Values) -> Values:
 
 
 def drift(values: ArrayLike) -> float | None:
-    """Median of the last third over that of the first, less 1; none for fewer than 6 steps."""
-    x = clean(values)
+    """Median of the last third over that of the first, less 1; None for fewer than 6 steps."""
+    x = finite_values(values)
     third = x.size // 3
     if third < 2:
         return None
@@ -140,7 +113,7 @@ def drift(values: ArrayLike) -> float | None:
 
 
 def step_statistics(seconds: NDArray[Any]) -> dict[str, float]:
-    """What Raffi's tables print; his standard deviation is the sample's (n - 1)."""
+    """Mean, standard deviation (n - 1), minimum, maximum and n, as in Raffi's tables."""
     return {
         "mean_s": float(seconds.mean()),
         "std_s": float(seconds.std(ddof=1)) if seconds.size > 1 else float("nan"),

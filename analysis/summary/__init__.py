@@ -1,4 +1,4 @@
-"""summary.csv: rows, baselines, ideal step times, speedups.
+"""Computes summary.csv: configurations, baselines, ideal step times, speedups.
 
-Imports records and stats.
+Imports loading and stats.
 """

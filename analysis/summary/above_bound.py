@@ -1,7 +1,7 @@
-"""A speedup above what balanced stages can give: its reason, looked for in seconds a layer.
+"""Explains speedups above the bound of balanced stages by the seconds of single layers.
 
-It can be honest: one process may pay more for the same layers, for memory's sake. Then the
-layers' own seconds show it. If they do not, the number is not to be believed.
+Such a speedup can be real: one process may need more time for the same layers, for lack of memory
+or cache. Then the layers' seconds show it; if they do not, the speedup is not valid.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.records.run import Run
-from analysis.stats.step_times import Interval
-from analysis.summary.rows import Row
+from analysis.loading.run import Run
+from analysis.stats.intervals import Interval
+from analysis.summary.configurations import Configuration
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What was found; `explained` says whether layer seconds account for the excess."""
+class BoundVerdict:
+    """Whether layer seconds explain a speedup above its bound, with a note for the reader."""
 
     explained: bool
     note: str
 
 
-def exceeds(speedup: Interval, bound: float) -> bool:
+def exceeds_bound(speedup: Interval, bound: float) -> bool:
     """Whether the whole interval lies above the bound."""
     low = speedup.value if speedup.low is None else speedup.low
     return low > bound * (1.0 + 1e-9)
 
 
-class Seconds:
-    """Seconds a sample of each group of layers in each row; read from records when asked for."""
+class LayerSeconds:
+    """Seconds of groups of layers in a configuration, computed from a run's records on demand."""
 
     def __init__(self, run: Run) -> None:
         self._groups = run.groups
         self._ranks = run.ranks
         self._steps = run.steps
 
-    def of(self, row: Row) -> dict[str, float]:
+    def per_sample(self, row: Configuration) -> dict[str, float]:
         """Forward plus backward seconds a sample of one replica, by group of layers.
 
-        Medians over the steps that count; a group that is cut between stages is put together
-        again, and replicas and repeats are averaged.
+        Medians over the steps that count; the parts of a group that is cut between stages are
+        added, and replicas and repeats are averaged.
         """
         counted = self._counted(row)
-        kept = self._groups[self._groups["cell"].isin(row.units["cell"])]
+        kept = self._groups[self._groups["cell"].isin(row.cell_phases["cell"])]
         kept = kept.merge(counted, on=["cell", "phase", "step"])
         keys = ["group", "cell", "replica", "rank"]
         medians = kept.groupby(keys, observed=True)[["forward_s", "backward_s"]].median()
@@ -53,39 +53,39 @@ class Seconds:
         means = replicas.groupby(level="group", observed=True).mean() / samples
         return {str(group): float(seconds) for group, seconds in means.items()}
 
-    def silent(self, row: Row) -> list[int]:
-        """Stages that took no backward seconds, or had no gradient where others had one."""
+    def stages_without_backward(self, row: Configuration) -> list[int]:
+        """Stages without backward seconds, or without gradient where others have one."""
         if row.phase != "train":
             return []
-        ranks = self._ranks[self._ranks["cell"].isin(row.units["cell"])]
+        ranks = self._ranks[self._ranks["cell"].isin(row.cell_phases["cell"])]
         ranks = ranks.merge(self._counted(row), on=["cell", "phase", "step"])
         stages = ranks.groupby("stage")[["backward_s", "grad_norm"]].median()
-        still = ~(stages["backward_s"] > 0.0)
+        idle = ~(stages["backward_s"] > 0.0)
         if (stages["grad_norm"] > 0.0).any():
-            still |= stages["grad_norm"] == 0.0
-        return [int(stage) for stage in stages.index[still]]
+            idle |= stages["grad_norm"] == 0.0
+        return [int(stage) for stage in stages.index[idle]]
 
-    def _counted(self, row: Row) -> pd.DataFrame:
-        steps = self._steps[self._steps["cell"].isin(row.units["cell"])]
+    def _counted(self, row: Configuration) -> pd.DataFrame:
+        steps = self._steps[self._steps["cell"].isin(row.cell_phases["cell"])]
         counted = steps[steps["kept"] & (steps["phase"] == row.phase)]
         return counted[["cell", "phase", "step"]]
 
 
-def explain(
+def explain_excess(
     speedup: Interval,
     bound: float,
     sequential: dict[str, float],
     pipelined: dict[str, float],
     silent_stages: list[int],
-) -> Verdict:
-    """Look for the reason of a speedup above its bound.
+) -> BoundVerdict:
+    """Judge whether seconds a layer explain a speedup above its bound.
 
     `sequential` and `pipelined` are seconds a sample of each group of layers, in the sequential
     run and in one replica's stages; `silent_stages` are those without backward or gradient.
     """
     head = f"speedup {speedup.value:.3f} is above the bound {bound:.3f}"
     if silent_stages:
-        return Verdict(
+        return BoundVerdict(
             False,
             f"{head}: stages {silent_stages} ran no backward, so gradients did not cross stages",
         )
@@ -93,18 +93,20 @@ def explain(
     alone = sum(sequential[group] for group in shared)
     together = sum(pipelined[group] for group in shared)
     if not shared or together <= 0.0:
-        return Verdict(False, f"{head}, and no seconds a layer were recorded to say why")
-    paid = alone / together
-    fair = speedup.value / paid
+        return BoundVerdict(False, f"{head}, and no seconds a layer were recorded to explain it")
+    cost_ratio = alone / together
+    speedup_at_equal_cost = speedup.value / cost_ratio
     worst = max(shared, key=lambda group: sequential[group] - pipelined[group])
     layers = (
-        f"one process pays {paid:.3f} times what the stages pay for the same layers "
+        f"one process pays {cost_ratio:.3f} times what the stages pay for the same layers "
         f"(most in {worst}: {_times(sequential[worst], pipelined[worst])})"
     )
-    margin = (speedup.half_width or 0.0) / paid
-    if fair <= bound + margin:
-        return Verdict(True, f"{head}: {layers}; at the stages' cost it is {fair:.3f}")
-    return Verdict(False, f"{head}, which seconds a layer do not explain: {layers}")
+    margin = (speedup.half_width or 0.0) / cost_ratio
+    if speedup_at_equal_cost <= bound + margin:
+        return BoundVerdict(
+            True, f"{head}: {layers}; at the stages' cost it is {speedup_at_equal_cost:.3f}"
+        )
+    return BoundVerdict(False, f"{head}, which seconds a layer do not explain: {layers}")
 
 
 def _times(alone: float, together: float) -> str:

@@ -1,4 +1,4 @@
-"""What a speedup is measured against: the sequential run, unless a report is told otherwise."""
+"""Finds the baseline of a speedup: the sequential run, unless --baseline names another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from analysis.summary.rows import Row
+from analysis.summary.configurations import Configuration
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
-# Settings that only say how the same function was run or fed; the others must be equal.
+# Settings that may differ from the baseline's; all others must be equal.
 _MAY_DIFFER = (
     "batch_size",
     "train_steps",
@@ -24,7 +24,7 @@ _MAY_DIFFER = (
     "chunks",
     "balance",
 )
-_OWN = ("layout", "microbatches")
+_LAYOUT_KEYS = ("layout", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,13 @@ class Baseline:
         return f"{self.layout} m{self.microbatches}"
 
 
-def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None:
-    """The measured row that `row` is to be compared with, or none.
+def find_baseline(
+    row: Configuration, rows: Iterable[Configuration], wanted: Baseline
+) -> Configuration | None:
+    """The measured configuration that `row` is compared with, or None.
 
-    Model, data, implementation, optimizer, precision and device must be the same. Of several the
-    one that agrees in most of the rest is taken: batch size, schedule, chunks, step counts.
+    Model, data, implementation, optimizer, precision and device must be equal. Of several
+    candidates the one that agrees in most other settings is taken: batch size, schedule, chunks.
     """
     best, score = None, -1
     for other in rows:
@@ -67,11 +69,11 @@ def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None
             other.phase != row.phase
             or other.layout != wanted.layout
             or other.microbatches != wanted.microbatches
-            or not other.walls
+            or not other.step_times
         ):
             continue
-        differing = [key for key in row.settings if not _same(row, other, key)]
-        if any(key not in _MAY_DIFFER for key in differing if key not in _OWN):
+        differing = [key for key in row.settings if not _same_setting(row, other, key)]
+        if any(key not in _MAY_DIFFER for key in differing if key not in _LAYOUT_KEYS):
             continue
         agreeing = len(_MAY_DIFFER) - len([key for key in differing if key in _MAY_DIFFER])
         if agreeing > score:
@@ -79,6 +81,6 @@ def find_baseline(row: Row, rows: Iterable[Row], wanted: Baseline) -> Row | None
     return best
 
 
-def _same(row: Row, other: Row, key: str) -> bool:
-    mine, theirs = row.settings[key], other.settings[key]
-    return bool(mine == theirs) or bool(pd.isna(mine) and pd.isna(theirs))
+def _same_setting(row: Configuration, other: Configuration, key: str) -> bool:
+    value, other_value = row.settings[key], other.settings[key]
+    return bool(value == other_value) or bool(pd.isna(value) and pd.isna(other_value))

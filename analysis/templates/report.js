@@ -1,4 +1,4 @@
-// Sort a table by the column whose heading is pressed; a second press turns the order around.
+// Clicking a heading sorts the table by its column; a second click reverses the order.
 "use strict";
 for (const table of document.querySelectorAll("table")) {
   const headings = [...table.tHead.rows[0].cells];
@@ -10,7 +10,7 @@ for (const table of document.querySelectorAll("table")) {
       heading.setAttribute("aria-sort", down ? "descending" : "ascending");
       const rows = [...body.rows].map((row) => [row.cells[column].dataset.key, row]);
       rows.sort(([a], [b]) => {
-        // Gaps stay last in either order.
+        // Empty values stay last in both orders.
         if (a === "" || b === "") return (a === "") - (b === "");
         const numbers = a - b;
         const order = Number.isNaN(numbers) ? a.localeCompare(b) : numbers;

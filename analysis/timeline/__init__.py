@@ -1,4 +1,4 @@
-"""What each rank did in one step, beside its schedule; Chrome traces.
+"""Timelines of one step, measured and ideal, and Chrome traces of all steps.
 
-Imports records.
+Imports loading.
 """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.outline import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
@@ -19,9 +20,6 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-
-if TYPE_CHECKING:
-    from gnnhpc.batches.build import BatchPlan
 
 SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
 """Whose labels a phase needs."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.image_loader import ImageLoader, LoadedImages
+from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.data.images import Images, Split, check_batch, load_images
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-
-if TYPE_CHECKING:
-    from gnnhpc.batches.build import BatchPlan
 
 
 class ImageBatches:

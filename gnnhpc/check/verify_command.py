@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, GnnhpcError
+from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.ranks.environment import Environment, read_environment
+from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
+from gnnhpc.spec.own_models import keep_models, load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.compare import Difference, Verdict
@@ -28,6 +31,7 @@ def verify_manifest(path: Path, steps: int, *, float64: bool) -> int:
     """Every cell of a sweep that computes something of its own: repeats are the same."""
     cells: dict[str, Cell] = {}
     for cell in read_manifest(path):
+        load_model(cell.experiment, RunPaths(path.resolve().parent))
         same = cell.experiment.model_copy(update={"repeat": 0, "train_steps": 1})
         cells.setdefault(same.id, cell)
     return verify_cells(cells.values(), steps, float64=float64)
@@ -71,11 +75,13 @@ def _spawn(cell: Cell, steps: int) -> int:
     with tempfile.TemporaryDirectory(prefix="gnnhpc-verify-") as folder:
         file = Path(folder) / "cell.jsonl"
         file.write_text(cell.to_line() + "\n", encoding="utf-8")
+        keep_models(RunPaths(Path(folder)), [cell.experiment])
         command = [sys.executable, "-m", "gnnhpc", "verify", "--cell", str(file)]
         command += ["--steps", str(steps)]
         ranks = []
         for rank in range(size):
-            env = os.environ | {
+            env = os.environ | search_path_for_children()
+            env |= {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(size),

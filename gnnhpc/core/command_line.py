@@ -1,12 +1,46 @@
-"""What the commands of the three packages share: how a typer app ends."""
+"""What the commands of the three packages share: --version, and how a typer app ends."""
 
 from __future__ import annotations
 
+import platform
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+
+
+def add_version(app: typer.Typer) -> None:
+    """Give an app the option --version."""
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool,
+            typer.Option(
+                "--version", callback=_show_version, is_eager=True, help="Show version and place."
+            ),
+        ] = False,
+    ) -> None:
+        pass
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import gnnhpc
+
+        place = Path(gnnhpc.__file__).parents[1]
+        print(f"gnnhpc {gnnhpc.__version__} ({place}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+def as_typed(package: str, rest: str) -> str:
+    """A command as the user of this process types it: `gnnhpc status`, `python -m jobs status`."""
+    if Path(sys.argv[0]).name == "gnnhpc":
+        return f"gnnhpc {rest}"
+    return f"python -m {package} {rest}"
 
 
 def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:

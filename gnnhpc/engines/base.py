@@ -45,12 +45,16 @@ class Plan:
 
         gloo would send an uneven one without complaint and leave stale rows behind it.
         """
-        found = [len(given) for mb in batch.microbatches if (given := mb.inputs) is not None]
-        planned = [self.input_shape[0]] * (self.microbatches if found else 0)
-        if len(batch.microbatches) != self.microbatches or found != planned:
+        rows_in, rows_out = self.input_shape[0], self.output_shape[0]
+        found = [len(batch.microbatches)]
+        for microbatch in batch.microbatches:
+            if microbatch.inputs is not None and len(microbatch.inputs) != rows_in:
+                found.append(len(microbatch.inputs))
+            found += [len(t) for t in microbatch.targets.values() if len(t) != rows_out]
+        if found != [self.microbatches]:
             raise GnnhpcError(
-                f"uneven batch: {len(batch.microbatches)} micro-batches of {found} rows where "
-                f"{self.microbatches} of {self.input_shape[0]} are planned"
+                f"uneven batch: {found[0]} micro-batches, some of {sorted(set(found[1:]))} rows, "
+                f"where {self.microbatches} of {rows_in} rows in and {rows_out} out are planned"
             )
 
 

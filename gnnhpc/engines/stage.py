@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.outline import LayerOutline, hops
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -19,13 +19,21 @@ from gnnhpc.spec.experiment import Experiment
 
 
 class Stage(nn.Module):
-    """Neighbouring layers of a model; parameters are named as their layers in every layout."""
+    """Neighbouring layers of a model; parameters are named as their layers in every layout.
+
+    `first_hop` is how many layers before these look at neighbours.
+    """
 
     def __init__(
-        self, outlines: Sequence[LayerOutline], modules: Sequence[nn.Module], timer: StepTimer
+        self,
+        outlines: Sequence[LayerOutline],
+        modules: Sequence[nn.Module],
+        timer: StepTimer,
+        first_hop: int = 0,
     ) -> None:
         super().__init__()
         self.outlines = list(outlines)
+        self._hops = [first_hop + hops(outlines[: n + 1]) for n in range(len(outlines))]
         self.timer: StepTimer | None = timer
         for layer, module in zip(outlines, modules, strict=True):
             parent: nn.Module = self
@@ -43,14 +51,14 @@ class Stage(nn.Module):
         Raises GnnhpcError for a layer whose output is not of the shape it has on paper.
         """
         timer = self.timer
-        for layer, module in zip(self.outlines, self._layers, strict=True):
+        for layer, module, hop in zip(self.outlines, self._layers, self._hops, strict=True):
             start = timer.clock.mark() if timer is not None else None
+            rows = len(x)
             x = module(x, context)
-            if x.shape[1:] != layer.shape:
-                raise GnnhpcError(
-                    f"{layer.name} gives rows of {list(x.shape[1:])}, its outline says "
-                    f"{list(layer.shape)}"
-                )
+            if layer.rows == "hop":
+                rows = context.chunk.rows[hop]
+            if len(x) != rows or x.shape[1:] != layer.shape:
+                raise _unlike_outline(layer, rows, x)
             if timer is not None:
                 timer.layer_forward(layer.name, start, timer.clock.mark())
                 if isinstance(x, Tensor) and x.requires_grad:
@@ -66,6 +74,13 @@ class Stage(nn.Module):
 
     def state_names(self) -> list[str]:
         return list(self.state_dict())
+
+
+def _unlike_outline(layer: LayerOutline, rows: int, x: Tensor | SparseRows) -> GnnhpcError:
+    return GnnhpcError(
+        f"{layer.name} gives {list(x.shape)} where its outline (rows: {layer.rows}) says "
+        f"{[rows, *layer.shape]}"
+    )
 
 
 class _stamp:  # noqa: N801
@@ -90,7 +105,7 @@ def build_stage(
         for index in layers:
             torch.manual_seed(layer_seed(experiment.seed, outlines[index].name))
             modules.append(model.build(outlines[index], options))
-    return Stage([outlines[i] for i in layers], modules, timer)
+    return Stage([outlines[i] for i in layers], modules, timer, hops(outlines[: layers.start]))
 
 
 def layer_seed(seed: int, name: str) -> int:

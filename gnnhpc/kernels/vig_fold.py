@@ -100,7 +100,8 @@ class ConvGrads(NamedTuple):
 
 
 def unfold_conv(d_first: Tensor, folded: Tensor, root: Tensor, relative: Tensor) -> ConvGrads:
-    """Gradients through `fold_conv`."""
+    """Gradients through `fold_conv`, float64 as it is."""
+    root, relative = root.double(), relative.double()
     d_own = torch.cat([d_first[:, :3], d_first[:, 7:]], 1)
     d_around = d_first[:, 3:7]
     d_folded = root.t() @ d_own + relative.t() @ d_around

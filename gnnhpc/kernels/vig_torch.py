@@ -62,26 +62,30 @@ def forward(
 ) -> Result:
     """The layer of x `[rows, 3]`; BatchNorm goes by `running`, or by the batch."""
     if running is None:
-        of = fold.Moments(*_moments(x))
+        centre = x.mean(0)
+        centred, weights = _centre(x, weights, centre)
+        of = fold.Moments(*_moments(centred))
         statistics1 = fold.hidden_moments(weights.w1, weights.b1, of)
     else:
+        centre, centred = x.new_zeros(3), x
         of = fold.Moments(x.new_zeros(3), x.new_zeros(3, 3))
         statistics1 = running.mean1.double(), running.variance1.double()
     _, first = _fold(weights, fold.Norm(weights.gamma1, weights.beta1, *statistics1, eps[0]))
     first = first.to(x.dtype)
     y = torch.empty_like(x)
-    for piece, inputs in _pieces(x, _sums(x, grid, weights), grid):
+    for piece, inputs in _pieces(centred, _sums(centred, grid, weights), grid):
         torch.addmm(weights.b2, F.gelu(inputs @ first.t()), weights.w2.t(), out=y[piece])
     if running is None:
-        mean, covariance = _moments(y)
-        statistics2 = mean, covariance.diagonal().clone()
+        middle = y.mean(0)
+        mean, covariance = _moments(y - middle)
+        statistics2 = mean + middle, covariance.diagonal().clamp_min(0)
     else:
         statistics2 = running.mean2.double(), running.variance2.double()
     norm = fold.Norm(weights.gamma2, weights.beta2, *statistics2, eps[1])
     scale, shift = fold.fold_norm(norm)
     out = torch.addcmul(x + shift.to(x.dtype), y, scale.to(x.dtype))
     statistics = Statistics(*statistics1, *statistics2)
-    return Result(out, statistics, (y, *statistics, *of))
+    return Result(out, statistics, (y, centre, *statistics, *of))
 
 
 def backward(
@@ -96,8 +100,9 @@ def backward(
     wants_x: bool,
 ) -> tuple[Tensor | None, Weights]:
     """Gradients of x (None unless `wants_x`) and of the weights, from that of the output, g."""
-    y, mean1, variance1, mean2, variance2, *moments = saved
+    y, centre, mean1, variance1, mean2, variance2, *moments = saved
     of = fold.Moments(*moments) if by_batch else None
+    centred, weights = _centre(x, weights, centre) if by_batch else (x, weights)
     norm1 = fold.Norm(weights.gamma1, weights.beta1, mean1, variance1, eps[0])
     norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
     wide = g.double()
@@ -105,19 +110,22 @@ def backward(
         norm2, wide.sum(0), (wide * y.double()).sum(0), len(x), by_batch=by_batch
     )
     scale, slope, shift = d_norm2.along.to(x.dtype)
-    folded, first = (part.to(x.dtype) for part in _fold(weights, norm1))
+    folded, exact = _fold(weights, norm1)
+    first = exact.to(x.dtype)
 
-    sums = _sums(x, grid, weights)
-    d_x, d_first = torch.empty_like(x), torch.zeros_like(first)
-    d_sums = None if sums is None else torch.empty_like(x)
-    d_w2, d_b2 = torch.zeros_like(weights.w2), torch.zeros_like(weights.b2)
-    for piece, inputs in _pieces(x, sums, grid):
+    sums = _sums(centred, grid, weights)
+    d_x, d_sums = torch.empty_like(x), None if sums is None else torch.empty_like(x)
+    # A piece's sums have the precision of x; those of all pieces, however many, lose no more.
+    d_first, d_w2, d_b2 = (
+        torch.zeros_like(of_sum, dtype=torch.float64) for of_sum in (first, weights.w2, weights.b2)
+    )
+    for piece, inputs in _pieces(centred, sums, grid):
         d_y = torch.addcmul(torch.addcmul(shift, y[piece], slope), g[piece], scale)
         hidden = inputs @ first.t()
         d_hidden = torch.ops.aten.gelu_backward(d_y @ weights.w2, hidden)
         d_b2 += d_y.sum(0)
-        d_w2.addmm_(d_y.t(), F.gelu(hidden))
-        d_first.addmm_(d_hidden.t(), inputs)
+        d_w2 += d_y.t() @ F.gelu(hidden)
+        d_first += d_hidden.t() @ inputs
         torch.mm(d_hidden, first[:, :3], out=d_x[piece])
         if d_sums is not None:
             torch.mm(d_hidden, first[:, 3:6], out=d_sums[piece])
@@ -136,7 +144,7 @@ def backward(
     d_x += g
     if of is not None and d_linear.moments is not None:
         matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
-        d_x += torch.addmm(vector.to(x.dtype), x, matrix.to(x.dtype))
+        d_x += torch.addmm(vector.to(x.dtype), centred, matrix.to(x.dtype))
     if d_sums is not None:
         d_x += neighbour_sum(d_sums, grid)
     return d_x, d_weights
@@ -160,12 +168,21 @@ def degrees(grid: Grid, dtype: torch.dtype, device: torch.device) -> Tensor:
     return neighbour_sum(torch.ones(grid[0] * grid[1], 1, dtype=dtype, device=device), grid)
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean `[3]` and biased covariance `[3, 3]` over the rows, float64."""
-    wide = x.double()
+def _centre(x: Tensor, weights: Weights, centre: Tensor) -> tuple[Tensor, Weights]:
+    """x less a row, and the weights that make the same of it.
+
+    BatchNorm takes the mean away. Left in the sums over the rows, it costs the gradients a digit:
+    the neighbours' sums are then nearly the degree times that mean.
+    """
+    shifted = weights.b1.double() + weights.w1.double() @ centre.double()
+    return x - centre, weights._replace(b1=shifted)
+
+
+def _moments(centred: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean `[3]` and biased covariance `[3, 3]` over rows whose mean is nearly zero, float64."""
+    wide = centred.double()
     mean = wide.mean(0)
-    centred = wide - mean
-    return mean, centred.t() @ centred / len(x)
+    return mean, wide.t() @ wide / len(wide) - torch.outer(mean, mean)
 
 
 def _fold(weights: Weights, norm1: fold.Norm) -> tuple[Tensor, Tensor]:

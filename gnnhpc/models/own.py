@@ -37,6 +37,7 @@ class OwnModel(Model):
 
     digest: str | None = None
     _loaded: Model | None = PrivateAttr(default=None)
+    _source: Path | None = PrivateAttr(default=None)
 
     @property
     def label(self) -> str:
@@ -51,31 +52,48 @@ class OwnModel(Model):
             raise RuntimeError(f"model {self.name} is used before it was loaded")
         return self._loaded
 
+    @property
+    def source(self) -> Path:
+        """The file, or the folder of the package, that it was loaded from."""
+        if self._source is None:
+            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        return self._source
+
     def planned(self, folder: Path) -> Model:
         """The same with its digest and without settings that are at their defaults.
 
         Raises InputError for a file, class or setting that is not as the protocol says.
         """
-        loaded, digest = _read(self, [folder])
+        source = source_of(self.name, [folder])
+        loaded = _build(self, source)
         told = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
-        plan = OwnModel.model_validate(told | {"digest": digest})
-        plan._loaded = loaded
+        plan = OwnModel.model_validate(told | {"digest": source_digest(source)})
+        plan._loaded, plan._source = loaded, source
         return plan
 
     def load(self, folders: Sequence[Path]) -> None:
         """Raises InputError as `planned`, and where the sources are not those of the plan."""
-        loaded, digest = _read(self, folders)
+        if self._loaded is not None:
+            return
+        source = source_of(self.name, folders)
+        digest = source_digest(source)
         if self.digest is not None and digest != self.digest:
             raise InputError(
                 f"model {self.name}",
                 "digest",
-                f"{digest} in {source_of(self.name, folders)}",
-                f"{self.digest}, the file that the cell was planned with",
+                f"{digest} in {source}",
+                f"{self.digest}, the sources that the cell was planned with",
             )
-        self._loaded = loaded
+        self._loaded, self._source = _build(self, source), source
 
     def outline(self, facts: Facts) -> Sequence[LayerOutline]:
-        return self.loaded.outline(facts)
+        """Raises InputError for what the user's outline raises."""
+        try:
+            return tuple(self.loaded.outline(facts))
+        except Exception as error:
+            raise InputError(
+                f"model {self.name}", "outline", _words(error), "a list of gnnhpc.Layer"
+            ) from error
 
     def content(self) -> dict[str, Any]:
         return {"name": self.name, "digest": self.digest} | dict(self.model_extra or {})
@@ -115,16 +133,15 @@ def source_digest(source: Path) -> str:
 
 
 def torch_import_s(name: str) -> float | None:
-    """Seconds that importing `module` spent before now, where that brought torch; else None."""
-    return _TORCH_S.get(name.partition(":")[0])
+    """Seconds that importing the model's module took, where that brought torch; else None."""
+    return _torch_s.get(name.partition(":")[0])
 
 
-_TORCH_S: dict[str, float] = {}
+_torch_s: dict[str, float] = {}
 
 
-def _read(model: OwnModel, folders: Sequence[Path]) -> tuple[Model, str]:
-    """The user's class, built from the settings, and the digest of its sources."""
-    source = source_of(model.name, folders)
+def _build(model: OwnModel, source: Path) -> Model:
+    """The user's class with the settings in it."""
     where = f"model {model.name}"
     cls = _class(model.name, source, where)
     settings = dict(model.model_extra or {})
@@ -133,10 +150,9 @@ def _read(model: OwnModel, folders: Sequence[Path]) -> tuple[Model, str]:
         if key not in allowed:
             raise InputError(where, key, "an unknown key", ", ".join(allowed) or "no settings")
     try:
-        loaded = cls.model_validate(settings | {"name": model.name})
+        return cls.model_validate(settings | {"name": model.name})
     except ValidationError as error:
         raise input_error(error, where, cls) from None
-    return loaded, source_digest(source)
 
 
 def _class(name: str, source: Path, where: str) -> type[Model]:
@@ -173,11 +189,15 @@ def _import(name: str, source: Path, where: str) -> ModuleType:
         raise
     except Exception as error:
         sys.modules.pop(name, None)
-        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(where, None, f"{source} cannot be imported ({words})", _HOW) from error
+        found = f"{source} cannot be imported ({_words(error)})"
+        raise InputError(where, None, found, _HOW) from error
     if not had_torch and "torch" in sys.modules:
-        _TORCH_S[name] = time.perf_counter() - began
+        _torch_s[name] = time.perf_counter() - began
     return module
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _load_top(top: str, source: Path) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gnnhpc.core.errors import InputError
 
 if TYPE_CHECKING:
-    from gnnhpc.engines.timing import StepTimer
     from gnnhpc.ranks.mesh import Mesh
 
 HANG_S = 20.0
@@ -44,6 +43,20 @@ class Store(Protocol):
     def get(self, key: str) -> bytes: ...
 
     def check(self, keys: list[str]) -> bool: ...
+
+
+class Activity(Protocol):
+    """What a rank is doing, as whoever times it knows."""
+
+    @property
+    def work(self) -> int:
+        """Pieces of work begun and ended since the start."""
+        ...
+
+    @property
+    def doing(self) -> str:
+        """The present one, in words."""
+        ...
 
 
 def hang_seconds() -> float:
@@ -185,13 +198,17 @@ class Watchdog:
 
 
 @contextlib.contextmanager
-def watching(mesh: Mesh, timer: StepTimer, on_hang: Callable[[int, str], None]) -> Iterator[None]:
+def watching(mesh: Mesh, activity: Activity, on_hang: Callable[[int, str], None]) -> Iterator[None]:
     """Keep a watchdog while the steps run; a rank alone cannot hang on others."""
     if mesh.store is None:
         yield
         return
     watchdog = Watchdog(
-        mesh.store, mesh.rank, mesh.layout.world_size, lambda: (timer.work, timer.doing), on_hang
+        mesh.store,
+        mesh.rank,
+        mesh.layout.world_size,
+        lambda: (activity.work, activity.doing),
+        on_hang,
     )
     try:
         yield

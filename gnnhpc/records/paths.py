@@ -121,6 +121,15 @@ class RunPaths:
     def report(self) -> Path:
         return self.root / "report"
 
+    @property
+    def code(self) -> Path:
+        """Sources that the run was planned with."""
+        return self.root / "code"
+
+    def own_model(self, digest: str) -> Path:
+        """The folder of a user's own model, of the sources with this digest."""
+        return self.code / f"model-{digest}"
+
 
 def temporary_beside(path: Path) -> Path:
     """A name no other writer has; nodes that share a folder may share process ids."""

@@ -33,7 +33,10 @@ def git_commit() -> str | None:
     """The commit of this code, `+dirty` if files differ from it; none outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     try:
-        commit = _git(root, "rev-parse", "HEAD")
+        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top) != root:
+            # Installed into an environment that lies inside somebody's own checkout.
+            return None
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "gnnhpc", "jobs")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -24,6 +24,7 @@ from gnnhpc.records.provenance import code_digest, cpu_model, seconds_since_proc
 from gnnhpc.records.schema import EventRecord, Header
 from gnnhpc.run.attempt_end import Outcome
 from gnnhpc.spec.manifest import Cell, find_cell
+from gnnhpc.spec.own_models import load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.observe import Findings, Observations
@@ -85,6 +86,7 @@ class Worker:
                 return EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
+        load_model(self.cell.experiment, self.run_paths)
         if self.environment.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
             self.outcome.attempt = _claim(cell_paths)

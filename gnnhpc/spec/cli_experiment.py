@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
-from gnnhpc.data.registry import DEFAULT, allowed_data, data_class
+from gnnhpc.core.settings import Strict
+from gnnhpc.data.registry import DEFAULT
 from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
-from gnnhpc.models.registry import allowed_models, model_class
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.experiment import DataField, Experiment, ModelField
 from gnnhpc.spec.manifest import Cell, array_name
+from gnnhpc.spec.own_models import load_model
 from gnnhpc.spec.stages import cut
+
+Checked = TypeVar("Checked", bound=BaseModel)
 
 _BATCH = 100
 _NAMED = ("model", "data")
-_FLAGS = "flags"
+
+
+class _WithModel(Strict):
+    model: ModelField
+
+
+class _WithData(Strict):
+    data: DataField
 
 
 def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
@@ -39,47 +50,44 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     }
     for setting in flags["settings"]:
         _apply(raw, setting)
-    folder = Path.cwd()
-    model: Model = _checked(raw, "model", None, model_class, allowed_models()).planned(folder)
-    usual = DEFAULT[model.kinds()[0]]
-    data: Data = _checked(raw, "data", usual, data_class, allowed_data()).planned(folder)
-    if data.facts().kind == "images":
+    raw["model"] = _planned_model(raw, "flags")
+    if isinstance(raw["data"], dict):
+        raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]
+    raw["data"] = _planned_data(raw, "flags")
+    if raw["data"].facts().kind == "images":
         raw.setdefault("batch_size", _BATCH)
-    experiment = build_experiment(raw | {"model": model, "data": data}, _FLAGS)
+    experiment = _built(raw, "flags")
     return _with_data(Cell(array_name(experiment), 0, experiment, root))
-
-
-def _checked(
-    raw: dict[str, Any], field: str, usual: str | None, class_of: Any, allowed: str
-) -> Any:
-    """The settings of the model or data set named in `raw`, else of `usual`.
-
-    Raises InputError naming the key that is wrong.
-    """
-    told = raw[field]
-    if not isinstance(told, dict):
-        raise InputError(_FLAGS, field, repr(told), "a mapping of keys to values, or a name")
-    told = ({"name": usual} if usual else {}) | told
-    name = told.get("name")
-    found = class_of(name) if isinstance(name, str) else None
-    if found is None:
-        raise InputError(_FLAGS, f"{field}.name", repr(name), allowed)
-    try:
-        return found.model_validate(told)
-    except ValidationError as error:
-        plain = input_error(error, _FLAGS, found)
-        key = f"{field}.{plain.key}" if plain.key else field
-        raise InputError(_FLAGS, key, plain.found, plain.allowed) from None
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
     """Check plain data as an experiment that can also be cut into its stages."""
-    try:
-        experiment = Experiment.model_validate(raw)
-    except ValidationError as error:
-        raise input_error(error, where, Experiment) from None
+    if not isinstance(raw, dict) or not raw.keys() >= set(_NAMED):
+        return _checked(Experiment, raw, where)
+    found = {"model": _planned_model(raw, where), "data": _planned_data(raw, where)}
+    return _built(raw | found, where)
+
+
+def _planned_model(raw: dict[str, Any], where: object) -> Model:
+    return _checked(_WithModel, {"model": raw["model"]}, where).model.planned(Path.cwd())
+
+
+def _planned_data(raw: dict[str, Any], where: object) -> Data:
+    return _checked(_WithData, {"data": raw["data"]}, where).data.planned(Path.cwd())
+
+
+def _built(raw: dict[str, Any], where: object) -> Experiment:
+    """The experiment of a planned model on planned data."""
+    experiment = _checked(Experiment, raw, where)
     cut(experiment, where=where)
     return experiment
+
+
+def _checked(cls: type[Checked], raw: object, where: object) -> Checked:
+    try:
+        return cls.model_validate(raw)
+    except ValidationError as error:
+        raise input_error(error, where, Experiment) from None
 
 
 def _apply(raw: dict[str, Any], setting: str) -> None:
@@ -112,6 +120,7 @@ def read_cell(path: Path, root: str | None) -> Cell:
     if len(lines) != 1:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
     cell = Cell.from_line(lines[0], path)
+    load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
     return _with_data(dataclasses.replace(cell, data_root=root or cell.data_root))
 
 

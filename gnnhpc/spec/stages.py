@@ -11,7 +11,7 @@ from gnnhpc.spec.experiment import Experiment
 
 def outline(experiment: Experiment, where: object = "spec") -> Outlines:
     """The layers of the model on the experiment's data; InputError for layers that do not chain."""
-    layers = experiment.model.loaded.outline(experiment.data.facts())
+    layers = experiment.model.outline(experiment.data.facts())
     return paper.check_outline(layers, f"{where}: model {experiment.model.name}")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from gnnhpc.batches.batch import Batches
-from gnnhpc.batches.build import BatchPlan, build_batches
+from gnnhpc.batches.build import build_batches
+from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
 from gnnhpc.engines import Engine, Plan, build_engine

@@ -1,4 +1,4 @@
-"""What changes something: submit, rerun, cancel, run here.
+"""The actions on a run: submit, rerun, cancel, run on this machine.
 
 Imports jobs.state and below.
 """

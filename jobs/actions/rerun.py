@@ -1,4 +1,4 @@
-"""Running parts of a sweep again: which cells, and that none runs twice at once."""
+"""Selects cells of a run and submits them again."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.manifest import read_manifest
-from jobs.actions.local_executor import Report
-from jobs.actions.submit import Submission, check_cluster, start
+from jobs.actions.local_cells import ProgressListener
+from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
-from jobs.folder.locked_files import locked, open_run
-from jobs.spec.names import format_indices, parse_indices
+from jobs.folder.locked_files import open_run, run_lock
+from jobs.spec.index_list import format_indices, parse_indices
 from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
 
-HOW = "--index with --array, --array alone, --failed, --missing or --flagged"
+SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
 
 
 def rerun(
@@ -29,7 +29,7 @@ def rerun(
     cluster: str = "slurm",
     site: tuple[str, Site] | None = None,
     wait: bool = False,
-    report: Report | None = None,
+    report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
 ) -> Submission:
     """Submit cells of a run again, each as a new attempt.
@@ -40,10 +40,10 @@ def rerun(
     """
     paths = open_run(run)
     check_cluster(cluster, paths.root)
-    with locked(paths):
-        known = status(paths.root)
-        chosen = select(
-            known.cells,
+    with run_lock(paths):
+        current = status(paths.root)
+        chosen = select_cells(
+            current.cells,
             array=array,
             indices=None if index is None else parse_indices(index),
             failed=failed,
@@ -51,15 +51,15 @@ def rerun(
             flagged=flagged,
         )
         if not chosen:
-            found = f"no cell to run again ({_counts(known)})"
+            found = f"no cell to run again ({_counts(current)})"
             raise InputError(str(run), None, found, "a run with such cells")
         wanted = {cell.cell for cell in chosen}
         cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
-        started = start(paths, cells, cluster, (site or ("", Site()))[1], wait)
+        started = start_cells(paths, cells, cluster, (site or ("", Site()))[1], wait)
     return started.finish(report, watch)
 
 
-def select(
+def select_cells(
     cells: Sequence[CellStatus],
     *,
     array: str | None = None,
@@ -68,11 +68,15 @@ def select(
     missing: bool = False,
     flagged: bool = False,
 ) -> list[CellStatus]:
-    """Which cells `rerun` means; raises InputError for what cannot be meant."""
+    """The cells that `rerun`'s options select.
+
+    Raises InputError for unknown arrays or indices, options that exclude each other, and cells
+    selected by array or index that are running or pending.
+    """
     arrays = {cell.array for cell in cells}
     by_state = failed or missing or flagged
     if array is None and indices is None and not by_state:
-        raise InputError("rerun", None, "no cell selected", HOW)
+        raise InputError("rerun", None, "no cell selected", SELECTIONS)
     if array is not None and array not in arrays:
         raise InputError("--array", None, repr(array), ", ".join(sorted(arrays)))
     if indices is not None and by_state:
@@ -97,9 +101,11 @@ def select(
     busy = [cell for cell in pool if cell.state in LIVE]
     if busy:
         found = f"{busy[0].array} {busy[0].index}, which is {busy[0].state}"
-        raise InputError("rerun", None, found, "cells at rest: wait, or cancel first")
+        raise InputError(
+            "rerun", None, found, "cells that neither run nor wait: wait, or cancel first"
+        )
     return pool
 
 
-def _counts(known: RunStatus) -> str:
-    return ", ".join(f"{count} {state}" for state, count in known.counts().items())
+def _counts(current: RunStatus) -> str:
+    return ", ".join(f"{count} {state}" for state, count in current.counts().items())

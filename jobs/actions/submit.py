@@ -1,4 +1,4 @@
-"""From a plan to a run folder and jobs that are on their way."""
+"""Writes a plan's run folder and submits its cells."""
 
 from __future__ import annotations
 
@@ -9,36 +9,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.command_line import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.spec.manifest import Cell
-from jobs.actions.local_executor import (
-    Ended,
-    Report,
-    Terms,
-    Work,
-    release,
-    run_cells,
-    supervise_apart,
-)
-from jobs.cluster.arrays import group, resources
+from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
+from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
+from jobs.actions.local_progress import NoProgress
+from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.site import Site
-from jobs.cluster.slurm import check_slurm, submit_array
-from jobs.folder import submissions
-from jobs.folder.locked_files import locked
-from jobs.folder.run_folder import create, extend
-from jobs.folder.submissions import CLUSTERS
-from jobs.spec.names import format_indices
+from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
+from jobs.folder.locked_files import run_lock
+from jobs.folder.run_folder import create_run_folder, extend_run_folder
+from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
+from jobs.spec.index_list import format_indices
 from jobs.spec.planning import Plan
 from jobs.state.run_status import RunStatus, status
 
-WAIT_S = 15.0
-"""Between two looks at a Slurm run that is waited for."""
+SLURM_POLL_S = 15.0
+"""Seconds between two looks at the status of a Slurm run that is waited for."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What was asked for: the jobs' ids, and how the cells ended if that was waited for."""
+    """What was submitted: the jobs' ids, and how many cells failed if that was waited for."""
 
     run: Path
     cluster: str
@@ -46,7 +40,7 @@ class Submission:
     """Job id, array, indices; on a local cluster the id of the supervising process."""
     cells: tuple[Cell, ...]
     failed: int | None = None
-    """Cells that did not end as done; None if nobody waited."""
+    """Cells that did not end as done; None without `wait`."""
 
 
 def submit(
@@ -57,36 +51,37 @@ def submit(
     site: tuple[str, Site] | None = None,
     extend_run: bool = False,
     wait: bool = False,
-    report: Report | None = None,
+    report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
 ) -> Submission:
     """Write the run folder and submit its cells; returns at once unless `wait`.
 
     `extend_run` adds the cells that a run of this name does not have and submits these alone.
-    `report` hears of a local run's cells, `watch` of a Slurm run's states, both with `wait` only.
-    Raises InputError, with nothing written, where the folder or Slurm cannot take the plan.
+    `report` is told of a local run's cells, `watch` is given a Slurm run's status every 15 seconds,
+    both only with `wait`. Raises InputError, with nothing written, if the folder cannot be made
+    or Slurm refuses the job.
     """
     name, settings = site or ("built-in", Site())
-    run = run_folder(plan, runs)
+    run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
-    for array in group(plan.cells):
-        resources(array.layout, settings, gpu=array.gpu)
+    for array in group_by_array(plan.cells):
+        resources_for(array.layout, settings, gpu=array.gpu)
     fresh = not (extend_run and RunPaths(run).manifest.is_file())
-    paths = create(plan, run, name, settings) if fresh else RunPaths(run)
-    with locked(paths):
-        new = plan if fresh else extend(plan, paths, settings)
+    paths = create_run_folder(plan, run, name, settings) if fresh else RunPaths(run)
+    with run_lock(paths):
+        new = plan if fresh else extend_run_folder(plan, paths, settings)
         try:
-            started = start(paths, new.cells, cluster, settings, wait)
+            started = start_cells(paths, new.cells, cluster, settings, wait)
         except GnnhpcError:
-            if fresh and not submissions.read(paths):
-                # Made a moment ago, and no job knows of it: leave nothing behind.
+            if fresh and not read_submissions(paths):
+                # The folder is new and no job uses it.
                 shutil.rmtree(run)
             raise
     return started.finish(report, watch)
 
 
-def run_folder(plan: Plan, runs: str | Path) -> Path:
-    """Where a plan's run folder stands."""
+def run_folder_path(plan: Plan, runs: str | Path) -> Path:
+    """The path of a plan's run folder."""
     return Path(runs).expanduser().absolute() / plan.name
 
 
@@ -95,42 +90,46 @@ def check_cluster(cluster: str, run: Path) -> None:
     if cluster not in CLUSTERS:
         raise InputError("--cluster", None, repr(cluster), ", ".join(CLUSTERS))
     if cluster == "slurm":
-        check_slurm(run)
+        check_slurm_is_usable(run)
 
 
 @dataclass(frozen=True)
-class Started:
-    """Jobs that are on their way, and what is left to do for whoever waits."""
+class StartedCells:
+    """Cells that have been submitted, with what is needed to wait for them."""
 
     paths: RunPaths
     cluster: str
     jobs: tuple[tuple[str, str, str], ...]
     cells: tuple[Cell, ...]
-    terms: Terms
+    limits: LocalLimits
     wait: bool
 
     def finish(
-        self, report: Report | None = None, watch: Callable[[RunStatus], None] | None = None
+        self,
+        report: ProgressListener | None = None,
+        watch: Callable[[RunStatus], None] | None = None,
     ) -> Submission:
-        """Wait for the cells if that was asked for."""
+        """Wait for the cells if `wait` is set; a waited-for local run is run here."""
         failed = None
         if self.wait and self.cluster == "local":
-            work = [Work.of(cell) for cell in self.cells]
-            ended = run_cells(self.paths, work, self.terms, report or _Silent())
+            local_cells = [LocalCell.from_cell(cell) for cell in self.cells]
+            ended = run_local_cells(self.paths, local_cells, self.limits, report or NoProgress())
             failed = sum(not one.done for one in ended)
         elif self.wait:
             failed = _wait_for_slurm(self.paths, self.cells, watch)
         return Submission(self.paths.root, self.cluster, self.jobs, self.cells, failed)
 
 
-def start(paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool) -> Started:
-    """Ask for cells of a run that exists; the caller holds its lock."""
-    terms = Terms.of(site)
+def start_cells(
+    paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool
+) -> StartedCells:
+    """Submit cells of an existing run; the caller holds its lock."""
+    limits = LocalLimits.from_site(site)
     if cluster == "local":
-        return _start_local(paths, cells, terms, wait)
+        return _start_local(paths, cells, limits, wait)
     jobs: list[tuple[str, str, str]] = []
-    for array in group(cells):
-        needs = resources(array.layout, site, gpu=array.gpu)
+    for array in group_by_array(cells):
+        needs = resources_for(array.layout, site, gpu=array.gpu)
         try:
             job = submit_array(paths, array, needs, site)
         except GnnhpcError as error:
@@ -139,24 +138,26 @@ def start(paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait
             done = ", ".join(f"{name} as {number}" for number, name, _ in jobs)
             raise GnnhpcError(
                 f"{error}; submitted before that: {done}; "
-                f"the others: python -m jobs rerun {paths.root} --missing"
+                f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
-        submissions.note(paths, "slurm", array.name, array.indices, job)
+        record_submission(paths, "slurm", array.name, array.indices, job)
         jobs.append((job, array.name, format_indices(array.indices)))
-    return Started(paths, cluster, tuple(jobs), tuple(cells), terms, wait)
+    return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait)
 
 
-def _start_local(paths: RunPaths, cells: Sequence[Cell], terms: Terms, wait: bool) -> Started:
-    work = [Work.of(cell) for cell in cells]
-    process = None if wait else supervise_apart(paths)
+def _start_local(
+    paths: RunPaths, cells: Sequence[Cell], limits: LocalLimits, wait: bool
+) -> StartedCells:
+    local_cells = [LocalCell.from_cell(cell) for cell in cells]
+    process = None if wait else start_supervisor(paths)
     pid = str(os.getpid() if process is None else process.pid)
-    arrays = group(cells)
+    arrays = group_by_array(cells)
     for array in arrays:
-        submissions.note(paths, "local", array.name, array.indices, pid)
+        record_submission(paths, "local", array.name, array.indices, pid)
     if process is not None:
-        release(process, work, terms)
+        send_cells(process, local_cells, limits)
     jobs = tuple((pid, array.name, format_indices(array.indices)) for array in arrays)
-    return Started(paths, "local", jobs, tuple(cells), terms, wait)
+    return StartedCells(paths, "local", jobs, tuple(cells), limits, wait)
 
 
 def _wait_for_slurm(
@@ -164,26 +165,10 @@ def _wait_for_slurm(
 ) -> int:
     wanted = {cell.id for cell in cells}
     while True:
-        known = status(paths.root)
+        current = status(paths.root)
         if watch is not None:
-            watch(known)
-        mine = [cell for cell in known.cells if cell.cell in wanted]
+            watch(current)
+        mine = [cell for cell in current.cells if cell.cell in wanted]
         if not any(cell.state in ("running", "pending") for cell in mine):
             return sum(cell.state not in ("done", "flagged") for cell in mine)
-        time.sleep(WAIT_S)
-
-
-class _Silent:
-    """For callers of the library that want no words."""
-
-    def expect(self, total: int) -> None:
-        """Nothing is said."""
-
-    def started(self, work: Work) -> None:
-        """Nothing is said."""
-
-    def ended(self, ended: Ended) -> None:
-        """Nothing is said."""
-
-    def finish(self) -> None:
-        """Nothing is said."""
+        time.sleep(SLURM_POLL_S)

@@ -1,4 +1,4 @@
-"""`python -m jobs.actions.supervise RUN`: runs the cells it is told on stdin; started by submit."""
+"""`python -m jobs.actions.supervise RUN`: runs the cells read from stdin; started by submit."""
 
 from __future__ import annotations
 
@@ -8,45 +8,23 @@ import sys
 from pathlib import Path
 
 from gnnhpc.records.paths import RunPaths
-from jobs.actions.local_executor import Ended, Terms, Work, run_cells
-
-
-class PlainReport:
-    """One line when a cell starts and one when it ends, for logs."""
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._ended = 0
-
-    def expect(self, total: int) -> None:
-        """How many cells are to come."""
-        self._total = total
-
-    def started(self, work: Work) -> None:
-        """A cell's ranks are on their way."""
-        print(f"{work.array} {work.index}: {work.cell} started", flush=True)
-
-    def ended(self, ended: Ended) -> None:
-        """A cell's ranks have ended."""
-        self._ended += 1
-        work = ended.work
-        count = f"[{self._ended}/{self._total}]"
-        print(f"{count} {work.array} {work.index}: {ended.line}, {ended.seconds:.1f} s", flush=True)
-
-    def finish(self) -> None:
-        """The caller sums up."""
+from jobs.actions.local_cells import LocalCell, LocalLimits
+from jobs.actions.local_executor import run_local_cells
+from jobs.actions.local_progress import ProgressLines
 
 
 def main() -> int:
     text = sys.stdin.read()
     if not text:
-        # The submitting process died before it had noted this one.
+        # The submitting process died before it had recorded the submission.
         return 1
-    order = json.loads(text)
+    message = json.loads(text)
     os.umask(0o022)
-    work = [Work(**item) for item in order["work"]]
+    cells = [LocalCell(**cell) for cell in message["cells"]]
     try:
-        ended = run_cells(RunPaths(Path(sys.argv[1])), work, Terms(**order["terms"]), PlainReport())
+        ended = run_local_cells(
+            RunPaths(Path(sys.argv[1])), cells, LocalLimits(**message["limits"]), ProgressLines()
+        )
     except KeyboardInterrupt:
         print("cancelled", flush=True)
         return 1

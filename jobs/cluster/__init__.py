@@ -1,4 +1,4 @@
-"""What Slurm is asked for and answers: site settings, arrays, scripts, the queue.
+"""Slurm: site settings, arrays and their scripts, submitting, looking at the queue.
 
 Imports jobs.spec.
 """

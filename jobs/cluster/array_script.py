@@ -1,4 +1,4 @@
-"""The batch script of an array that a user can submit by hand, and the lines set-up needs."""
+"""The batch script of an array, which a user can submit by hand, and its set-up lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 
 import jinja2
 
+from gnnhpc.core.python_path import ROOT, is_installed
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.site import Site
 
-HOME = Path(__file__).resolve().parents[2]
-
 
 def interpreter(site: Site) -> str:
-    """The Python command as the shell reads it, with the container's command before it."""
+    """The Python command, quoted for a shell, with the container's command before it."""
     if site.python:
         python = site.python
     elif site.activate or site.container:
@@ -26,14 +25,16 @@ def interpreter(site: Site) -> str:
     return f"{site.container} {python}" if site.container else python
 
 
-def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
-    """Shell lines before the ranks start, the same however a cell is submitted."""
+def setup_lines(site: Site, resources: Resources, home: Path = ROOT) -> list[str]:
+    """Shell lines that run before the ranks, in the batch script and in submitit's jobs."""
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
-    # An installed package is found by its interpreter; a checkout has to be named.
-    if "site-packages" not in home.parts:
+    # Python must not import a jobs.py that lies in the folder the job was submitted from.
+    lines.append("export PYTHONSAFEPATH=1")
+    # The interpreter finds an installed package; a checkout must be on PYTHONPATH.
+    if not is_installed(home):
         lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
@@ -41,14 +42,16 @@ def prologue(site: Site, resources: Resources, home: Path = HOME) -> list[str]:
         name = shlex.quote(site.interface)
         lines.append(f"export GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}")
     if site.scratch:
-        # A variable such as $SLURM_JOB_ID in the path is the job's, so the shell may expand it.
+        # Double quotes: the shell expands variables in the path, such as $SLURM_JOB_ID.
         scratch = '"' + site.scratch.replace('"', '\\"') + '"'
         lines.append(f"export TMPDIR={scratch}")
         lines.append('mkdir -p "$TMPDIR"')
     return lines
 
 
-def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path = HOME) -> str:
+def render_array_script(
+    array: Array, run: Path, needs: Resources, site: Site, *, home: Path = ROOT
+) -> str:
     """The text of RUN/arrays/<model>-<layout>.sbatch."""
     return _template().render(
         array=array.name,
@@ -61,7 +64,7 @@ def render(array: Array, run: Path, needs: Resources, site: Site, *, home: Path 
         range=array_range(array.indices, needs.max_parallel),
         options=needs.options(),
         signal=needs.signal_s,
-        prologue=prologue(site, needs, home),
+        setup_lines=setup_lines(site, needs, home),
         python=interpreter(site),
     )
 
@@ -75,10 +78,10 @@ def _template() -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
-    environment.filters["header"] = header_value
+    environment.filters["sbatch_value"] = sbatch_value
     return environment.get_template("array.sbatch.j2")
 
 
-def header_value(value: object) -> str:
-    """A value as sbatch reads it in an #SBATCH line: quoted as in a shell, \\ doubled."""
+def sbatch_value(value: object) -> str:
+    """A value quoted for an #SBATCH line: as for a shell, with backslashes doubled."""
     return shlex.quote(str(value).replace("\\", "\\\\"))

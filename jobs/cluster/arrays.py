@@ -1,4 +1,4 @@
-"""From cells to job arrays, and from an array to what Slurm is asked for: pure functions."""
+"""Groups cells into job arrays, and computes the resources to ask Slurm for: pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.spec.manifest import Cell
 from jobs.cluster.site import Site
-from jobs.spec.names import format_indices
+from jobs.spec.index_list import format_indices
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one cell of an array needs; None is not asked for."""
+    """What Slurm is asked for, for one cell of an array; None is not asked for."""
 
     nodes: int
     tasks_per_node: int
@@ -57,7 +57,7 @@ class Resources:
         return self.nodes * self.tasks_per_node
 
     def options(self) -> dict[str, str | int]:
-        """As options of sbatch, in the order they are read best; None and arrays left out."""
+        """Options of sbatch with their values, without those that are None."""
         named: dict[str, str | int | None] = {
             "partition": self.partition,
             "account": self.account,
@@ -74,7 +74,7 @@ class Resources:
         return {name: value for name, value in named.items() if value is not None}
 
 
-def group(cells: Iterable[Cell]) -> list[Array]:
+def group_by_array(cells: Iterable[Cell]) -> list[Array]:
     """Cells by array, in the order in which the arrays first appear."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -85,8 +85,11 @@ def group(cells: Iterable[Cell]) -> list[Array]:
     ]
 
 
-def resources(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
-    """One task a rank, the site's tasks a node; raises InputError if they do not divide."""
+def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
+    """One task a rank, the site's tasks a node.
+
+    Raises InputError if the tasks a node do not divide the layout's ranks.
+    """
     ranks = layout.world_size
     tasks = min(site.tasks_per_node, ranks)
     if ranks % tasks:
@@ -114,16 +117,16 @@ def resources(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
 
 
 def array_range(indices: Sequence[int], max_parallel: int | None) -> str:
-    """What --array is given: `0-9%4`."""
+    """The value of --array: `0-9%4`, indices and how many may run at once."""
     throttle = f"%{max_parallel}" if max_parallel and max_parallel < len(indices) else ""
     return format_indices(indices) + throttle
 
 
 def job_name(array: str, run: str) -> str:
-    """What squeue shows: the array first, as it cuts long names at their end."""
+    """The job's name in squeue; the array comes first, because squeue cuts long names."""
     return f"{array}@{run}"
 
 
 def log_pattern(run: Path, array: str) -> Path:
-    """Where a cell's job prints, with Slurm's own marks for index and job."""
+    """The log of a cell's job; Slurm replaces %a by the index and %A by the job id."""
     return run / "logs" / f"{array}-%a-%A.log"

@@ -1,4 +1,4 @@
-"""Site settings: what this cluster wants to be asked, kept out of sweeps.
+"""Site settings: partition, account, modules and the like, which differ between clusters.
 
 default: cineca
 sites:
@@ -21,15 +21,15 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Strict
-from jobs.spec.spec_errors import as_mapping, check_keys, describe, located
+from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 from jobs.spec.yaml_file import read_mapping, read_text
 
-VARIABLE = "GNNHPC_SITE_FILE"
+SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
 _TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
 _FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
 
 
-def minutes(text: str) -> int:
+def time_limit_minutes(text: str) -> int:
     """A Slurm time limit in whole minutes, rounded up; raises ValueError for other text."""
     match = _TIME.match(text.strip())
     if match is None:
@@ -49,8 +49,8 @@ def minutes(text: str) -> int:
     return -(-total // 60)
 
 
-def _time(text: str) -> str:
-    minutes(text)
+def _checked_time_limit(text: str) -> str:
+    time_limit_minutes(text)
     return text.strip()
 
 
@@ -65,7 +65,7 @@ Line = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(Strict):
-    """One cluster's settings; what is left out is left to Slurm."""
+    """One cluster's settings; Slurm's defaults hold for what is left out."""
 
     partition: Word | None = None
     account: Word | None = None
@@ -76,12 +76,12 @@ class Site(Strict):
     gpus_per_node: Positive | None = None
     """GPUs as --gpus-per-node asks for them; for cells with device gpu."""
     cpus_per_task: Positive = 1
-    """CPUs a rank; the worker takes as many threads."""
+    """CPUs a rank; the worker uses as many threads."""
     tasks_per_node: Positive = 1
     """Ranks a node, at most the layout's; it must divide them."""
     mem: Annotated[str, Field(pattern=r"^\d+[KMGT]?B?$")] | None = None
     """Memory a node, such as 16G."""
-    time: Annotated[str, AfterValidator(_time)] = "01:00:00"
+    time: Annotated[str, AfterValidator(_checked_time_limit)] = "01:00:00"
     """Time limit of one cell."""
     modules: tuple[Word, ...] = ()
     """Environment modules to load, in order."""
@@ -90,7 +90,7 @@ class Site(Strict):
     activate: Line | None = None
     """Shell line that activates the Python environment; `python` is then what it activates."""
     python: Line | None = None
-    """Interpreter; none takes the submitting one, or `python` with activate or container."""
+    """Interpreter; if None, the submitting one, or `python` with activate or container."""
     container: Line | None = None
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:=^,-]+$")] | None = None
@@ -104,7 +104,7 @@ class Site(Strict):
 
     @property
     def time_min(self) -> int:
-        return minutes(self.time)
+        return time_limit_minutes(self.time)
 
 
 def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[str, Site]:
@@ -116,7 +116,7 @@ def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[
     path = find_site_file(file)
     if path is None:
         if name is not None:
-            allowed = f"a site of a site file: --site-file, ${VARIABLE} or ./site.yaml"
+            allowed = f"a site of a site file: --site-file, ${SITE_FILE_VARIABLE} or ./site.yaml"
             raise InputError("--site", None, repr(name), allowed)
         return "built-in", Site()
     sites, default = read_site_file(path)
@@ -131,7 +131,7 @@ def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[
 
 def find_site_file(file: str | Path | None = None) -> Path | None:
     """The site file that is used, None if there is none."""
-    named = file or os.environ.get(VARIABLE)
+    named = file or os.environ.get(SITE_FILE_VARIABLE)
     if named:
         return Path(named).expanduser()
     config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
@@ -150,21 +150,21 @@ def read_site_file(path: Path) -> tuple[dict[str, Site], str | None]:
         raise InputError(path, "sites", "no site", "at least one")
     default = raw.get("default")
     if default is not None and not isinstance(default, str):
-        raise InputError(path, "default", describe(default), ", ".join(sorted(entries)))
-    return {name: _read(entry, path, name) for name, entry in entries.items()}, default
+        raise InputError(path, "default", short_value(default), ", ".join(sorted(entries)))
+    return {name: _parse_site(entry, path, name) for name, entry in entries.items()}, default
 
 
-def _read(entry: object, path: Path, name: str) -> Site:
+def _parse_site(entry: object, path: Path, name: str) -> Site:
     key = f"sites.{name}"
     raw: dict[str, Any] = {} if entry is None else as_mapping(entry, path, key)
     check_keys(raw, Site.model_fields, path, key)
     if raw.get("gres") is not None and raw.get("gpus_per_node") is not None:
         raise InputError(path, f"{key}.gres", "both gres and gpus_per_node", "one of them")
     lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
-    # A number of minutes is as good a time as text.
+    # YAML reads a time limit of plain minutes as a number.
     time = raw.get("time")
     texts = {"time": str(time)} if isinstance(time, int) and not isinstance(time, bool) else {}
     try:
         return Site.model_validate(raw | lists | texts, strict=True)
     except ValidationError as error:
-        raise located(error, path, key) from None
+        raise from_validation_error(error, path, key) from None

@@ -1,4 +1,4 @@
-"""`site check`: what this cluster offers, and which settings of a site do not fit it."""
+"""`site check`: compares a site's settings with what sinfo says the cluster has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import GnnhpcError
-from jobs.cluster.site import Site, minutes
+from jobs.cluster.site import Site, time_limit_minutes
 
 _FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
 _MEM = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -24,7 +24,7 @@ class Partition:
     default: bool
     up: bool
     time_min: int | None
-    """Longest time limit; None has none."""
+    """Longest time limit, minutes; None if there is no limit."""
     nodes: int
     cpus: int
     mem_mib: int
@@ -32,8 +32,11 @@ class Partition:
     features: tuple[str, ...]
 
 
-def ask_sinfo() -> list[Partition] | None:
-    """What sinfo says, asked once; None where there is no Slurm. Raises GnnhpcError if it fails."""
+def query_partitions() -> list[Partition] | None:
+    """The partitions that sinfo lists; None where there is no Slurm.
+
+    Raises GnnhpcError if sinfo fails.
+    """
     if shutil.which("sinfo") is None:
         return None
     command = ["sinfo", "--noheader", f"--format={_FORMAT}"]
@@ -43,12 +46,12 @@ def ask_sinfo() -> list[Partition] | None:
         raise GnnhpcError("sinfo: no answer within a minute") from None
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if line.strip()]
-        raise GnnhpcError(words[-1] if words else "sinfo failed without a word")
+        raise GnnhpcError(words[-1] if words else "sinfo failed without a message")
     return parse_sinfo(done.stdout)
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Lines of sinfo in our format."""
+    """Partitions from sinfo's output in the format `_FORMAT`."""
     found = []
     for line in text.splitlines():
         name, avail, limit, nodes, cpus, mem, gres, features = line.split("|")
@@ -57,10 +60,10 @@ def parse_sinfo(text: str) -> list[Partition]:
                 name=name.rstrip("*"),
                 default=name.endswith("*"),
                 up=avail == "up",
-                time_min=None if limit == "infinite" else minutes(limit),
+                time_min=None if limit == "infinite" else time_limit_minutes(limit),
                 nodes=int(nodes),
-                cpus=_number(cpus),
-                mem_mib=_number(mem),
+                cpus=_leading_number(cpus),
+                mem_mib=_leading_number(mem),
                 gres="" if gres == "(null)" else gres,
                 features=() if features == "(null)" else tuple(features.split(",")),
             )
@@ -68,7 +71,7 @@ def parse_sinfo(text: str) -> list[Partition]:
     return found
 
 
-def misfits(site: Site, partitions: Sequence[Partition]) -> list[str]:
+def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     """One line for each setting that this cluster cannot satisfy."""
     names = sorted({p.name for p in partitions})
     if site.partition is not None:
@@ -95,10 +98,15 @@ def misfits(site: Site, partitions: Sequence[Partition]) -> list[str]:
         )
     if site.mem and _mib(site.mem) > max(p.mem_mib for p in mine):
         found.append(f"mem: found {site.mem}; allowed: {max(p.mem_mib for p in mine)}M a node")
-    return found + _gpus(site, mine) + _features(site, mine) + _programs(site)
+    return (
+        found
+        + _gpu_mismatches(site, mine)
+        + _constraint_mismatches(site, mine)
+        + _container_mismatches(site)
+    )
 
 
-def _gpus(site: Site, mine: Sequence[Partition]) -> list[str]:
+def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
     offered = sorted({part for p in mine for part in p.gres.split(",") if part})
     if site.gres is None and site.gpus_per_node is None:
         return []
@@ -110,7 +118,7 @@ def _gpus(site: Site, mine: Sequence[Partition]) -> list[str]:
     return [f"{key}: found {value}; allowed: {', '.join(offered) or 'no GPUs in this partition'}"]
 
 
-def _features(site: Site, mine: Sequence[Partition]) -> list[str]:
+def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
     if site.constraint is None:
         return []
     offered = {feature for p in mine for feature in p.features}
@@ -121,8 +129,8 @@ def _features(site: Site, mine: Sequence[Partition]) -> list[str]:
     return [f"constraint: found {missing[0]}; allowed: {', '.join(sorted(offered)) or 'none'}"]
 
 
-def _programs(site: Site) -> list[str]:
-    """A container's command that is not here may still be on the nodes, after the modules."""
+def _container_mismatches(site: Site) -> list[str]:
+    """Checked only without modules and set-up lines, which may provide the command on the nodes."""
     if site.container is None or site.modules or site.setup:
         return []
     program = shlex.split(site.container)[0]
@@ -137,7 +145,7 @@ def _mib(text: str) -> float:
     return int(match[1]) * _MEM[match[2] or "M"]
 
 
-def _number(text: str) -> int:
-    """sinfo marks a smallest value with +."""
+def _leading_number(text: str) -> int:
+    """sinfo writes a minimum over several nodes as `16+`."""
     digits = re.sub(r"\D", "", text)
     return int(digits) if digits else 0

@@ -1,4 +1,4 @@
-"""A run folder's files: made and extended, submissions, attempts, logs.
+"""Writes and reads the files of a run folder: submission records, attempts, logs.
 
 Imports jobs.cluster and jobs.spec.
 """

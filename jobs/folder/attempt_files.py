@@ -1,6 +1,6 @@
-"""What the folders of cells say: attempts, results, failures and how far a rank has come.
+"""Reads what `status` needs of the cells' folders: attempts, results, failures, progress.
 
-Written for runs of ten thousand cells: nothing is read twice, nothing checked that is not used.
+Must be fast for ten thousand cells: each file is read once, and only what is used is checked.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from gnnhpc.records.failures import is_echo, read_failures
 from gnnhpc.records.paths import ATTEMPT, AttemptPaths, RunPaths
 from gnnhpc.records.schema import SCHEMA
 
-# gnnhpc.spec.manifest's own; it would bring pydantic. A test holds the two together.
+# Equal to gnnhpc.spec.manifest.MANIFEST_VERSION (a test compares them): importing that module
+# would import pydantic, which costs `status` time.
 MANIFEST_VERSION = 1
 _TAIL_BYTES = 64 * 1024
 _HEADER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Place:
-    """A cell as its manifest line names it, not checked any further."""
+class ManifestEntry:
+    """A cell's line in the manifest, as far as status needs it; its experiment is not checked."""
 
     id: str
     array: str
@@ -39,8 +40,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What result.json says of an attempt, as far as status needs it."""
+class AttemptResult:
+    """An attempt's result.json, as far as status needs it."""
 
     attempt: int
     status: str
@@ -51,26 +52,26 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Header:
-    """First line of rank 0's records."""
+class AttemptProcess:
+    """The process of rank 0, from the first line of its records."""
 
     host: str
     pid: int
     job: str | None
-    """Slurm's name of the array task, such as 1234_5."""
+    """Slurm's id of the array task, such as 1234_5."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far rank 0 has come in training; seconds a step from its last ones."""
+class AttemptProgress:
+    """Training steps that rank 0 has done, and seconds a step (median of the last ten)."""
 
     step: int
     step_s: float | None
 
 
-def read_places(manifest: Path) -> list[Place]:
+def read_manifest_entries(manifest: Path) -> list[ManifestEntry]:
     """Every cell of a manifest, in order; raises InputError for another version or damage."""
-    places = []
+    entries = []
     with manifest.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -82,20 +83,20 @@ def read_places(manifest: Path) -> list[Place]:
                     raise InputError(
                         f"{manifest}:{number}", "version", version, str(MANIFEST_VERSION)
                     )
-                places.append(_place(raw))
+                entries.append(_manifest_entry(raw))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 found = f"a damaged line ({type(error).__name__}: {error})"
                 raise InputError(f"{manifest}:{number}", None, found, "one cell a line") from None
-    return places
+    return entries
 
 
-def _place(raw: dict[str, Any]) -> Place:
+def _manifest_entry(raw: dict[str, Any]) -> ManifestEntry:
     experiment = raw["experiment"]
     ranks = 1
     for part in experiment.get("layout", "seq").split("-"):
         if part != "seq":
             ranks *= int(part[2:])
-    return Place(
+    return ManifestEntry(
         raw["id"], raw["array"], int(raw["index"]), ranks, int(experiment.get("train_steps", 10))
     )
 
@@ -105,74 +106,74 @@ def list_attempts(paths: RunPaths) -> dict[str, list[AttemptPaths]]:
     found: dict[str, list[AttemptPaths]] = {}
     with contextlib.suppress(OSError), os.scandir(paths.cells) as cells:
         for cell in cells:
-            with contextlib.suppress(OSError), os.scandir(cell.path) as attempts:
-                tries = [
-                    (int(match[1]), entry.path)
-                    for entry in attempts
-                    if (match := ATTEMPT.match(entry.name))
+            with contextlib.suppress(OSError), os.scandir(cell.path) as folders:
+                attempts = [
+                    (int(match[1]), folder.path)
+                    for folder in folders
+                    if (match := ATTEMPT.match(folder.name))
                 ]
-                tries.sort(reverse=True)
-                found[cell.name] = [AttemptPaths(Path(path)) for _, path in tries]
+                attempts.sort(reverse=True)
+                found[cell.name] = [AttemptPaths(Path(path)) for _, path in attempts]
     return found
 
 
-def read_outcome(attempt: AttemptPaths) -> Outcome | None:
-    """The result of an attempt, None if it has none; a damaged one is a failure that says so."""
+def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
+    """The result of an attempt, None if there is none; a damaged one is returned as failed."""
     number = attempt.number
     try:
         with attempt.result.open("rb") as stream:
             raw = from_json(stream.read())
         if raw["schema"] != SCHEMA:
             cause = f"result.json of schema {raw['schema']}, this is schema {SCHEMA}"
-            return Outcome(number, "failed", "", False, (), cause)
+            return AttemptResult(number, "failed", "", False, (), cause)
         verdicts = [(check["name"], check["verdict"]) for check in raw.get("audit", ())]
         failure = raw.get("failure")
-        return Outcome(
+        return AttemptResult(
             attempt=number,
             status=raw["status"],
             ended_at=raw["ended_at"],
             valid=raw["status"] == "done" and all(v != "invalid" for _, v in verdicts),
             flags=tuple(name for name, v in verdicts if v in ("invalid", "suspect")),
-            cause=_cause(failure) if failure else None,
+            cause=_failure_text(failure) if failure else None,
         )
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Outcome(number, "failed", "", False, (), f"result.json: {error.strerror}")
+        return AttemptResult(number, "failed", "", False, (), f"result.json: {error.strerror}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        words = f"damaged result.json ({type(error).__name__}: {error})"
-        return Outcome(number, "failed", "", False, (), words)
+        cause = f"damaged result.json ({type(error).__name__}: {error})"
+        return AttemptResult(number, "failed", "", False, (), cause)
 
 
-def read_cause(attempt: AttemptPaths, world_size: int) -> str | None:
-    """What the first failing rank left, where no result could be written."""
+def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
+    """The failure that the first failing rank recorded, for attempts without a result."""
     failures = read_failures(attempt, world_size)
     first = next((f for f in failures if not is_echo(f)), failures[0] if failures else None)
-    return _cause(first.__dict__) if first else None
+    return _failure_text(first.__dict__) if first else None
 
 
-def _cause(failure: dict[str, Any]) -> str:
+def _failure_text(failure: dict[str, Any]) -> str:
     place = f"rank {failure.get('rank')} on {failure.get('host')}"
     if failure.get("step") is not None:
         place += f", {failure.get('phase') or 'train'} step {failure['step']}"
     return f"{place}: {' '.join(str(failure.get('error')).split())}"
 
 
-def read_header(attempt: AttemptPaths) -> Header | None:
-    """Where rank 0 runs or ran; None before it has written its first line."""
+def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
+    """Host, process and job of rank 0; None before it has written its first line."""
     try:
         with attempt.records(0).open("rb") as stream:
             raw = json.loads(stream.readline(_HEADER_BYTES))
         slurm = raw.get("slurm", {})
         array, task = slurm.get("SLURM_ARRAY_JOB_ID"), slurm.get("SLURM_ARRAY_TASK_ID")
         job = f"{array}_{task}" if array and task else slurm.get("SLURM_JOB_ID")
-        return Header(str(raw["host"]), int(raw["pid"]), job)
+        return AttemptProcess(str(raw["host"]), int(raw["pid"]), job)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def read_progress(attempt: AttemptPaths) -> Progress:
-    """The last training step in the tail of rank 0's records."""
+def read_attempt_progress(attempt: AttemptPaths) -> AttemptProgress:
+    """The progress that the end of rank 0's records shows."""
     steps: list[tuple[int, float]] = []
     for record in _last_records(attempt.records(0)):
         if record.get("kind") == "step" and record.get("phase") == "train":
@@ -181,12 +182,12 @@ def read_progress(attempt: AttemptPaths) -> Progress:
             if len(steps) == 10:
                 break
     if not steps:
-        return Progress(0, None)
-    return Progress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
+        return AttemptProgress(0, None)
+    return AttemptProgress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
 
 
 def _last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records from the last backwards; a line cut short at either end is left out."""
+    """Records, last one first; an incomplete line at either end is skipped."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -201,8 +202,8 @@ def _last_records(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def last_sign_of_life(attempt: AttemptPaths) -> float:
-    """When anything in the attempt's folder was last written, as seconds since the epoch."""
+def last_write_time(attempt: AttemptPaths) -> float:
+    """When a file in the attempt's folder was last written, seconds since the epoch."""
     newest = 0.0
     with contextlib.suppress(OSError):
         newest = attempt.root.stat().st_mtime

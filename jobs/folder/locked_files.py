@@ -1,4 +1,4 @@
-"""Files of a run folder that are added to: one writer at a time, whole lines or none."""
+"""Opening a run folder, locking it for one writer, and appending whole lines to its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnnhpc.records.paths import RunPaths
 
 
 def open_run(run: str | Path) -> RunPaths:
-    """The run folder a user named; raises InputError if it is none."""
+    """The paths of the run folder that a user named; raises InputError if it is no run folder."""
     paths = RunPaths(Path(run).absolute())
     if not paths.manifest.is_file():
         found = "no manifest.jsonl in it" if paths.root.is_dir() else "no such folder"
@@ -23,12 +23,11 @@ def open_run(run: str | Path) -> RunPaths:
 
 
 @contextlib.contextmanager
-def locked(paths: RunPaths) -> Iterator[None]:
-    """Only one submit or rerun of a run at a time; the others wait.
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Hold the run's lock: one submit or rerun at a time, the others wait.
 
-    What is written meanwhile is readable for everyone, whatever the umask is.
-
-    Raises InputError if this user may not write to the run.
+    Files written within the block are readable by everyone, whatever the umask is. Raises
+    InputError if this user may not write to the run.
     """
     before = os.umask(0o022)
     try:

@@ -1,4 +1,4 @@
-"""Finding the file in which a cell says what happened."""
+"""Finds the log file of a cell."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from pathlib import Path
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import is_echo, read_failures
 from gnnhpc.records.paths import AttemptPaths, RunPaths
-from jobs.folder.attempt_files import Place, read_places
+from jobs.folder.attempt_files import ManifestEntry, read_manifest_entries
 from jobs.folder.locked_files import open_run
 
 
 def find_log(
     run: str | Path, cell: str, rank: int | None = None, attempt: int | None = None
 ) -> Path:
-    """The log of a rank; of the first failing one if there is one and `rank` is not given.
+    """The log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
 
-    `cell` is a cell's id, the start of one, or array:index. Where no attempt was made, the log
-    is what the job printed before. Raises InputError naming what there is.
+    `cell` is a cell's id, the start of one, or array:index. Without an attempt, the log of the
+    cell's job is returned. Raises InputError for an unknown cell, attempt or rank.
     """
     paths = open_run(run)
-    place = find_place(read_places(paths.manifest), cell)
-    tries = {one.number: one for one in paths.cell(place.id).attempts()}
-    if attempt is not None and attempt not in tries:
-        raise InputError("--attempt", None, attempt, _choices(tries) or "none, it was never tried")
-    if rank is not None and not 0 <= rank < place.world_size:
-        raise InputError("--rank", None, rank, f"0 to {place.world_size - 1}")
-    if not tries:
-        return _job_log(paths, place)
-    chosen = tries[attempt or max(tries)]
-    log = chosen.log(_first_failing(chosen, place.world_size) if rank is None else rank)
+    entry = find_cell(read_manifest_entries(paths.manifest), cell)
+    attempts = {one.number: one for one in paths.cell(entry.id).attempts()}
+    if attempt is not None and attempt not in attempts:
+        raise InputError(
+            "--attempt", None, attempt, _choices(attempts) or "none, it was never tried"
+        )
+    if rank is not None and not 0 <= rank < entry.world_size:
+        raise InputError("--rank", None, rank, f"0 to {entry.world_size - 1}")
+    if not attempts:
+        return _job_log(paths, entry)
+    chosen = attempts[attempt or max(attempts)]
+    log = chosen.log(_first_failing(chosen, entry.world_size) if rank is None else rank)
     if log.is_file():
         return log
-    return _job_log(paths, place)
+    return _job_log(paths, entry)
 
 
-def find_place(places: list[Place], cell: str) -> Place:
-    """The one cell that `cell` means."""
+def find_cell(entries: list[ManifestEntry], cell: str) -> ManifestEntry:
+    """The cell with this id, start of an id, or array:index; InputError unless it is one."""
     array, colon, index = cell.rpartition(":")
     if colon:
-        found = [p for p in places if p.array == array and str(p.index) == index]
+        found = [p for p in entries if p.array == array and str(p.index) == index]
     else:
-        found = [p for p in places if p.id == cell] or [p for p in places if p.id.startswith(cell)]
+        found = [p for p in entries if p.id == cell] or [
+            p for p in entries if p.id.startswith(cell)
+        ]
     if len(found) == 1:
         return found[0]
-    example = f"{places[0].array}:{places[0].index} or {places[0].id}" if places else "none"
+    example = f"{entries[0].array}:{entries[0].index} or {entries[0].id}" if entries else "none"
     what = f"{cell!r}, which {len(found)} cells begin with" if found else repr(cell)
     raise InputError("CELL", None, what, f"a cell's id or array:index, such as {example}")
 
@@ -55,12 +59,12 @@ def _first_failing(attempt: AttemptPaths, world_size: int) -> int:
     return first.rank if first else 0
 
 
-def _job_log(paths: RunPaths, place: Place) -> Path:
-    """What the newest job of this cell printed before its worker had a log of its own."""
-    logs = list(paths.logs.glob(f"{place.array}-{place.index}-*.log"))
+def _job_log(paths: RunPaths, entry: ManifestEntry) -> Path:
+    """The log of the newest job of this cell, written before the ranks opened theirs."""
+    logs = list(paths.logs.glob(f"{entry.array}-{entry.index}-*.log"))
     if not logs:
         raise InputError(
-            paths.logs, None, f"no log of {place.array} {place.index}", "a cell that was started"
+            paths.logs, None, f"no log of {entry.array} {entry.index}", "a cell that was started"
         )
     return max(logs, key=lambda path: path.stat().st_mtime)
 

@@ -1,4 +1,4 @@
-"""Making and extending run folders: all of it appears at once, or nothing does."""
+"""Creates and extends run folders; a new one appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import RunPaths, write_atomically
 from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
-from jobs.cluster.array_script import render
-from jobs.cluster.arrays import group, resources
+from gnnhpc.spec.own_models import keep_models
+from jobs.cluster.array_script import render_array_script
+from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import append_lines, utc_now
-from jobs.spec.planning import Plan, continued, nothing_new
+from jobs.spec.planning import Plan, no_new_cells_error, plan_of_new_cells
 
 PROVENANCE_VERSION = 1
 
 
-def create(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
-    """A new run folder, made beside its place and renamed into it.
+def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
+    """Create the run folder `run`: written under a temporary name beside it, then renamed.
 
-    Raises InputError if there is one already, also when another submit wins the race.
+    Raises InputError if it exists already, also if another submit creates it meanwhile.
     """
     if run.exists() and any(run.iterdir()):
-        raise already_there(run)
+        raise run_exists_error(run)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{run.name}.", suffix=".tmp", dir=run.parent))
@@ -40,49 +41,51 @@ def create(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
         paths = RunPaths(work)
         for folder in (paths.arrays, paths.cells, paths.logs):
             folder.mkdir()
-        paths.sweep.write_text(annotated(plan), encoding="utf-8")
+        paths.sweep.write_text(spec_text_with_overrides(plan), encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
+        keep_models(paths, (cell.experiment for cell in plan.cells))
         _write_provenance(paths, plan, site_name, site)
         _write_scripts(paths, run, plan.cells, site)
-        _share(work)
+        _make_readable(work)
         try:
             work.rename(run)
         except OSError:
-            raise already_there(run) from None
+            raise run_exists_error(run) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return RunPaths(run)
 
 
-def extend(plan: Plan, paths: RunPaths, site: Site) -> Plan:
-    """Append the cells a run does not have; returns the plan of these alone.
+def extend_run_folder(plan: Plan, paths: RunPaths, site: Site) -> Plan:
+    """Add the plan's cells that a run does not have; returns the plan of these alone.
 
-    Indices go on from the run's own and old lines stay as they are. Raises InputError if the
+    Indices follow the run's last, and old manifest lines stay unchanged. Raises InputError if the
     folder is no run, or has every cell already.
     """
     existing = read_manifest(paths.manifest)
-    new = continued(plan, existing)
+    new = plan_of_new_cells(plan, existing)
     if not new.cells:
-        raise nothing_new(plan, paths.root)
+        raise no_new_cells_error(plan, paths.root)
+    keep_models(paths, (cell.experiment for cell in new.cells))
     append_lines(paths.manifest, [cell.to_line() for cell in new.cells])
     number = 2
     while (copy := paths.root / f"sweep-{number}.yaml").exists():
         number += 1
-    write_atomically(copy, annotated(plan))
+    write_atomically(copy, spec_text_with_overrides(plan))
     touched = {cell.array for cell in new.cells}
     cells = [cell for cell in (*existing, *new.cells) if cell.array in touched]
     _write_scripts(paths, paths.root, cells, site)
     return new
 
 
-def already_there(run: Path) -> InputError:
+def run_exists_error(run: Path) -> InputError:
     return InputError(
         run, None, "a run of this name", "another --name, or --extend to add cells to it"
     )
 
 
-def annotated(plan: Plan) -> str:
-    """The spec as submitted, its overrides noted in comments at the top."""
+def spec_text_with_overrides(plan: Plan) -> str:
+    """The spec as submitted, with its overrides as comments at the top."""
     notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
     return "".join(notes) + plan.text
 
@@ -108,16 +111,16 @@ def _write_provenance(paths: RunPaths, plan: Plan, site_name: str, site: Site) -
 
 
 def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], site: Site) -> None:
-    """The script of each array; `run` is where the folder will stand."""
-    for array in group(cells):
-        needs = resources(array.layout, site, gpu=array.gpu)
+    """Write each array's batch script; `run` is the folder's final path."""
+    for array in group_by_array(cells):
+        needs = resources_for(array.layout, site, gpu=array.gpu)
         script = paths.script(array.name)
-        write_atomically(script, render(array, run.absolute(), needs, site))
+        write_atomically(script, render_array_script(array, run.absolute(), needs, site))
         script.chmod(0o755)
 
 
-def _share(folder: Path) -> None:
-    """Readable for everyone, writable for its owner, whatever the umask was."""
+def _make_readable(folder: Path) -> None:
+    """Make everything readable by everyone and writable by its owner, whatever the umask was."""
     folder.chmod(0o755)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".sbatch" else 0o644)

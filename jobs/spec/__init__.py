@@ -1,4 +1,4 @@
-"""From a sweep's YAML to checked cells: grids, overrides, plans.
+"""Reads a sweep's YAML and expands it to checked cells: grids, overrides, plans.
 
 Imports gnnhpc alone.
 """

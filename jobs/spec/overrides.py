@@ -1,4 +1,4 @@
-"""`--set key=value`: one value put into the defaults and every grid of a spec."""
+"""`--set key=value`: puts values into the defaults and grids of a spec."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from jobs.spec.spec_errors import describe, unknown
+from jobs.spec.spec_errors import short_value, unknown_key_text
 from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep, config_class
 from jobs.spec.yaml_file import parse_yaml
 
 _FLAG = "--set"
-_HEAD = Sweep.model_fields.keys() - {"defaults", "grids"}
+_TOP_LEVEL_KEYS = Sweep.model_fields.keys() - {"defaults", "grids"}
 _NESTED = ("model", "data", "optimizer")
 
 
-def apply(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of `raw` with every override in it; raises InputError for an unknown key.
 
     `train_steps=5` replaces the value everywhere; `data.train=100` changes every data set that
@@ -34,26 +34,26 @@ def apply(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 def _set(raw: dict[str, Any], key: str, value: Any) -> None:
     first, *rest = key.split(".")
-    if first in _HEAD and not rest:
+    if first in _TOP_LEVEL_KEYS and not rest:
         raw[first] = value
     elif first == "defaults" and rest:
-        _put(raw.setdefault("defaults", {}), rest, value, key)
+        _set_in_one_place(raw.setdefault("defaults", {}), rest, value, key)
     elif first == "grids" and len(rest) > 1:
-        _put(_grid(raw, rest[0], key), rest[1:], value, key)
+        _set_in_one_place(_grid(raw, rest[0], key), rest[1:], value, key)
     elif first not in GRID_KEYS:
-        allowed = GRID_KEYS | _HEAD
-        raise InputError(_FLAG, key, unknown(first, allowed), ", ".join(sorted(allowed)))
+        allowed = GRID_KEYS | _TOP_LEVEL_KEYS
+        raise InputError(_FLAG, key, unknown_key_text(first, allowed), ", ".join(sorted(allowed)))
     elif not rest:
-        _everywhere(raw, first, value)
+        _set_everywhere(raw, first, value)
     elif AXES.get(first, first) in _NESTED and len(rest) == 1:
-        _inside(raw, AXES.get(first, first), rest[0], value, key)
+        _set_field(raw, AXES.get(first, first), rest[0], value, key)
     else:
         allowed_text = "model.<field>, data.<field>, optimizer.<field> or a key without dots"
         raise InputError(_FLAG, key, "an unknown key", allowed_text)
 
 
-def _everywhere(raw: dict[str, Any], name: str, value: Any) -> None:
-    for number, mapping in enumerate(_places(raw)):
+def _set_everywhere(raw: dict[str, Any], name: str, value: Any) -> None:
+    for number, mapping in enumerate(_defaults_and_grids(raw)):
         held = [alias for alias in _aliases(name) if alias in mapping]
         for alias in held:
             del mapping[alias]
@@ -61,9 +61,9 @@ def _everywhere(raw: dict[str, Any], name: str, value: Any) -> None:
             mapping[name] = value
 
 
-def _inside(raw: dict[str, Any], field: str, name: str, value: Any, key: str) -> None:
+def _set_field(raw: dict[str, Any], field: str, name: str, value: Any, key: str) -> None:
     if field == "optimizer":
-        for number, mapping in enumerate(_places(raw)):
+        for number, mapping in enumerate(_defaults_and_grids(raw)):
             if number == 0 or "optimizer" in mapping:
                 entry = mapping.setdefault("optimizer", {})
                 if isinstance(entry, dict):
@@ -79,12 +79,12 @@ def _inside(raw: dict[str, Any], field: str, name: str, value: Any, key: str) ->
             entry[name] = value
             changed = True
     if not changed:
-        raise InputError(_FLAG, key, unknown(name, known), ", ".join(sorted(known)))
+        raise InputError(_FLAG, key, unknown_key_text(name, known), ", ".join(sorted(known)))
 
 
 def _entries(raw: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:
     """Every model (or data set) of the spec, as a mapping that can be changed in place."""
-    for mapping in _places(raw):
+    for mapping in _defaults_and_grids(raw):
         for alias in _aliases(field):
             if alias not in mapping:
                 continue
@@ -95,7 +95,7 @@ def _entries(raw: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:
             yield from (entry for entry in entries if isinstance(entry, dict))
 
 
-def _places(raw: dict[str, Any]) -> list[dict[str, Any]]:
+def _defaults_and_grids(raw: dict[str, Any]) -> list[dict[str, Any]]:
     """The defaults, then every grid."""
     grids = raw.get("grids")
     candidates = [raw.setdefault("defaults", {}), *(grids if isinstance(grids, list) else [])]
@@ -116,16 +116,18 @@ def _grid(raw: dict[str, Any], number: str, key: str) -> dict[str, Any]:
     return grid
 
 
-def _put(mapping: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
+def _set_in_one_place(mapping: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
     if not isinstance(mapping, dict):
-        raise InputError(_FLAG, key, describe(mapping), "a mapping in the spec")
+        raise InputError(_FLAG, key, short_value(mapping), "a mapping in the spec")
     if path[0] not in GRID_KEYS:
-        raise InputError(_FLAG, key, unknown(path[0], GRID_KEYS), ", ".join(sorted(GRID_KEYS)))
+        raise InputError(
+            _FLAG, key, unknown_key_text(path[0], GRID_KEYS), ", ".join(sorted(GRID_KEYS))
+        )
     if len(path) == 1:
         for alias in _aliases(path[0]):
             mapping.pop(alias, None)
         mapping[path[0]] = value
     elif len(path) == 2 and AXES.get(path[0], path[0]) in _NESTED:
-        _inside({"defaults": mapping}, AXES.get(path[0], path[0]), path[1], value, key)
+        _set_field({"defaults": mapping}, AXES.get(path[0], path[0]), path[1], value, key)
     else:
         raise InputError(_FLAG, key, "an unknown key", "a key of a grid, or one inside it")

@@ -1,4 +1,4 @@
-"""A plan: what a spec means, checked to the last cell, before anything is written."""
+"""A plan: every cell that a spec asks for, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.models.own import OwnModel, torch_import_s
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, deal_indices
 from gnnhpc.spec.stages import cut
-from jobs.spec.names import check_run_name
-from jobs.spec.overrides import apply
+from jobs.spec.overrides import apply_overrides
+from jobs.spec.run_name import check_run_name
+from jobs.spec.shipped_sweeps import find_spec
 from jobs.spec.sweep import Sweep, expand
 from jobs.spec.yaml_file import read_mapping, read_text
 
@@ -28,12 +30,22 @@ class Plan:
 
     name: str
     source: str
-    """The spec's path, or where else it came from: what error lines begin with."""
+    """The spec's path, or `spec` for a mapping; error lines begin with it."""
     text: str
     """The spec as written."""
     overrides: tuple[str, ...]
     cells: tuple[Cell, ...]
     data_root: str | None
+
+    def notes(self) -> list[str]:
+        """What a user should know of a plan that is right: what it costs to make."""
+        models = {cell.experiment.model.name: cell.experiment.model for cell in self.cells}
+        return [
+            f"{model.source.name} imports torch at its top, {seconds:.1f} s of each submit on this "
+            "login node; imported inside build() it is loaded on the nodes alone"
+            for name, model in models.items()
+            if isinstance(model, OwnModel) and (seconds := torch_import_s(name)) is not None
+        ]
 
 
 def plan(
@@ -46,17 +58,18 @@ def plan(
 ) -> Plan:
     """Read a spec (a path, or its content as a mapping) and expand it to cells.
 
+    A bare name such as quickstart means the shipped sweep, unless there is such a file.
     `overrides` are `key=value` as of --set; `root` is the data root and beats the spec's.
-    `check=False` leaves out only the look at the data's files. Raises InputError for every
-    mistake, naming the place.
+    `check=False` skips only the check that the data's files are there. Raises InputError for any
+    mistake, with the key it is in.
     """
     if isinstance(spec, Mapping):
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
     else:
-        path = Path(spec)
+        path = find_spec(Path(spec))
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
-    raw = apply(read_mapping(text, source, _KEYS), overrides)
+    raw = apply_overrides(read_mapping(text, source, _KEYS), overrides)
     sweep = Sweep.check(raw, source)
     experiments = expand(sweep, source, base)
     _check_stages(experiments, source)
@@ -69,8 +82,8 @@ def plan(
     return Plan(run, source, text, tuple(overrides), cells, absolute)
 
 
-def continued(first: Plan, existing: Sequence[Cell]) -> Plan:
-    """The part of a plan that a run does not have yet, with indices that go on from it."""
+def plan_of_new_cells(first: Plan, existing: Sequence[Cell]) -> Plan:
+    """The plan of the cells that a run does not have yet; indices follow the run's last."""
     new = deal_indices((cell.experiment for cell in first.cells), first.data_root, existing)
     return replace(first, cells=tuple(new))
 
@@ -89,7 +102,7 @@ def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -
 
 
 def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
-    """More stages than layers, or a balance that does not add up; once a distinct cut."""
+    """Raises InputError for more stages than layers, or a balance with another sum."""
     seen: set[tuple[object, ...]] = set()
     for experiment in experiments:
         key = (experiment.model, experiment.data, experiment.layout.stages, experiment.balance)
@@ -115,8 +128,8 @@ def missing_data(plan: Plan) -> list[str]:
     return list(dict.fromkeys(missing))
 
 
-def nothing_new(plan: Plan, run: Path) -> InputError:
-    """The complaint of an extension that adds no cell."""
+def no_new_cells_error(plan: Plan, run: Path) -> InputError:
+    """The error for an extension that adds no cell."""
     return InputError(
         plan.source, "grids", f"no cell that {run} does not have", "a larger spec, or rerun"
     )

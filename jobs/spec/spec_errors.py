@@ -1,4 +1,4 @@
-"""Words for mistakes: one line each, naming file, key, what was found and what is allowed."""
+"""Errors of specs and site files: file, key, what was found and what is allowed, on one line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from gnnhpc.core.pydantic_errors import input_error
 def check_keys(
     mapping: Mapping[str, Any], allowed: Collection[str], where: object, key: str | None
 ) -> None:
-    """Raises InputError for the first key that is not allowed, with the nearest that is."""
+    """Raises InputError for the first key that is not allowed; suggests the most similar one."""
     for name in mapping:
         if name not in allowed:
             full = f"{key}.{name}" if key else str(name)
-            raise InputError(where, full, unknown(str(name), allowed), ", ".join(sorted(allowed)))
+            raise InputError(
+                where, full, unknown_key_text(str(name), allowed), ", ".join(sorted(allowed))
+            )
 
 
-def unknown(name: str, allowed: Collection[str]) -> str:
+def unknown_key_text(name: str, allowed: Collection[str]) -> str:
+    """`an unknown key`, with the most similar allowed one if there is any."""
     close = difflib.get_close_matches(name, list(allowed), n=1)
     return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
 
@@ -30,11 +33,11 @@ def unknown(name: str, allowed: Collection[str]) -> str:
 def as_mapping(value: object, where: object, key: str) -> dict[str, Any]:
     """`value` if it is a mapping with text keys, else InputError."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise InputError(where, key, describe(value), "a mapping of keys to values")
+        raise InputError(where, key, short_value(value), "a mapping of keys to values")
     return value
 
 
-def describe(value: object) -> str:
+def short_value(value: object) -> str:
     """A value as it is shown in an error: short, on one line."""
     if value is None:
         return "nothing"
@@ -42,8 +45,8 @@ def describe(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def located(error: ValidationError, where: object, key: str) -> InputError:
-    """pydantic's first complaint, its key put under `key`."""
+def from_validation_error(error: ValidationError, where: object, key: str) -> InputError:
+    """The first error that pydantic found, as an InputError; its key is prefixed with `key`."""
     plain = input_error(error, where)
     inner = f"{key}.{plain.key}" if plain.key else key
     return InputError(where, inner, plain.found, plain.allowed)

@@ -1,4 +1,4 @@
-"""A sweep spec: YAML with defaults and grids, expanded to the experiments it means.
+"""A sweep spec: YAML with defaults and grids, expanded to a list of experiments.
 
 name: raffi-vig
 description: ViG on CIFAR-10
@@ -28,7 +28,7 @@ from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
 from gnnhpc.models.registry import allowed_models, model_class
 from gnnhpc.spec.experiment import Experiment
-from jobs.spec.spec_errors import as_mapping, check_keys, describe, located
+from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {
     "models": "model",
@@ -49,12 +49,12 @@ GRID_KEYS = (
         "seq_microbatches",
     }
 )
-# What means nothing for a kind of data: as a default it is left out there, in a grid it is wrong.
-_FOREIGN = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
+# Keys that a kind of data does not have: left out as a default, an error in a grid.
+_NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
 
 
 class Sweep(Strict):
-    """The head of a spec; grids are checked as they are expanded."""
+    """The top level of a spec; the grids are checked as they are expanded."""
 
     name: Annotated[str, Field(min_length=1)]
     """Name of the run folder, unless --name gives another."""
@@ -66,18 +66,18 @@ class Sweep(Strict):
 
     @classmethod
     def check(cls, raw: Mapping[str, Any], where: object) -> Sweep:
-        """Raises InputError for unknown keys and wrong types of the head."""
+        """Raises InputError for unknown keys and wrong types at the top level."""
         check_keys(raw, cls.model_fields, where, None)
         grids = raw.get("grids")
         if not isinstance(grids, list) or not grids:
-            raise InputError(where, "grids", describe(grids), "a list of at least one grid")
+            raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
         for number, grid in enumerate(grids):
             as_mapping(grid, where, f"grids.{number}")
         as_mapping(raw.get("defaults", {}), where, "defaults")
         try:
             return cls.model_validate(dict(raw) | {"grids": tuple(grids)}, strict=True)
         except ValidationError as error:
-            inner = located(error, where, "")
+            inner = from_validation_error(error, where, "")
             raise InputError(
                 where, inner.key and inner.key[1:], inner.found, inner.allowed
             ) from None
@@ -86,9 +86,9 @@ class Sweep(Strict):
 def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
     """All experiments, repeats outermost and layouts innermost.
 
-    So within an array the index counts repeat by repeat, and arrays that run side by side, or a
-    local run in this order, measure the layouts interleaved. Paths and models of the user's are
-    seen from `folder`. Raises InputError for any mistake.
+    In this order a local run, and arrays that run at the same time, measure the layouts in turn,
+    so that a slow hour of the machine affects all of them. Paths and the user's own models are
+    relative to `folder`. Raises InputError for any mistake.
     """
     check_keys(sweep.defaults, GRID_KEYS, where, "defaults")
     grids = [
@@ -122,7 +122,7 @@ class _Grid:
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         for place, mapping in (("defaults", defaults), (key, grid)):
-            self._take(place, mapping)
+            self._add_values(place, mapping)
         self.models = [self._config("model", entry) for entry in self._axis("model")]
         self.data = [self._config("data", entry) for entry in self._axis("data")]
         self.layouts = [self._layout(entry) for entry in self._axis("layout", ["seq"])]
@@ -137,7 +137,7 @@ class _Grid:
         if isinstance(self.fixed.get("balance"), list):
             self.fixed["balance"] = tuple(self.fixed["balance"])
 
-    def _take(self, place: str, mapping: Mapping[str, Any]) -> None:
+    def _add_values(self, place: str, mapping: Mapping[str, Any]) -> None:
         for name, value in mapping.items():
             if name in SINGULAR and SINGULAR[name] in mapping:
                 found = f"both {name} and {SINGULAR[name]}"
@@ -166,13 +166,17 @@ class _Grid:
         cls = config_class(field, raw.get("name"))
         if cls is None:
             allowed = allowed_models() if field == "model" else allowed_data()
-            raise InputError(self.where, f"{key}.name", describe(raw.get("name")), allowed)
+            raise InputError(self.where, f"{key}.name", short_value(raw.get("name")), allowed)
         if cls.model_config.get("extra") != "allow":
             check_keys(raw, cls.model_fields, self.where, key)
         try:
             return cls.model_validate(raw, strict=True).planned(self.folder)
         except ValidationError as error:
-            raise located(error, self.where, key) from None
+            raise from_validation_error(error, self.where, key) from None
+        except InputError as error:
+            inner = f"{error.where}: {error.key}" if error.key else error.where
+            found = InputError(self.where, f"{key}: {inner}", error.found, error.allowed)
+            raise found from error.__cause__
 
     def _layout(self, entry: object) -> Layout:
         try:
@@ -191,7 +195,7 @@ class _Grid:
         repeats = self.values.get("repeats", 1)
         if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
             raise InputError(
-                self.where, self.origin["repeats"], describe(repeats), "a whole number from 1"
+                self.where, self.origin["repeats"], short_value(repeats), "a whole number from 1"
             )
         return repeats
 
@@ -203,7 +207,7 @@ class _Grid:
                     for chunks in self.chunks:
                         for schedule in self.schedules:
                             base = {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                            base |= self._suited(data.facts().kind)
+                            base |= self._fields_for(data.facts().kind)
                             if chunks is not None and data.facts().kind == "graph":
                                 base["chunks"] = chunks
                             yield from self._over_layouts(base, schedule)
@@ -224,10 +228,10 @@ class _Grid:
                     del raw["balance"]
                 yield self._experiment(raw)
 
-    def _suited(self, kind: str) -> dict[str, Any]:
-        """The fixed fields, without defaults that mean nothing for this kind of data."""
+    def _fields_for(self, kind: str) -> dict[str, Any]:
+        """The fixed fields, without defaults that this kind of data does not have."""
         fixed = dict(self.fixed)
-        for name in _FOREIGN[kind]:
+        for name in _NOT_FOR_DATA[kind]:
             if name not in self.values:
                 continue
             if not self.origin[name].startswith("defaults."):
@@ -235,7 +239,7 @@ class _Grid:
                 raise InputError(
                     self.where,
                     self.origin[name],
-                    describe(self.values[name]),
+                    short_value(self.values[name]),
                     f"nothing here, {name} is for {other} data",
                 )
             fixed.pop(name, None)
@@ -245,7 +249,7 @@ class _Grid:
         try:
             return Experiment.model_validate(raw, strict=True)
         except ValidationError as error:
-            plain = located(error, self.where, "")
+            plain = from_validation_error(error, self.where, "")
             field, _, rest = (plain.key or "").lstrip(".").partition(".")
             source = field
             if field == "microbatches" and raw["layout"] == Layout():

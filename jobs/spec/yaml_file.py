@@ -1,4 +1,4 @@
-"""YAML that says where it is wrong: one loader for sweep specs, site files and --set values."""
+"""Reads YAML of specs, site files and --set values; errors name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each cell, from its folder, the queue and the local supervisor.
+"""The state of each cell, from its folder, Slurm's queue and the local supervisor.
 
 Imports jobs.folder and below.
 """

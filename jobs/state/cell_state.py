@@ -1,4 +1,4 @@
-"""The state of one cell, from its folder, the queue and the local supervisor."""
+"""The state of one cell, from its folder, Slurm's queue and the local supervisor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gnnhpc.records.paths import AttemptPaths
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer
-from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
-from jobs.folder.attempt_files import Outcome, Place
-from jobs.folder.submissions import Entry
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
+from jobs.folder.attempt_files import (
+    AttemptProcess,
+    AttemptResult,
+    ManifestEntry,
+    last_write_time,
+    read_attempt_process,
+    read_attempt_progress,
+    read_failure_cause,
+)
+from jobs.folder.submission_records import SubmissionRecord, process_start_ticks
 
 STATES = (
     "done",
@@ -30,14 +35,14 @@ STATES = (
     "lost",
     "missing",
 )
-"""`flagged`: done, but an audit found it invalid. `lost`: neither process nor result.
+"""`flagged`: done, but an audit found it invalid. `lost`: ended without result or failure.
 `missing`: never tried."""
 LIVE = ("running", "pending")
 UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *LIVE))
 FAILED = tuple(state for state in UNFINISHED if state != "missing")
 
-_QUIET_S = 120.0
-_ENDED = {
+_SILENT_AFTER_S = 120.0
+_STATE_OF_SLURM_END = {
     "TIMEOUT": "timed out",
     "DEADLINE": "timed out",
     "PREEMPTED": "preempted",
@@ -46,7 +51,7 @@ _ENDED = {
     "NODE_FAIL": "lost",
     "BOOT_FAIL": "lost",
 }
-_WAITS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+_WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class CellStatus:
     state: str
     attempts: int = 0
     attempt: int | None = None
-    """The attempt the state is about."""
+    """The attempt that the state is taken from."""
     step: int | None = None
     steps: int | None = None
     step_s: float | None = None
@@ -71,81 +76,96 @@ class CellStatus:
 
 
 @dataclass
-class Known:
-    """What is known of live and ended jobs before any cell is looked at."""
+class JobLookup:
+    """What Slurm and the submission records say of a run's jobs; keys are (array, index)."""
 
-    answer: Answer
-    queued: dict[tuple[str, int], queue.Job] = field(default_factory=dict)
-    supervised: dict[tuple[str, int], Entry] = field(default_factory=dict)
-    submitted: dict[tuple[str, int], Entry] = field(default_factory=dict)
+    answer: QueueAnswer
+    """Of the queue, and of sacct for ended jobs."""
+    queued: dict[tuple[str, int], QueuedJob] = field(default_factory=dict)
+    supervised: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """Submissions to a local supervisor that still runs."""
+    submitted: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """The newest submission of each cell."""
 
 
-def judge(
-    place: Place, tries: Sequence[AttemptPaths], outcome: Outcome | None, known: Known
+def cell_status(
+    entry: ManifestEntry,
+    attempts: Sequence[AttemptPaths],
+    result: AttemptResult | None,
+    lookup: JobLookup,
 ) -> CellStatus:
-    """`tries` are the cell's attempts, newest first; `outcome` is its best result."""
-    newest = tries[0] if tries else None
+    """The status of one cell.
+
+    `attempts` are the cell's, newest first; `result` is the newest valid one, else the newest
+    attempt's.
+    """
+    newest = attempts[0] if attempts else None
     cell = CellStatus(
-        cell=place.id,
-        array=place.array,
-        index=place.index,
+        cell=entry.id,
+        array=entry.array,
+        index=entry.index,
         state="missing",
-        attempts=len(tries),
+        attempts=len(attempts),
         attempt=newest.number if newest else None,
-        steps=place.train_steps,
+        steps=entry.train_steps,
     )
-    key = (place.array, place.index)
-    # A result newer than the submission ends what the submission began.
-    entry = known.submitted.get(key)
-    ended = outcome is not None and entry is not None and _after(outcome.ended_at, entry.at)
-    live = _live(cell, newest if outcome is None else None, known, ended)
+    key = (entry.array, entry.index)
+    # A result newer than the submission: its job has ended, even if the queue lists it still.
+    submission = lookup.submitted.get(key)
+    ended = result is not None and submission is not None and _after(result.ended_at, submission.at)
+    live = _live_status(cell, newest if result is None else None, lookup, ended)
     if live is not None:
         return live
-    if outcome is None or outcome.status != "done":
-        return _unfinished(place, cell, newest, outcome, known)
-    later = None if outcome.attempt == cell.attempt else f"attempt {cell.attempt} is not valid"
+    if result is None or result.status != "done":
+        return _ended_status(entry, cell, newest, result, lookup)
+    later = None if result.attempt == cell.attempt else f"attempt {cell.attempt} is not valid"
     return replace(
         cell,
-        state="done" if outcome.valid else "flagged",
-        attempt=outcome.attempt,
-        step=place.train_steps,
-        detail=later or (", ".join(outcome.flags) or None),
-        flags=outcome.flags,
+        state="done" if result.valid else "flagged",
+        attempt=result.attempt,
+        step=entry.train_steps,
+        detail=later or (", ".join(result.flags) or None),
+        flags=result.flags,
     )
 
 
-def _live(
-    cell: CellStatus, attempt: AttemptPaths | None, known: Known, ended: bool
+def _live_status(
+    cell: CellStatus, attempt: AttemptPaths | None, lookup: JobLookup, ended: bool
 ) -> CellStatus | None:
-    """Running or pending, as the queue or a supervisor has it; None for a cell at rest.
+    """The status of a cell that is queued or supervised; None for others.
 
-    `attempt` is the newest, if it has no result yet.
+    `attempt` is the newest, if it has no result yet; `ended`: a result is newer than the
+    submission.
     """
     key = (cell.array, cell.index)
-    job, entry = known.queued.get(key), known.submitted.get(key)
+    job, submission = lookup.queued.get(key), lookup.submitted.get(key)
     if job is not None:
         cell = replace(cell, job=f"{job.job_id}_{cell.index}")
-        if job.state in _WAITS:
+        if job.state in _WAITING_IN_SLURM:
             return replace(cell, state="pending", detail=job.reason)
         if not ended:
-            return _running(cell, attempt)
-    if ended or entry is None:
+            return _running_status(cell, attempt)
+    if ended or submission is None:
         return None
-    if key in known.supervised:
+    if key in lookup.supervised:
         waiting = replace(cell, state="pending", detail="waits for its turn")
-        return waiting if attempt is None else _running(cell, attempt)
-    if entry.cluster == "slurm" and known.answer.asked and _epoch(entry.at) > known.answer.at - 1:
-        # The queue was looked at before this was submitted.
-        name = f"{entry.job_id}_{cell.index}"
+        return waiting if attempt is None else _running_status(cell, attempt)
+    if (
+        submission.cluster == "slurm"
+        and lookup.answer.answered
+        and _epoch_seconds(submission.at) > lookup.answer.at - 1
+    ):
+        # The kept answer of the queue is older than this submission.
+        name = f"{submission.job_id}_{cell.index}"
         return replace(cell, state="pending", detail="just submitted", job=name)
     return None
 
 
-def _running(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
-    """How far it is; `attempt` is None while the worker has not made its own yet."""
+def _running_status(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
+    """`running`, with progress; `attempt` is None until the worker has created it."""
     if attempt is None:
         return replace(cell, state="running", detail="starting")
-    progress = attempts.read_progress(attempt)
+    progress = read_attempt_progress(attempt)
     left = max(0, (cell.steps or 0) - progress.step)
     return replace(
         cell,
@@ -157,71 +177,75 @@ def _running(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
     )
 
 
-def _unfinished(
-    place: Place,
+def _ended_status(
+    entry: ManifestEntry,
     cell: CellStatus,
     attempt: AttemptPaths | None,
-    outcome: Outcome | None,
-    known: Known,
+    result: AttemptResult | None,
+    lookup: JobLookup,
 ) -> CellStatus:
-    """Not queued and not done: ended in some way, or never begun."""
-    entry = known.submitted.get((place.array, place.index))
-    slurm = entry if entry is not None and entry.cluster == "slurm" else None
-    header = attempts.read_header(attempt) if attempt else None
-    job = _last_job(slurm, header, place.index)
-    word = known.answer.ended.get(job or "", "")
+    """The status of a cell that is neither queued nor done: failed, lost, missing and so on."""
+    submission = lookup.submitted.get((entry.array, entry.index))
+    slurm = submission if submission is not None and submission.cluster == "slurm" else None
+    process = read_attempt_process(attempt) if attempt else None
+    job = _last_job(slurm, process, entry.index)
+    slurm_state = lookup.answer.ended.get(job or "", "")
     cell = replace(cell, job=job)
     if attempt is None:
-        if not word:
+        if not slurm_state:
             return cell
-        detail = f"Slurm says {word}, and no worker began: see logs"
-        return replace(cell, state=_ENDED.get(word, "failed"), detail=detail)
-    abandoned = header is None and entry is not None and _here(entry)
-    untold = outcome is None and not word and not abandoned
-    if untold and _alive(attempt, header, known.answer.asked):
-        return _running(cell, attempt)
-    progress = attempts.read_progress(attempt)
-    cause = outcome.cause if outcome else attempts.read_cause(attempt, place.world_size)
-    if outcome is not None:
-        plain = "interrupted" if outcome.status == "interrupted" else "failed"
+        detail = f"Slurm says {slurm_state}, and no worker began: see logs"
+        return replace(cell, state=_STATE_OF_SLURM_END.get(slurm_state, "failed"), detail=detail)
+    never_began = process is None and submission is not None and _is_local_to_this_host(submission)
+    unknown_end = result is None and not slurm_state and not never_began
+    if unknown_end and _may_still_run(attempt, process, lookup.answer.answered):
+        return _running_status(cell, attempt)
+    progress = read_attempt_progress(attempt)
+    cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
+    if result is not None:
+        state = "interrupted" if result.status == "interrupted" else "failed"
     else:
-        plain = "failed" if cause else "lost"
+        state = "failed" if cause else "lost"
     return replace(
         cell,
-        state=_ENDED.get(word, plain),
+        state=_STATE_OF_SLURM_END.get(slurm_state, state),
         step=progress.step,
         step_s=progress.step_s,
-        detail=cause or f"no result; Slurm says {word or 'nothing'}",
+        detail=cause or f"no result; Slurm says {slurm_state or 'nothing'}",
     )
 
 
-def _last_job(slurm: Entry | None, header: attempts.Header | None, index: int) -> str | None:
-    """The newer of the job that was submitted and the job that made the newest attempt."""
+def _last_job(
+    slurm: SubmissionRecord | None, process: AttemptProcess | None, index: int
+) -> str | None:
+    """The newer of the submitted job and the job of the newest attempt."""
     submitted = f"{slurm.job_id}_{index}" if slurm else None
-    ran = header.job if header else None
-    return max((job for job in (submitted, ran) if job), key=_number, default=None)
+    ran = process.job if process else None
+    return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
 
 
-def _here(entry: Entry) -> bool:
-    """A local submission of this machine: once its supervisor is gone, nobody begins a cell."""
-    return entry.cluster == "local" and entry.host == socket.gethostname()
+def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
+    """Whether it is a local submission of this host; without its supervisor no cell begins."""
+    return submission.cluster == "local" and submission.host == socket.gethostname()
 
 
-def _alive(attempt: AttemptPaths, header: attempts.Header | None, slurm_answers: bool) -> bool:
-    """Whether somebody may still be writing to an attempt that no queue knows of."""
-    if header is not None and header.host == socket.gethostname():
-        return submissions.process_start(header.pid) is not None
-    if header is not None and header.job and slurm_answers:
+def _may_still_run(
+    attempt: AttemptPaths, process: AttemptProcess | None, slurm_answers: bool
+) -> bool:
+    """Whether an attempt that is in no queue may still be running."""
+    if process is not None and process.host == socket.gethostname():
+        return process_start_ticks(process.pid) is not None
+    if process is not None and process.job and slurm_answers:
         return False
-    return time.time() - attempts.last_sign_of_life(attempt) < _QUIET_S
+    return time.time() - last_write_time(attempt) < _SILENT_AFTER_S
 
 
-def _number(job: str) -> int:
+def _job_number(job: str) -> int:
     head = job.partition("_")[0]
     return int(head) if head.isdigit() else 0
 
 
-def _epoch(iso: str) -> float:
+def _epoch_seconds(iso: str) -> float:
     try:
         return datetime.fromisoformat(iso).timestamp()
     except ValueError:
@@ -229,4 +253,4 @@ def _epoch(iso: str) -> float:
 
 
 def _after(iso: str, other: str) -> bool:
-    return _epoch(iso) >= _epoch(other)
+    return _epoch_seconds(iso) >= _epoch_seconds(other)

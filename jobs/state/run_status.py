@@ -1,4 +1,4 @@
-"""What became of every cell of a run: folders, the queue and the supervisor put together."""
+"""The status of a run: the state of every cell, with one look at its folders and at Slurm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 
 from gnnhpc.records.paths import AttemptPaths, RunPaths
 from gnnhpc.records.provenance import user
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer
-from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
-from jobs.folder.attempt_files import Outcome, Place
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, query_queue
+from jobs.folder.attempt_files import (
+    AttemptResult,
+    ManifestEntry,
+    list_attempts,
+    read_attempt_process,
+    read_attempt_result,
+    read_manifest_entries,
+)
 from jobs.folder.locked_files import open_run
-from jobs.folder.submissions import Entry
-from jobs.state.cell_state import LIVE, STATES, CellStatus, Known, judge
+from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
+from jobs.state.cell_state import LIVE, STATES, CellStatus, JobLookup, cell_status
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class RunStatus:
     run: Path
     cells: tuple[CellStatus, ...]
     slurm: str
-    """Where the word on queued jobs is from, or why there is none."""
+    """When Slurm was asked about queued jobs, or why it was not."""
 
     def counts(self) -> dict[str, int]:
         found = Counter(cell.state for cell in self.cells)
@@ -52,74 +56,89 @@ def status(run: str | Path) -> RunStatus:
     Raises InputError if the folder is no run, or its manifest or submissions are damaged.
     """
     paths = open_run(run)
-    places = attempts.read_places(paths.manifest)
-    entries = submissions.read(paths)
-    tried = attempts.list_attempts(paths)
-    outcomes = {place.id: _best(tried[place.id]) for place in places if place.id in tried}
-    known = _known(paths, places, entries, outcomes, tried)
+    entries = read_manifest_entries(paths.manifest)
+    submissions = read_submissions(paths)
+    attempts_of = list_attempts(paths)
+    results = {
+        entry.id: _deciding_result(attempts_of[entry.id])
+        for entry in entries
+        if entry.id in attempts_of
+    }
+    lookup = _look_up_jobs(paths, entries, submissions, results, attempts_of)
     cells = tuple(
-        judge(place, tried.get(place.id, []), outcomes.get(place.id), known) for place in places
+        cell_status(entry, attempts_of.get(entry.id, []), results.get(entry.id), lookup)
+        for entry in entries
     )
-    answer = known.answer
+    answer = lookup.answer
     slurm = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
-    return RunStatus(paths.root, cells, slurm if _uses_slurm(entries, answer) else "local run")
+    return RunStatus(paths.root, cells, slurm if _uses_slurm(submissions, answer) else "local run")
 
 
-def _uses_slurm(entries: list[Entry], answer: Answer) -> bool:
-    return bool(answer.jobs) or any(entry.cluster == "slurm" for entry in entries)
+def _uses_slurm(submissions: list[SubmissionRecord], answer: QueueAnswer) -> bool:
+    return bool(answer.jobs) or any(submission.cluster == "slurm" for submission in submissions)
 
 
-def _best(tries: list[AttemptPaths]) -> Outcome | None:
+def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:
     """The newest valid result, else that of the newest attempt if it has one."""
-    first: Outcome | None = None
-    for number, attempt in enumerate(tries):
-        outcome = attempts.read_outcome(attempt)
-        if outcome is not None and outcome.valid:
-            return outcome
+    first: AttemptResult | None = None
+    for number, attempt in enumerate(attempts):
+        result = read_attempt_result(attempt)
+        if result is not None and result.valid:
+            return result
         if number == 0:
-            first = outcome
+            first = result
     return first
 
 
-def _known(
+def _look_up_jobs(
     paths: RunPaths,
-    places: list[Place],
-    entries: list[Entry],
-    outcomes: Mapping[str, Outcome | None],
-    tried: Mapping[str, list[AttemptPaths]],
-) -> Known:
-    submitted = {(e.array, i): e for e in entries for i in e.index_list()}
-    supervised = {key: e for key, e in submitted.items() if submissions.supervised(e)}
-    unfinished = [p for p in places if not ((o := outcomes.get(p.id)) and o.valid)]
-    slurm = [e for e in entries if e.cluster == "slurm"]
-    by_hand = any(outcomes.get(p.id) is None for p in unfinished) and not supervised
-    if not slurm and not by_hand:
-        return Known(Answer(time.time(), error="no job in Slurm"), {}, supervised, submitted)
-    users = {e.user for e in slurm} or {user()}
-    ended = {
-        entry.job_id
-        for place in unfinished
-        if (entry := submitted.get((place.array, place.index))) and entry.cluster == "slurm"
+    entries: list[ManifestEntry],
+    submissions: list[SubmissionRecord],
+    results: Mapping[str, AttemptResult | None],
+    attempts_of: Mapping[str, list[AttemptPaths]],
+) -> JobLookup:
+    submitted = {(s.array, index): s for s in submissions for index in s.index_list()}
+    supervised = {key: s for key, s in submitted.items() if supervisor_is_alive(s)}
+    unfinished = [e for e in entries if not ((result := results.get(e.id)) and result.valid)]
+    slurm = [s for s in submissions if s.cluster == "slurm"]
+    # Cells without a result or supervisor may have been submitted by hand.
+    maybe_by_hand = any(results.get(e.id) is None for e in unfinished) and not supervised
+    if not slurm and not maybe_by_hand:
+        return JobLookup(
+            QueueAnswer(time.time(), error="no job in Slurm"), {}, supervised, submitted
+        )
+    users = {s.user for s in slurm} or {user()}
+    job_ids = {
+        submission.job_id
+        for entry in unfinished
+        if (submission := submitted.get((entry.array, entry.index)))
+        and submission.cluster == "slurm"
     }
-    ended |= _jobs_of_attempts(tried[place.id][0] for place in unfinished if tried.get(place.id))
-    answer = queue.ask(paths.root, users, ended)
-    queued = _of_run(paths, answer, entries)
-    return Known(answer, queued, supervised, submitted)
+    job_ids |= _jobs_of_attempts(
+        attempts_of[entry.id][0] for entry in unfinished if attempts_of.get(entry.id)
+    )
+    answer = query_queue(paths.root, users, job_ids)
+    queued = _queued_cells(paths, answer, submissions)
+    return JobLookup(answer, queued, supervised, submitted)
 
 
 def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
-    """Jobs that made these attempts; those submitted by hand are noted nowhere else."""
-    headers = [attempts.read_header(attempt) for attempt in newest]
-    return {header.job.partition("_")[0] for header in headers if header and header.job}
+    """Ids of the jobs that made these attempts; jobs submitted by hand have no other record."""
+    processes = [read_attempt_process(attempt) for attempt in newest]
+    return {process.job.partition("_")[0] for process in processes if process and process.job}
 
 
-def _of_run(
-    paths: RunPaths, answer: Answer, entries: list[Entry]
-) -> dict[tuple[str, int], queue.Job]:
-    """Which cells of this run are queued: by job id, or by script or comment if by hand."""
-    ids = {entry.job_id: entry.array for entry in entries if entry.cluster == "slurm"}
+def _queued_cells(
+    paths: RunPaths, answer: QueueAnswer, submissions: list[SubmissionRecord]
+) -> dict[tuple[str, int], QueuedJob]:
+    """Queued jobs by cell: known by job id, or, if submitted by hand, by script or comment."""
+    ids = {
+        submission.job_id: submission.array
+        for submission in submissions
+        if submission.cluster == "slurm"
+    }
     roots = {str(paths.root), os.path.realpath(paths.root)}
-    queued: dict[tuple[str, int], queue.Job] = {}
+    queued: dict[tuple[str, int], QueuedJob] = {}
     for job in answer.jobs:
         array = ids.get(job.job_id)
         home = os.path.realpath(Path(job.script).parent.parent)
@@ -130,14 +149,18 @@ def _of_run(
     return queued
 
 
-def live_jobs(paths: RunPaths, entries: list[Entry], array: str | None = None) -> list[str]:
-    """Slurm's ids of this run's jobs that have not ended, as far as Slurm says."""
-    slurm = [entry for entry in entries if entry.cluster == "slurm"]
-    answer = queue.ask(paths.root, {entry.user for entry in slurm} or {user()})
-    queued = _of_run(paths, answer, entries)
+def live_slurm_jobs(
+    paths: RunPaths, submissions: list[SubmissionRecord], array: str | None = None
+) -> list[str]:
+    """Ids of this run's jobs that are queued, or were submitted after the queue was looked at."""
+    slurm = [submission for submission in submissions if submission.cluster == "slurm"]
+    answer = query_queue(paths.root, {submission.user for submission in slurm} or {user()})
+    queued = _queued_cells(paths, answer, submissions)
     found = {job.job_id for (name, _), job in queued.items() if array in (None, name)}
-    for entry in slurm:
-        unseen = not answer.asked or datetime.fromisoformat(entry.at).timestamp() > answer.at - 1
-        if unseen and array in (None, entry.array):
-            found.add(entry.job_id)
+    for submission in slurm:
+        unseen = (
+            not answer.answered or datetime.fromisoformat(submission.at).timestamp() > answer.at - 1
+        )
+        if unseen and array in (None, submission.array):
+            found.add(submission.job_id)
     return sorted(found)

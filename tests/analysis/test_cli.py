@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.papers.published_tables import LOGS
-from analysis.render.output_folder import staged
-from analysis.render.terminal import plain
-from analysis.summary.summary import CONTRACT
+from analysis.papers.published_data import LOG_FOLDER
+from analysis.render.output_folder import atomic_output_folder
+from analysis.render.terminal import aligned_lines
+from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
@@ -32,7 +32,7 @@ def cells() -> list[Experiment]:
         "batch_size": 10,
         **steps,
     }
-    gat = {"model": Gat(), "data": PublishedGraph(), **steps}
+    gat = {"model": Gat(), "data": PublishedGraph(name="cora"), **steps}
     return [
         Experiment.model_validate(vig),
         Experiment.model_validate(vig | {"layout": "pp2", "microbatches": 5, "spans": True}),
@@ -63,7 +63,7 @@ def test_a_report_has_what_the_run_folder_promises(reported: Path) -> None:
         "report.html",
     } <= names
     summary = pd.read_csv(report / "summary.csv")
-    assert tuple(summary.columns[: len(CONTRACT)]) == CONTRACT
+    assert tuple(summary.columns[: len(CONTRACT_COLUMNS)]) == CONTRACT_COLUMNS
     assert len(summary) == 6
     steps = pd.read_parquet(report / "steps.parquet")
     assert len(steps) == 3 * 10 + 3
@@ -82,7 +82,7 @@ def test_a_trace_is_written_by_the_beginning_of_an_id(
 
 
 def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-csv", str(LOGS), "--out", str(tmp_path / "out")]) == 0
+    assert main(["import-csv", str(LOG_FOLDER), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
     assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
@@ -94,7 +94,7 @@ def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
-    log = shutil.copy(LOGS / "seq.csv", tmp_path / "seq.csv")
+    log = shutil.copy(LOG_FOLDER / "seq.csv", tmp_path / "seq.csv")
     assert main(["import-csv", str(log), "--layout", "seq.csv=seq", "--drop-warmup"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["seq.csv"]
 
@@ -152,7 +152,7 @@ def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def fill() -> None:
-        with staged(out) as folder:
+        with atomic_output_folder(out) as folder:
             (folder / "half").write_text("x")
             raise OSError(28, "No space left on device")
 
@@ -213,7 +213,7 @@ def test_the_module_is_a_command() -> None:
 
 
 def test_plain_columns_are_aligned() -> None:
-    lines = plain(["name", "n"], [["a", "1"], ["long one", "100"]], [False, True])
+    lines = aligned_lines(["name", "n"], [["a", "1"], ["long one", "100"]], [False, True])
     assert lines == ["name        n", "a           1", "long one  100"]
 
 

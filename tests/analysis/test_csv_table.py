@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.foreign.csv_logs import infer, parse_setting, read_log
-from analysis.foreign.csv_table import expand, import_logs, parse_declared
-from analysis.papers.published_tables import LOGS, read_printed, same_as_printed
+from analysis.foreign.csv_logs import parse_setting, read_log, setting_from_name
+from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
+from analysis.papers.published_data import LOG_FOLDER, matches_published_digits, read_published_text
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -29,9 +29,9 @@ def write_log(path: Path, mean: float, n: int = 30, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def frames() -> Frames:
-    imported = import_logs(expand([LOGS]))
-    assert imported.printed is not None
-    return imported.steps.frame, imported.printed.frame
+    imported = import_logs(list_csv_files([LOG_FOLDER]))
+    assert imported.published_statistics is not None
+    return imported.steps.frame, imported.published_statistics.frame
 
 
 def test_raffis_tables_come_out_of_his_logs(frames: Frames) -> None:
@@ -45,7 +45,7 @@ def test_raffis_tables_come_out_of_his_logs(frames: Frames) -> None:
         "7": "pipe_0_micro5_stage4",
     }
     compared = 0
-    for _, printed in read_printed("raffi_tables").iterrows():
+    for _, printed in read_published_text("raffi_tables").iterrows():
         if printed["table"] not in names:
             continue
         log = names[printed["table"]]
@@ -54,14 +54,14 @@ def test_raffis_tables_come_out_of_his_logs(frames: Frames) -> None:
         assert mine["microbatches"] == int(printed["microbatches"])
         assert mine["n"] == int(printed["n"])
         for quantity in ("mean_s", "std_s", "min_s"):
-            assert same_as_printed(mine[quantity], printed[quantity])
+            assert matches_published_digits(mine[quantity], printed[quantity])
         compared += 1
     assert compared == 10
 
 
 def test_his_standard_deviations_are_the_samples() -> None:
     """Printed 0.042; n - 1 gives 0.0423 and n gives 0.0413."""
-    log = read_log(LOGS / "seq.csv")
+    log = read_log(LOG_FOLDER / "seq.csv")
     assert f"{log.seconds('test').std(ddof=1):.3f}" == "0.042"
     assert f"{log.seconds('test').std(ddof=0):.3f}" == "0.041"
 
@@ -111,7 +111,7 @@ def test_two_runs_of_one_setting_tell_how_runs_differ(frames: Frames) -> None:
 def test_names_tell_layouts(
     name: str, layout: Layout | None, microbatches: int | None, rank: int | None
 ) -> None:
-    log = infer(name)
+    log = setting_from_name(name)
     assert (log.layout, log.microbatches, log.rank) == (layout, microbatches, rank)
 
 
@@ -130,7 +130,7 @@ def test_declared_layouts_count_before_names(tmp_path: Path) -> None:
 def test_unknown_layouts_have_times_but_no_speedup(tmp_path: Path) -> None:
     frame = import_logs([write_log(tmp_path / "seq.csv", 4), write_log(tmp_path / "x.csv", 2)])
     row = frame.steps.frame[frame.steps.frame["log"] == "x"].iloc[0]
-    assert row["verdict"] == "no speedup: layout not known: name it"
+    assert row["verdict"] == "no speedup: unknown layout, use --layout"
     assert row["mean_s"] == pytest.approx(2.0, rel=0.01)
 
 
@@ -138,7 +138,7 @@ def test_without_a_sequential_log_there_is_no_speedup(tmp_path: Path) -> None:
     imported = import_logs([write_log(tmp_path / "pp2_m4.csv", 2)])
     assert imported.baseline is None
     assert set(imported.steps.frame["verdict"]) == {"no speedup: no baseline"}
-    assert imported.printed is None
+    assert imported.published_statistics is None
 
 
 def test_the_baseline_can_be_named(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_log(tmp_path / "none.csv")
     with pytest.raises(InputError, match="no CSV file"):
-        expand([tmp_path])
+        list_csv_files([tmp_path])
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(InputError, match="UTF-8"):

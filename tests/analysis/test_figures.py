@@ -14,11 +14,23 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 import analysis
-from analysis.figures import catalog as figures
-from analysis.figures.catalog import KINDS, Published, chunking, learning, make_figures, scaling
-from analysis.figures.style import COLUMN_IN, FULL_IN, layout_order, look, new_figure, save, styled
-from analysis.figures.subjects import Study, label, studies
-from analysis.records.run import Run
+from analysis.figures import catalog, graph_chunks, loss_curves, speed
+from analysis.figures.catalog import (
+    FIGURE_KINDS,
+    PublishedPoints,
+    make_figures,
+)
+from analysis.figures.studies import Study, find_studies, settings_label
+from analysis.figures.style import (
+    COLUMN_IN,
+    FULL_IN,
+    layout_look,
+    layout_order,
+    new_figure,
+    save_figure,
+    styled,
+)
+from analysis.loading.run import Run
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 from gnnhpc.records.schema import Check
@@ -41,12 +53,12 @@ def summary(run: Run) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def vig(run: Run, summary: pd.DataFrame) -> Study:
-    return next(study for study in studies(run, summary) if study.model == "vig")
+    return next(study for study in find_studies(run, summary) if study.model == "vig")
 
 
 @pytest.fixture(scope="module")
 def gat(run: Run, summary: pd.DataFrame) -> Study:
-    return next(study for study in studies(run, summary) if study.model == "gat")
+    return next(study for study in find_studies(run, summary) if study.model == "gat")
 
 
 def drawn(figure: Figure | str) -> Figure:
@@ -65,25 +77,25 @@ def colours_by_label(figure: Figure) -> dict[str, str]:
 
 
 def test_a_layout_has_one_colour_in_every_figure(vig: Study, gat: Study) -> None:
-    expected = {name: look(name).colour for name in LAYOUTS}
+    expected = {name: layout_look(name).colour for name in LAYOUTS}
     for figure in (
-        scaling.speedup(vig),
-        scaling.efficiency(vig),
-        scaling.bubble(vig),
-        learning.loss(vig),
-        scaling.speedup(gat),
-        chunking.time(gat),
-        chunking.accuracy(gat),
+        speed.speedup(vig),
+        speed.efficiency(vig),
+        speed.bubble(vig),
+        loss_curves.training_loss(vig),
+        speed.speedup(gat),
+        graph_chunks.chunk_time(gat),
+        graph_chunks.chunk_accuracy(gat),
     ):
         assert colours_by_label(drawn(figure)) == expected
     boxes = [
-        to_hex(patch.get_facecolor()) for patch in drawn(scaling.step_times(vig)).axes[0].patches
+        to_hex(patch.get_facecolor()) for patch in drawn(speed.step_times(vig)).axes[0].patches
     ]
     assert set(boxes) == set(expected.values())
 
 
 def test_the_four_layouts_differ_in_grey_and_in_more_than_colour() -> None:
-    looks = [look(name) for name in LAYOUTS]
+    looks = [layout_look(name) for name in LAYOUTS]
     grey = sorted(float(np.dot(to_rgb(one.colour), (0.2126, 0.7152, 0.0722))) for one in looks)
     assert min(np.diff(grey)) > 0.08
     assert len({one.marker for one in looks}) == 4
@@ -97,9 +109,9 @@ def test_the_four_layouts_differ_in_grey_and_in_more_than_colour() -> None:
     )
 )
 def test_looks_are_distinct_and_always_the_same(names: list[str]) -> None:
-    colours = [look(name).colour for name in names]
+    colours = [layout_look(name).colour for name in names]
     assert len(set(colours)) == len(names)
-    assert colours == [look(name).colour for name in names]
+    assert colours == [layout_look(name).colour for name in names]
 
 
 def test_layouts_are_ordered_by_size() -> None:
@@ -109,20 +121,20 @@ def test_layouts_are_ordered_by_size() -> None:
 
 def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
     for figure, across, up in (
-        (scaling.speedup(vig), "micro-batches a mini-batch", "speedup over seq (ratio)"),
-        (scaling.speedup(gat), "chunks a replica", "speedup over seq (ratio)"),
-        (scaling.efficiency(vig), "micro-batches a mini-batch", "efficiency (ideal / step time)"),
-        (scaling.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
+        (speed.speedup(vig), "micro-batches a mini-batch", "speedup over seq (ratio)"),
+        (speed.speedup(gat), "chunks a replica", "speedup over seq (ratio)"),
+        (speed.efficiency(vig), "micro-batches a mini-batch", "efficiency (ideal / step time)"),
+        (speed.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
         (
-            scaling.step_times(vig),
+            speed.step_times(vig),
             "difference from the median step time (%)",
             "layout, micro-batches",
         ),
-        (learning.loss(vig), "training step", "training loss"),
-        (learning.copies(vig), "training step", "training loss"),
-        (chunking.time(gat), "chunks of the graph (all replicas)", "epoch time (s)"),
-        (chunking.accuracy(gat), "chunks of the graph (all replicas)", "test accuracy"),
-        (chunking.loss_of_chunking(gat), "chunks", "edges kept (%)"),
+        (loss_curves.training_loss(vig), "training step", "training loss"),
+        (loss_curves.replica_losses(vig), "training step", "training loss"),
+        (graph_chunks.chunk_time(gat), "chunks of the graph (all replicas)", "epoch time (s)"),
+        (graph_chunks.chunk_accuracy(gat), "chunks of the graph (all replicas)", "test accuracy"),
+        (graph_chunks.chunk_losses(gat), "chunks", "edges kept (%)"),
     ):
         axes = drawn(figure).axes[0]
         assert (axes.get_xlabel(), axes.get_ylabel()) == (across, up)
@@ -130,7 +142,7 @@ def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
 
 
 def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
-    figure = drawn(scaling.speedup(vig))
+    figure = drawn(speed.speedup(vig))
     (axes,) = figure.axes
     row = vig.summary[
         (vig.summary["layout"] == "pp4")
@@ -159,10 +171,10 @@ def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
 
 def test_a_row_that_is_not_to_be_believed_is_hollow(vig: Study) -> None:
     summary = vig.summary.assign(valid=vig.summary["layout"] != "pp2")
-    figure = drawn(scaling.speedup(replace(vig, summary=summary)))
+    figure = drawn(speed.speedup(replace(vig, summary=summary)))
     hollow = [one for one in figure.axes[0].get_lines() if one.get_markerfacecolor() == "white"]
     (points,) = hollow
-    assert to_hex(points.get_color()) or points.get_markeredgecolor() == look("pp2").colour
+    assert to_hex(points.get_color()) or points.get_markeredgecolor() == layout_look("pp2").colour
     assert len(np.asarray(points.get_xdata())) == 2
 
 
@@ -171,7 +183,7 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
     here = (steps["layout"] == "pp2") & (steps["phase"] == "train") & steps["kept"]
     chosen = steps.index[here][:3]
     steps.loc[chosen, "wall_s"] *= np.array([3.0, 5.0, 9.0])
-    figure = drawn(scaling.step_times(replace(vig, steps=steps)))
+    figure = drawn(speed.step_times(replace(vig, steps=steps)))
     shown = np.concatenate(
         [
             np.asarray(line.get_xdata(), float)
@@ -185,7 +197,7 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
 
 def test_data_parallel_copies_have_a_curve_each_where_their_losses_are_known(vig: Study) -> None:
     def labels(study: Study, published: pd.DataFrame | None = None) -> list[str]:
-        (legend,) = drawn(learning.copies(study, published)).legends
+        (legend,) = drawn(loss_curves.replica_losses(study, published)).legends
         return [text.get_text() for text in legend.get_texts()]
 
     assert labels(vig) == ["seq", "dp2-pp2, all copies"]
@@ -199,8 +211,8 @@ def test_data_parallel_copies_have_a_curve_each_where_their_losses_are_known(vig
 def test_published_points_stand_beside_ours(gat: Study) -> None:
     points = pd.DataFrame({"chunks": [1, 2], "avg_epoch_s": [0.05, 0.04], "val_acc": [0.778, 0.6]})
     for figure, values in (
-        (chunking.time(gat, points), [0.05, 0.04]),
-        (chunking.accuracy(gat, points), [0.778, 0.6]),
+        (graph_chunks.chunk_time(gat, points), [0.05, 0.04]),
+        (graph_chunks.chunk_accuracy(gat, points), [0.778, 0.6]),
     ):
         lines = drawn(figure).axes[0].get_lines()
         line = next(one for one in lines if "published" in str(one.get_label()))
@@ -209,7 +221,7 @@ def test_published_points_stand_beside_ours(gat: Study) -> None:
 
 def test_chunk_modes_are_told_apart_by_marker(gat: Study) -> None:
     assert gat.variants == ("chunks",)
-    figure = drawn(chunking.time(gat))
+    figure = drawn(graph_chunks.chunk_time(gat))
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert names == [*LAYOUTS, "contiguous", "halo"]
@@ -219,12 +231,12 @@ def test_chunk_modes_are_told_apart_by_marker(gat: Study) -> None:
         if line.get_label() == "pp2" and line.get_linestyle() != "None"
     }
     assert markers == {"o", "^"}
-    panels = drawn(scaling.speedup(gat)).axes
+    panels = drawn(speed.speedup(gat)).axes
     assert [axes.get_title(loc="left") for axes in panels] == ["contiguous", "halo"]
 
 
 def test_settings_read_as_words() -> None:
-    assert label({"chunks": "halo", "batchnorm": "deferred", "batch_size": 100.0}) == (
+    assert settings_label({"chunks": "halo", "batchnorm": "deferred", "batch_size": 100.0}) == (
         "halo, batchnorm deferred, batch size 100"
     )
 
@@ -234,7 +246,7 @@ def test_invalid_cells_are_in_no_study(tmp_path: Path) -> None:
     broken = next(e for e in sweep if str(e.layout) == "pp2")
     story = Story(audit=(Check("labels", "invalid", "labels do not match"),))
     run = analysis.load(make_run(tmp_path / "run", sweep, stories={broken.id: [story]}))
-    (study,) = studies(run, analysis.summarise(run))
+    (study,) = find_studies(run, analysis.summarise(run))
     assert broken.id not in set(study.cells["cell"])
     assert broken.id not in set(study.steps["cell"])
     assert len(study.cells) == len(sweep) - 1
@@ -246,7 +258,7 @@ def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
         with styled():
             figure = new_figure(COLUMN_IN, 1.5)
             figure.subplots().plot([-1, 1], [0, 1])
-        files.append(save(figure, tmp_path, name))
+        files.append(save_figure(figure, tmp_path, name))
     (png, pdf), (other_png, other_pdf) = files
     assert png.read_bytes().startswith(b"\x89PNG")
     assert pdf.read_bytes().startswith(b"%PDF")
@@ -262,10 +274,12 @@ def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_named_with_its_reason(
     run: Run, summary: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "save", lambda _, folder, name: (folder / name, folder / name))
-    made = make_figures(run, summary, tmp_path, Published())
+    monkeypatch.setattr(
+        catalog, "save_figure", lambda _, folder, name: (folder / name, folder / name)
+    )
+    made = make_figures(run, summary, tmp_path, PublishedPoints())
     assert [name for name, _ in made.left_out] == ["timeline"]
-    kinds = {kind.name for kind in KINDS}
+    kinds = {kind.name for kind in FIGURE_KINDS}
     assert {one.kind for one in made.drawn} == kinds
     assert len(made.drawn) == 2 * len(kinds) - 3
     assert not any("Crosses" in one.picture.caption for one in made.drawn)

@@ -10,18 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.stats.step_times import (
-    Interval,
-    Sample,
-    block_length,
-    compare_words,
-    detect_warmup,
-    drift,
-    effective_n,
-    median,
-    outliers,
-    sigma,
-)
+from analysis.stats.intervals import Interval, Sample, block_length, median, ratio_in_words
+from analysis.stats.step_times import detect_warmup, drift, effective_n, mark_outliers, robust_std
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=2, max_size=40)
@@ -179,15 +169,17 @@ def test_at_most_half_is_warmup(values: list[float]) -> None:
 
 def test_outliers_are_marked_by_robust_spread() -> None:
     values = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 15.0, 9.98]
-    assert outliers(values).tolist() == [False] * 6 + [True, False]
-    assert not outliers([1.0, 1.0, 100.0]).any()
-    assert outliers([]).size == 0
+    assert mark_outliers(values).tolist() == [False] * 6 + [True, False]
+    assert not mark_outliers([1.0, 1.0, 100.0]).any()
+    assert mark_outliers([]).size == 0
     # Half of the values alike: anything else stands out, and nothing is divided by zero.
-    assert outliers([1.0] * 6 + [1.5]).tolist() == [False] * 6 + [True]
+    assert mark_outliers([1.0] * 6 + [1.5]).tolist() == [False] * 6 + [True]
 
 
 def test_robust_spread_is_a_normals_standard_deviation() -> None:
-    assert sigma(np.random.default_rng(7).normal(0, 2.0, 20_000)) == pytest.approx(2.0, rel=0.03)
+    assert robust_std(np.random.default_rng(7).normal(0, 2.0, 20_000)) == pytest.approx(
+        2.0, rel=0.03
+    )
 
 
 def test_drift_compares_thirds() -> None:
@@ -205,4 +197,4 @@ def test_drift_compares_thirds() -> None:
     ],
 )
 def test_small_effects_are_told_as_such(interval: Interval, words: str) -> None:
-    assert compare_words(interval) == words
+    assert ratio_in_words(interval) == words

@@ -9,14 +9,14 @@ from functools import partial
 
 import pytest
 
-from analysis.render import parallel
-from analysis.render.parallel import side_by_side
+from analysis.figures import parallel
+from analysis.figures.parallel import run_in_parallel
 from gnnhpc.core.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 3)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 3)
 
 
 def place(number: int) -> tuple[int, int]:
@@ -24,7 +24,7 @@ def place(number: int) -> tuple[int, int]:
 
 
 def test_results_come_in_order_and_from_several_processes() -> None:
-    done = side_by_side([partial(place, number) for number in range(8)])
+    done = run_in_parallel([partial(place, number) for number in range(8)])
     assert [number for number, _ in done] == list(range(8))
     assert len({process for _, process in done}) == 3
     assert done[0][1] == os.getpid()
@@ -33,13 +33,13 @@ def test_results_come_in_order_and_from_several_processes() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_fewer_jobs_than_cores(count: int) -> None:
-    done = side_by_side([partial(place, number) for number in range(count)])
+    done = run_in_parallel([partial(place, number) for number in range(count)])
     assert [number for number, _ in done] == list(range(count))
 
 
 def test_one_core_does_all_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 1)
-    done = side_by_side([partial(place, number) for number in range(4)])
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 1)
+    done = run_in_parallel([partial(place, number) for number in range(4)])
     assert {process for _, process in done} == {os.getpid()}
 
 
@@ -53,15 +53,15 @@ def refuse(number: int, wrong: int) -> int:
 def test_an_error_is_raised_wherever_it_happened(wrong: int) -> None:
     jobs = [partial(refuse, number, wrong) for number in range(5)]
     with pytest.raises(InputError) as caught:
-        side_by_side(jobs)
+        run_in_parallel(jobs)
     assert (caught.value.key, caught.value.found) == ("key", wrong)
     assert not multiprocessing.active_children()
 
 
 def test_where_a_helper_failed_is_told() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        side_by_side([lambda: 1, lambda: 1 // 0])
-    assert "in _work" in caught.value.__notes__[0]
+        run_in_parallel([lambda: 1, lambda: 1 // 0])
+    assert "in _run_and_send" in caught.value.__notes__[0]
 
 
 def die_elsewhere(here: int) -> int:
@@ -72,12 +72,12 @@ def die_elsewhere(here: int) -> int:
 
 def test_the_jobs_of_a_killed_helper_are_done_here() -> None:
     here = os.getpid()
-    assert side_by_side([partial(die_elsewhere, here)] * 6) == [here] * 6
+    assert run_in_parallel([partial(die_elsewhere, here)] * 6) == [here] * 6
 
 
 def test_cores_are_those_given_to_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5})
-    assert parallel.cores() == 2
+    assert parallel.usable_cores() == 2
     monkeypatch.setattr("sys.platform", "darwin")
-    assert parallel.cores() == 1
+    assert parallel.usable_cores() == 1

@@ -11,20 +11,21 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.records.run import Run
-from analysis.render import html, markdown
+from analysis.loading.run import Run
 from analysis.render.document import (
     Bullets,
     Document,
     Picture,
     Section,
     Text,
+    as_value,
+    frame_table,
     rows_table,
-    table,
-    value,
 )
-from analysis.report.first_page import count
-from analysis.report.pages import write_report
+from analysis.render.html import document_to_html
+from analysis.render.markdown import document_to_markdown
+from analysis.report.first_page import count_cells
+from analysis.report.report_pages import write_report_pages
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Story, make_run, small_sweep
 
@@ -99,7 +100,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     }  # fmt: skip
     (root / "provenance.json").write_text(json.dumps(facts), encoding="utf-8")
     run = analysis.load(root)
-    write_report(run, root / "report")
+    write_report_pages(run, root / "report")
     return run, root / "report"
 
 
@@ -114,7 +115,7 @@ def text(troubled: tuple[Run, Path]) -> str:
 
 
 def test_every_cell_is_counted_once(troubled: tuple[Run, Path]) -> None:
-    counts = count(troubled[0].cells)
+    counts = count_cells(troubled[0].cells)
     assert (counts.invalid, counts.failed, counts.missing, counts.flagged) == (1, 1, 2, 1)
     parts = (counts.clean, counts.flagged, counts.invalid, counts.failed, counts.missing)
     assert sum(parts) == counts.cells == 10
@@ -225,7 +226,7 @@ def test_a_run_without_a_valid_cell_has_a_report(tmp_path: Path) -> None:
     failed = {e.id: [Story(status="failed", stop_at=1)] for e in sweep[:2]}
     stories = failed | {e.id: [] for e in sweep[2:]}
     run = analysis.load(make_run(tmp_path / "run", sweep, stories=stories))
-    page = write_report(run, tmp_path / "out")
+    page = write_report_pages(run, tmp_path / "out")
     found = Page(page.read_text(encoding="utf-8"))
     assert "0 of 4 cells valid" in " ".join(found.text)
     assert "left-out" in found.ids
@@ -241,16 +242,16 @@ def test_values_read_well() -> None:
             "nothing": [None, None],
         }
     )
-    made = table(frame, "t")
+    made = frame_table(frame, "t")
     assert made.columns == ("text", "whole", "part", "sure")
     assert [[cell.text for cell in row] for row in made.rows] == [
         ["a|b", "1", "0.1235", "yes"],
         ["", "2", "", "no"],
     ]
     assert [made.is_number(column) for column in range(4)] == [False, True, True, False]
-    assert value(2.5).key == 2.5
-    assert value(None).key == ""
-    renamed = table(frame, "t", {"whole": "n", "absent": "x"})
+    assert as_value(2.5).key == 2.5
+    assert as_value(None).key == ""
+    renamed = frame_table(frame, "t", {"whole": "n", "absent": "x"})
     assert renamed.columns == ("n",)
 
 
@@ -276,10 +277,10 @@ def test_both_renderings_escape(tmp_path: Path) -> None:
         ),
         tmp_path,
     )
-    page = Page(html.render(document))
+    page = Page(document_to_html(document))
     assert page.links[-1].startswith("data:image/png;base64,iVBOR")
     assert all(link.startswith(("data:", "#")) for link in page.links)
-    written = markdown.render(document)
+    written = document_to_markdown(document)
     assert "<img" not in written.replace(r"\<img", "")
     assert "](http" not in written.replace(r"\](http", "")
     assert "(figures/a.png)" in written

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.records.run import load
-from analysis.stats.step_times import Interval
-from analysis.summary.above_bound import explain
-from analysis.summary.summary import CONTRACT, summarise
+from analysis.loading.run import load
+from analysis.stats.intervals import Interval
+from analysis.summary.above_bound import explain_excess
+from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import bound
 from gnnhpc.data.published import PublishedGraph
@@ -65,7 +65,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def test_the_contracts_columns_come_first(summary: pd.DataFrame) -> None:
-    assert tuple(summary.columns[: len(CONTRACT)]) == CONTRACT
+    assert tuple(summary.columns[: len(CONTRACT_COLUMNS)]) == CONTRACT_COLUMNS
     keys = ["model", "data", "layout", "microbatches", "phase"]
     assert not summary.duplicated(keys).any()
 
@@ -198,7 +198,7 @@ def test_settings_that_vary_make_rows_and_columns(tmp_path: Path) -> None:
 
 
 def test_graphs_count_nodes_as_samples(tmp_path: Path) -> None:
-    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph()})
+    gat = Experiment.model_validate({"model": Gat(), "data": PublishedGraph(name="cora")})
     one = row(summary_of(tmp_path / "run", [gat]), "seq", 1)
     assert one["samples_per_s"] == pytest.approx(2708 / one["mean_s"])
 
@@ -232,12 +232,14 @@ def _hurry(line: str) -> str:
 
 
 def test_a_stage_without_backward_is_named() -> None:
-    verdict = explain(Interval(1.97, 1.96, 1.98), 5 / 3, {"block0": 1.0}, {"block0": 0.9}, [0])
+    verdict = explain_excess(
+        Interval(1.97, 1.96, 1.98), 5 / 3, {"block0": 1.0}, {"block0": 0.9}, [0]
+    )
     assert not verdict.explained
     assert "stages [0] ran no backward" in verdict.note
 
 
 def test_without_seconds_a_layer_nothing_is_explained() -> None:
-    verdict = explain(Interval(1.97, 1.96, 1.98), 5 / 3, {}, {}, [])
+    verdict = explain_excess(Interval(1.97, 1.96, 1.98), 5 / 3, {}, {}, [])
     assert not verdict.explained
     assert "no seconds a layer were recorded" in verdict.note

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from analysis.figures.gantt import draw
+from analysis.figures.gantt import draw_timeline
 from analysis.figures.style import ACTION_COLOURS
-from analysis.records.run import Run, load
-from analysis.timeline.timeline import (
+from analysis.loading.run import Run, load
+from analysis.timeline.chrome_trace import trace_events, write_trace
+from analysis.timeline.step_timeline import (
     Bar,
-    Row,
+    RankRow,
     cells_with_spans,
     find_cell,
-    measure,
-    play,
+    ideal_bars,
+    measured_timeline,
     waited_share,
 )
-from analysis.timeline.trace import trace_events, write_trace
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ideal_bubble, ideal_step_s
 from tests.tools.make_run import make_run, small_sweep
@@ -50,7 +50,7 @@ def test_cells_without_spans_are_left_aside(run: Run) -> None:
 
 def test_a_typical_step_is_no_warmup_step(run: Run) -> None:
     cell = cell_of(run, "pp2")
-    timeline = measure(run, cell)
+    timeline = measured_timeline(run, cell)
     steps = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == "train")]
     row = steps[steps["step"] == timeline.step].iloc[0]
     assert not row["warmup"]
@@ -61,7 +61,7 @@ def test_a_typical_step_is_no_warmup_step(run: Run) -> None:
 def test_measured_and_ideal_agree_where_only_overhead_differs(
     run: Run, layout: str, ranks: int
 ) -> None:
-    timeline = measure(run, cell_of(run, layout))
+    timeline = measured_timeline(run, cell_of(run, layout))
     assert [row.rank for row in timeline.rows] == list(range(ranks))
     # The made-up machine adds two percent to the ideal, nothing else.
     assert timeline.efficiency == pytest.approx(1 / 1.02)
@@ -74,13 +74,13 @@ def test_measured_and_ideal_agree_where_only_overhead_differs(
 
 
 def test_evaluation_has_no_backward(run: Run) -> None:
-    timeline = measure(run, cell_of(run, "pp4"), "test")
+    timeline = measured_timeline(run, cell_of(run, "pp4"), "test")
     assert {bar.name for bar in timeline.ideal} == {"forward"}
     assert timeline.phase == "test"
 
 
 def test_the_ideal_is_the_schedule_played_with_each_microbatchs_seconds() -> None:
-    rows = (Row(0, 0, 0), Row(1, 0, 1))
+    rows = (RankRow(0, 0, 0), RankRow(1, 0, 1))
     forward = [[1.0, 2.0], [3.0, 1.0]]
     backward = [[2.0, 2.0], [5.0, 1.0]]
     measured = tuple(
@@ -90,7 +90,7 @@ def test_the_ideal_is_the_schedule_played_with_each_microbatchs_seconds() -> Non
         for m in (0, 1)
     )
     for schedule in ("gpipe", "1f1b"):
-        played = play(measured, rows, schedule, 2, training=True)
+        played = ideal_bars(measured, rows, schedule, 2, training=True)
         expected = ideal_step_s(schedule, forward, backward, 2)
         assert max(bar.end_s for bar in played) == expected
         busy = sum(map(sum, forward)) + sum(map(sum, backward))
@@ -99,22 +99,22 @@ def test_the_ideal_is_the_schedule_played_with_each_microbatchs_seconds() -> Non
 
 def test_no_ideal_is_made_up_for_a_missing_span() -> None:
     measured = (Bar(0, "forward", 0, 0.0, 1.0), Bar(0, "backward", 0, 1.0, 2.0))
-    assert len(play(measured, (Row(0, 0, 0),), "gpipe", 1, training=True)) == 2
-    assert play(measured, (Row(0, 0, 0),), "gpipe", 2, training=True) == ()
+    assert len(ideal_bars(measured, (RankRow(0, 0, 0),), "gpipe", 1, training=True)) == 2
+    assert ideal_bars(measured, (RankRow(0, 0, 0),), "gpipe", 2, training=True) == ()
     assert waited_share((), 1) is None
 
 
 def test_replicas_are_played_apart() -> None:
-    rows = (Row(0, 0, 0), Row(1, 1, 0))
+    rows = (RankRow(0, 0, 0), RankRow(1, 1, 0))
     measured = (Bar(0, "forward", 0, 0.0, 1.0), Bar(1, "forward", 0, 0.0, 3.0))
-    played = play(measured, rows, "gpipe", 1, training=False)
+    played = ideal_bars(measured, rows, "gpipe", 1, training=False)
     assert {(bar.rank, bar.end_s) for bar in played} == {(0, 1.0), (1, 3.0)}
     assert waited_share(played, 2) == pytest.approx(2 / 6)
 
 
 def test_the_chart_has_a_row_a_rank_and_numbers_that_fit(run: Run) -> None:
-    timeline = measure(run, cell_of(run, "dp2-pp2"))
-    figure = draw(timeline)
+    timeline = measured_timeline(run, cell_of(run, "dp2-pp2"))
+    figure = draw_timeline(timeline)
     measured, ideal = figure.axes
     for axes in (measured, ideal):
         labels = [label.get_text() for label in axes.get_yticklabels()]
@@ -219,5 +219,5 @@ def test_bad_requests_name_the_choices_and_write_nothing(run: Run, tmp_path: Pat
     with pytest.raises(InputError, match="spans: true"):
         write_trace(run, without, out)
     with pytest.raises(InputError, match="train step 99"):
-        measure(run, cell_of(run, "pp2"), step=99)
+        measured_timeline(run, cell_of(run, "pp2"), step=99)
     assert not out.exists()

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gnnhpc.batches.workload import Batch
 
+from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import judge
 from gnnhpc.check.observe import Findings, Observations
 from gnnhpc.core.layout import Layout
@@ -203,7 +203,7 @@ def test_edges_that_chunks_lost_are_told() -> None:
 
 
 def batch(*samples: int, epoch: int = 0) -> Batch:
-    return Batch(epoch, None, None, len(samples), np.array(samples), 0, 0.0)
+    return Batch((), 0, len(samples), epoch, np.array(samples), 0)
 
 
 def observations(layout: str = "dp2-pp2", rank: int = 0) -> Observations:

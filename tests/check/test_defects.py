@@ -23,7 +23,7 @@ NAMED = {
     "mismatched labels": "labels: 3 mini-batches whose labels",
     "unsharded replicas": "samples were seen more than once in an epoch",
     "cut in the wrong place": "cut: ranks [1] do not hold the layers planned",
-    "uneven last batch": "uneven batch: 4 rows where 4 micro-batches of 2 are planned",
+    "uneven last batch": "uneven batch: 4 micro-batches, some of [1] rows, where 4 of 2 rows in",
 }
 
 

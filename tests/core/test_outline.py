@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import CIFAR10, GRAPHS
 from gnnhpc.core.outline import LayerOutline
+from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.settings import Cifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.experiment import Experiment
@@ -30,14 +31,14 @@ def experiment(model: str = "vig", **changes: Any) -> Experiment:
 
 
 def test_vig_has_the_published_parameters() -> None:
-    layers = Vig().outline(CIFAR10)
+    layers = Vig().outline(Cifar10().facts())
     assert [parameters(layers, f"block{n}") for n in range(8)] == [138_258] * 8
     assert parameters(layers, "readout") == 14_346
     assert parameters(layers) == 1_120_410
 
 
 def test_vig_is_grapher_and_ffn_in_turn_then_the_readout() -> None:
-    layers = Vig(blocks=2).outline(CIFAR10)
+    layers = Vig(blocks=2).outline(Cifar10().facts())
     assert [layer.name for layer in layers] == [
         "block0.grapher",
         "block0.ffn",
@@ -50,7 +51,7 @@ def test_vig_is_grapher_and_ffn_in_turn_then_the_readout() -> None:
 
 
 def test_gat_is_the_six_published_modules() -> None:
-    layers = Gat().outline(GRAPHS["cora"])
+    layers = Gat().outline(PUBLISHED["cora"].facts)
     assert [(layer.kind, layer.inputs, layer.shape) for layer in layers] == [
         ("dropout", (1433,), (1433,)),
         ("attention", (1433,), (64,)),
@@ -65,7 +66,7 @@ def test_gat_is_the_six_published_modules() -> None:
 
 
 def test_both_implementations_have_the_same_layers() -> None:
-    for model, facts in ((Vig(), CIFAR10), (Gat(), GRAPHS["pubmed"])):
+    for model, facts in ((Vig(), Cifar10().facts()), (Gat(), PUBLISHED["pubmed"].facts)):
         plain = model.model_copy(update={"implementation": "reference"}).outline(facts)
         for fused, reference in zip(model.outline(facts), plain, strict=True):
             assert (fused.name, fused.shape) == (reference.name, reference.shape)
@@ -77,11 +78,10 @@ def test_both_implementations_have_the_same_layers() -> None:
         st.builds(Vig, blocks=st.integers(1, 5), ffn_width=st.integers(1, 9)),
         st.builds(Gat, layers=st.integers(2, 6), heads=st.integers(1, 9)),
     ),
-    st.sampled_from(sorted(GRAPHS)),
+    st.sampled_from(sorted(PUBLISHED)),
 )
 def test_each_layer_takes_what_the_one_before_gives(model: Vig | Gat, graph: str) -> None:
-    layers = model.outline(CIFAR10 if model.name == "vig" else GRAPHS[graph])
-    assert [layer.index for layer in layers] == list(range(len(layers)))
+    layers = model.outline(Cifar10().facts() if model.name == "vig" else PUBLISHED[graph].facts)
     assert len({layer.name for layer in layers}) == len(layers)
     for before, after in pairwise(layers):
         assert after.inputs == before.shape

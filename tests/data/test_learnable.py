@@ -11,7 +11,7 @@ from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.data.images import load_images
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.context import Context
-from gnnhpc.models.vig.build import build
+from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.vig.model import Vig
 
 
@@ -20,7 +20,7 @@ def test_losses_of_vig_fall_within_twenty_steps() -> None:
     config = Vig(blocks=2, grapher_width=32, ffn_width=64, readout_width=256)
     torch.manual_seed(0)
     layers = nn.ModuleList(
-        build(layer, config, dtype=torch.float32) for layer in config.outline(data.facts())
+        config.build(layer, BuildOptions(torch.float32)) for layer in config.outline(data.facts())
     )
     adam = torch.optim.Adam(layers.parameters(), lr=1e-3)
     losses = []

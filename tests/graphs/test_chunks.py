@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
-from gnnhpc.data.graphs import Graph, load_graph
+from gnnhpc.core.outline import hops
+from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.graphs.chunks import (
-    IGNORED,
-    ChunkMode,
-    ChunkSet,
-    GraphChunk,
-    activation_rows,
-    build_chunks,
-)
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.chunks import ChunkMode, ChunkSet, build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.gat.model import Gat
 from tests.tools.graphs import make_graph
 
@@ -47,11 +45,13 @@ def real_edges(chunk: GraphChunk, layer: int, graph: Graph) -> set[tuple[int, in
 def check_chunk(chunk: GraphChunk, graph: Graph) -> None:
     dense = graph.features.to_dense()
     real = chunk.nodes >= 0
-    features = chunk.features.to_dense()
+    rows = feature_rows(graph.features, chunk.nodes, torch.float32)
+    features = rows.to_dense()
     assert torch.equal(features[real], dense[chunk.nodes[real]])
     assert not features[~real].any()
-    if chunk.entries is not None:
-        assert torch.equal(graph.features.values()[chunk.entries], chunk.features.values())
+    if isinstance(rows, SparseRows):
+        assert torch.equal(graph.features.values()[rows.entries], rows.values)
+    check_degree(chunk)
     for layer, block in enumerate(chunk.blocks):
         assert (block.rows_in, block.rows_out) == (chunk.rows[layer], chunk.rows[layer + 1])
         real_edges(chunk, layer, graph)
@@ -60,6 +60,15 @@ def check_chunk(chunk: GraphChunk, graph: Graph) -> None:
         assert torch.equal(block.source[loops], rows)
         assert torch.equal(block.target[loops], rows)
         assert not block.indptr.diff()[~real[: block.rows_out]].any()
+
+
+def check_degree(chunk: GraphChunk) -> None:
+    """Of the graph as it is cut: a node that a block aggregates into has all of its edges there."""
+    if not chunk.blocks:
+        return
+    block = chunk.blocks[0]
+    assert torch.equal(chunk.degree[: block.rows_out], block.indptr.diff())
+    assert not chunk.degree[chunk.nodes < 0].any()
 
 
 def owned(chunkset: ChunkSet, split: str) -> torch.Tensor:
@@ -113,7 +122,6 @@ def test_one_chunk_is_the_graph(mode: ChunkMode) -> None:
     (chunk,) = chunkset.chunks
     assert chunk.rows == (20, 20, 20, 20)
     assert torch.equal(chunk.nodes, torch.arange(20))
-    assert torch.equal(chunk.features.to_dense(), graph.features.to_dense())
     assert (chunkset.edges_kept, chunkset.node_redundancy, chunkset.edge_redundancy) == (1, 1, 1)
     for layer in range(3):
         assert real_edges(chunk, layer, graph) == set(map(tuple, graph.edges.t().tolist()))
@@ -148,7 +156,7 @@ def test_rows_shrink_by_a_zone_an_attention() -> None:
     chunkset = build_chunks(make_graph(40, 60, seed=3), 3, "halo", 2)
     facts = Facts("graph", 12, 3, nodes=40, edges=120)
     layers = Gat(layers=2).outline(facts)
-    rows = [activation_rows(chunkset, layers, layer.index) for layer in layers]
+    rows = [chunkset.rows[hops(layers[: index + 1])] for index in range(len(layers))]
     a, b, c = chunkset.rows
     assert rows == [a, b, b, b, c, c]
 
@@ -193,7 +201,7 @@ def test_real_graphs_are_cut_as_well_as_measured_before(
     assert build_chunks(graph, 4, "contiguous", 1).edges_kept == pytest.approx(
         kept_by_ranges, abs=0.001
     )
-    for hops, nodes in ((1, one_hop), (2, two_hops)):
-        halo = build_chunks(graph, 4, "halo", hops)
+    for reach, nodes in ((1, one_hop), (2, two_hops)):
+        halo = build_chunks(graph, 4, "halo", reach)
         assert halo.edges_kept == 1.0
         assert halo.node_redundancy == pytest.approx(nodes, rel=0.05)

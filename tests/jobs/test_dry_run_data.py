@@ -87,6 +87,6 @@ def test_a_mistake_in_an_own_graph_is_one_line(
     assert main(["submit", "own.yaml", "--dry-run"]) == 2
     err = capsys.readouterr().err
     assert err == (
-        f"error: {folder}/graphs/mine.npz: found no such file; "
+        f"error: own.yaml: grids.0.data: {folder}/graphs/mine.npz: found no such file; "
         "allowed: a file written by numpy.savez\n"
     )

@@ -12,8 +12,8 @@ import pytest
 import jobs
 from gnnhpc.records.paths import RunPaths
 from jobs.cli import main
-from jobs.folder import submissions
-from jobs.folder.run_folder import create
+from jobs.folder.run_folder import create_run_folder
+from jobs.folder.submission_records import read_submissions
 
 GRAPH = {"name": "synthetic-citation", "nodes": 60, "edges": 200, "features": 16}
 GRID: dict[str, Any] = {"models": "gat", "data": [GRAPH], "chunks": "halo", "microbatches": 2}
@@ -40,7 +40,7 @@ def test_a_sweep_runs_and_parts_of_it_again(
         assert '"threads": 2' in records.read_text().splitlines()[0]
     assert jobs.status(run).counts() == {"done": 2}
     assert (run / ".submitit").stat().st_mode & 0o077 == 0
-    assert {entry.cluster for entry in submissions.read(RunPaths(run))} == {"local"}
+    assert {entry.cluster for entry in read_submissions(RunPaths(run))} == {"local"}
     assert main(["logs", str(run), "gat-pp2:0", "--rank", "1"]) == 0
     capsys.readouterr()
 
@@ -71,7 +71,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
 ) -> None:
     """The first of two cells cannot write: where its folder should be is a file."""
     plan = jobs.plan(spec(seeds=[0, 1], microbatches=1))
-    paths = create(plan, tmp_path / "run", "built-in", jobs.Site())
+    paths = create_run_folder(plan, tmp_path / "run", "built-in", jobs.Site())
     paths.cell(plan.cells[0].id).root.write_text("in the way")
     rerun = ["rerun", str(paths.root), "--missing", "--cluster", "local", "--wait"]
     assert main(rerun) == 1

@@ -15,17 +15,17 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.paths import AttemptPaths, RunPaths
+from gnnhpc.records.provenance import user
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
-from jobs.actions.rerun import select
+from jobs.actions.rerun import select_cells
 from jobs.cli import main
-from jobs.cluster import queue
-from jobs.cluster.queue import Answer, Job, parse_sacct
 from jobs.cluster.site import Site
-from jobs.folder import attempt_files as attempts
-from jobs.folder import submissions
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct, query_queue
+from jobs.folder import attempt_files
 from jobs.folder.log_files import find_log
-from jobs.folder.run_folder import create
+from jobs.folder.run_folder import create_run_folder
+from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
 from jobs.state.cell_state import CellStatus
 from jobs.state.run_status import RunStatus, status
@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
     one = plan({"name": "run", "defaults": {"train_steps": 10}, "grids": [GRID]})
-    return create(one, tmp_path / "run", "built-in", Site())
+    return create_run_folder(one, tmp_path / "run", "built-in", Site())
 
 
 def cell(run: RunPaths, number: int = 0) -> Cell:
@@ -183,28 +183,28 @@ def test_a_damaged_manifest_is_named(line: str, run: RunPaths) -> None:
 
 
 def test_the_version_known_here_is_the_manifests() -> None:
-    assert attempts.MANIFEST_VERSION == MANIFEST_VERSION
+    assert attempt_files.MANIFEST_VERSION == MANIFEST_VERSION
 
 
-def answered(run: RunPaths, *jobs: Job, **ended: str) -> None:
+def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:
     """Leave an answer of Slurm's in the cache, as if it had been asked a moment ago."""
-    answer = Answer(time.time(), jobs, ended)
+    answer = QueueAnswer(time.time(), jobs, ended)
     folder = Path(os.environ["GNNHPC_CACHE"])
     folder.mkdir(exist_ok=True)
     # Whoever asks finds squeue, so that the answer is looked for, and never runs it.
     (Path(os.environ["PATH"]) / "squeue").symlink_to("/bin/false")
-    queue.ask(run.root, [submissions.user()])
+    query_queue(run.root, [user()])
     (kept,) = folder.glob("slurm-*.json")
     kept.write_text(json.dumps(asdict(answer)))
 
 
-def job(indices: str, state: str, **changes: str) -> Job:
+def job(indices: str, state: str, **changes: str) -> QueuedJob:
     values = {"reason": "None", "name": "", "script": "", "comment": ""} | changes
-    return Job("17", indices, state, **values)
+    return QueuedJob("17", indices, state, **values)
 
 
 def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
-    submissions.note(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     answered(run, job("0", "RUNNING"), job("1%1", "PENDING", reason="JobArrayTaskLimit"))
     known = status(run.root)
     states = {(c.array, c.index): (c.state, c.detail, c.job) for c in known.cells}
@@ -245,7 +245,7 @@ def test_ended_jobs_are_told_in_words(word: str, state: str, run: RunPaths) -> N
 
 def test_a_cell_submitted_after_slurm_was_asked_is_pending(run: RunPaths) -> None:
     answered(run)
-    submissions.note(run, "slurm", "gat-seq", [0], "17")
+    record_submission(run, "slurm", "gat-seq", [0], "17")
     assert (only(run).state, only(run).detail) == ("pending", "just submitted")
 
 
@@ -254,7 +254,7 @@ def test_slurm_is_asked_once_in_ten_seconds(run: RunPaths, tmp_path: Path) -> No
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/bash\necho call >>'{calls}'\n")
     squeue.chmod(0o755)
-    submissions.note(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     for _ in range(5):
         status(run.root)
     assert calls.read_text() == "call\n"
@@ -266,7 +266,7 @@ def test_a_slurm_that_does_not_answer_is_named_and_not_needed(
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/bash\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n")
     squeue.chmod(0o755)
-    submissions.note(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
     assert status(run.root).slurm == "slurm_load_jobs error: Unable to contact"
 
 
@@ -288,17 +288,20 @@ def states(*names: str) -> list[CellStatus]:
 
 def test_rerun_selects_by_state() -> None:
     cells = states("done", "failed", "lost", "missing", "running", "pending", "timed out")
-    assert [c.state for c in select(cells, failed=True)] == ["failed", "lost", "timed out"]
-    assert [c.state for c in select(cells, missing=True)] == [
+    assert [c.state for c in select_cells(cells, failed=True)] == ["failed", "lost", "timed out"]
+    assert [c.state for c in select_cells(cells, missing=True)] == [
         "failed", "lost", "missing", "timed out",
     ]  # fmt: skip
-    assert [c.state for c in select(cells, missing=True, array="a-pp2")] == ["failed", "missing"]
+    assert [c.state for c in select_cells(cells, missing=True, array="a-pp2")] == [
+        "failed",
+        "missing",
+    ]
 
 
 def test_rerun_selects_by_index() -> None:
     cells = states("done", "done", "done", "done")
-    assert [c.cell for c in select(cells, array="a-seq", indices=[1])] == ["c2"]
-    assert [c.cell for c in select(cells, array="a-pp2")] == ["c1", "c3"]
+    assert [c.cell for c in select_cells(cells, array="a-seq", indices=[1])] == ["c2"]
+    assert [c.cell for c in select_cells(cells, array="a-pp2")] == ["c1", "c3"]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +317,7 @@ def test_rerun_selects_by_index() -> None:
 )
 def test_rerun_refuses_what_cannot_be_meant(flags: dict[str, Any], line: str) -> None:
     with pytest.raises(InputError) as caught:
-        select(states("done", "done", "running", "done"), **flags)
+        select_cells(states("done", "done", "running", "done"), **flags)
     assert str(caught.value).startswith(line)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.manifest import Cell
-from jobs.spec.planning import continued, plan
+from jobs.spec.planning import plan, plan_of_new_cells
 
 VIG = {"name": "vig", "blocks": 2}
 IMAGES = {"name": "synthetic-cifar10", "train": 200, "test": 200}
@@ -138,7 +138,7 @@ def test_an_override_may_rename_the_run() -> None:
 def test_a_larger_plan_goes_on_where_the_run_ends() -> None:
     first = plan(spec(gat(seeds=[1, 2])))
     larger = plan(spec(gat(seeds=[0, 1, 2, 3], layouts=["seq", "pp2"])))
-    new = continued(larger, first.cells)
+    new = plan_of_new_cells(larger, first.cells)
     assert {(c.array, c.index, c.experiment.seed) for c in new.cells} == {
         ("gat-seq", 2, 0), ("gat-seq", 3, 3),
         ("gat-pp2", 0, 0), ("gat-pp2", 1, 1), ("gat-pp2", 2, 2), ("gat-pp2", 3, 3),

@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnnhpc.kernels import build, vig, vig_torch
+from gnnhpc.models.context import Context
+from gnnhpc.models.vig import reference as models
+from tests.tools.rounding import UNIT, assert_within, tolerances
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler"
 )
 EPS = (1e-5, 1e-5)
+NAMES = (
+    *("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias"),
+    *("conv.lin_root.weight", "conv.lin_rel.weight", "conv.lin_rel.bias"),
+    *("fc2.weight", "fc2.bias", "norm2.weight", "norm2.bias"),
+)
+BUFFERS = [f"{norm}.running_{kind}" for norm in ("norm1", "norm2") for kind in ("mean", "var")]
 
 
 @pytest.fixture(scope="module", params=["native", "portable"])
@@ -72,7 +81,8 @@ def test_gelu_and_its_slope(built: str) -> None:
     value = F.gelu(exact)
     value.sum().backward()
     bound = u.double().abs().clamp_min(1)
-    assert float(((result.saved[0][:, 0] - value.detach()).abs() / bound).max()) < 3e-7
+    # 2e-7 by vig_vectors.h, and the roundings of the layers before and after.
+    assert float(((result.saved[0][:, 0] - value.detach()).abs() / bound).max()) < 8 * UNIT
 
     g = torch.zeros_like(x)
     g[:, 0] = 1
@@ -81,7 +91,7 @@ def test_gelu_and_its_slope(built: str) -> None:
     )
     assert d_x is not None
     assert exact.grad is not None
-    assert float((d_x[:, 0] - 1 - exact.grad).abs().max()) < 4e-7
+    assert float((d_x[:, 0] - 1 - exact.grad).abs().max()) < 12 * UNIT
 
 
 @pytest.mark.parametrize("conv", [True, False])
@@ -114,20 +124,48 @@ def test_is_the_torch_form(
     e_x, e_weights = vig_torch.backward(
         x.double(), grid, wide, exact.saved, g.double(), EPS, by_batch=by_batch, wants_x=True
     )
-    close(d_x, e_x, "x")
-    for name, d, e in zip(vig_torch.Weights._fields, d_weights, e_weights, strict=True):
-        if by_batch and name in {"b1", "b2"}:
-            assert d is not None
-            assert float(d.abs().max()) < 1e-3
-        else:
-            close(d, e, name)
+    found, expected = (
+        {"input": dx} | {name: d for name, d in zip(NAMES, dw, strict=True) if d is not None}
+        for dx, dw in ((d_x, d_weights), (e_x, e_weights))
+    )
+    assert_within(found, expected, allowed(x.double(), g.double(), grid, wide, wide_running))
 
 
-def close(ours: Tensor | None, exact: Tensor | None, name: str) -> None:
-    assert (ours is None) == (exact is None), name
-    if ours is not None and exact is not None:
-        error = float((ours.double() - exact).abs().max() / exact.abs().max())
-        assert error < 1e-5, f"{name}: {error:.1e}"
+def allowed(
+    x: Tensor,
+    g: Tensor,
+    grid: vig_torch.Grid,
+    given: vig_torch.Weights,
+    running: vig_torch.Statistics | None,
+) -> dict[str, float]:
+    """How far off each gradient may be, by the plain layer of the same float64 parameters."""
+    state = {name: value for name, value in zip(NAMES, given, strict=True) if value is not None}
+    if running is not None:
+        state |= dict(zip(BUFFERS, running, strict=True))
+    hidden = len(given.b1)
+
+    def make() -> nn.Module:
+        layer: nn.Module = models.Ffn(hidden, batchnorm="micro", dtype=torch.float64)
+        if given.root is not None:
+            layer = models.Grapher(grid, hidden, batchnorm="micro", dtype=torch.float64)
+        layer.load_state_dict(state, strict=False)
+        return layer.train(running is None)
+
+    def gradients(layer: nn.Module) -> dict[str, Tensor]:
+        inputs = x.view(-1, grid[0] * grid[1], 3).clone().requires_grad_()
+        layer(inputs, Context()).backward(g.view_as(inputs))
+        found = {"input": inputs} | dict(layer.named_parameters())
+        return {name: value.grad for name, value in found.items() if value.grad is not None}
+
+    def terms(name: str) -> int:
+        return hidden + (0 if name == "input" else min(len(x), vig_torch.PIECE_CPU))
+
+    return tolerances(make, gradients, terms)[1]
+
+
+def close(ours: Tensor, exact: Tensor, name: str) -> None:
+    error = float((ours.double() - exact).abs().max() / exact.abs().max())
+    assert error < 1e-5, f"{name}: {error:.1e}"
 
 
 def test_pointers_need_contiguous_tensors() -> None:

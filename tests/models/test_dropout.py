@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.mask import layer_mask, number_entries
@@ -16,6 +17,7 @@ from gnnhpc.models.dropout import Dropout, drop
 from tests.tools.graphs import make_graph
 
 ENTRIES = torch.arange(200_000)
+DTYPE = torch.float32
 
 
 def test_a_mask_follows_from_its_key_alone() -> None:
@@ -91,12 +93,12 @@ def test_gradients_pass_where_entries_stay() -> None:
 )
 def test_chunks_drop_what_the_full_graph_drops(mode: ChunkMode, sparse: bool) -> None:
     graph = make_graph(50, 80, sparse=sparse, seed=3)
-    first = Dropout("layer0.dropout", 0, 0.6)
-    later = Dropout("layer1.dropout", 1, 0.6)
+    first = Dropout("layer0.dropout", 0.6)
+    later = Dropout("layer1.dropout", 0.6)
     activation = torch.rand(50, 16)
     (whole,) = build_chunks(graph, 1, mode, 2).chunks
     context = Context(graph=whole, seed=5, step=7)
-    features = first(whole.nodes, context).to_dense()
+    features = first(feature_rows(graph.features, whole.nodes, DTYPE), context).to_dense()
     dropped = later(activation, context)
     kept = features[graph.features.to_dense() != 0] != 0
     assert 0.2 < kept.double().mean() < 0.6
@@ -104,7 +106,8 @@ def test_chunks_drop_what_the_full_graph_drops(mode: ChunkMode, sparse: bool) ->
         context = Context(graph=chunk, seed=5, step=7)
         real = chunk.nodes >= 0
         ids = chunk.nodes[real]
-        assert torch.equal(first(chunk.nodes, context).to_dense()[real], features[ids])
+        rows = feature_rows(graph.features, chunk.nodes, DTYPE)
+        assert torch.equal(first(rows, context).to_dense()[real], features[ids])
         nodes = chunk.nodes[: chunk.rows[1]]
         real = nodes >= 0
         found = later(activation[nodes.clamp(min=0)], context)
@@ -116,14 +119,15 @@ def test_evaluation_and_p_0_change_nothing(p: float, training: bool) -> None:
     graph = make_graph(20, 30, seed=0)
     (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
     context = Context(graph=chunk)
-    features = Dropout("layer0.dropout", 0, p).train(training)(chunk.nodes, context)
+    features = feature_rows(graph.features, chunk.nodes, DTYPE)
     assert isinstance(features, SparseRows)
+    assert Dropout("layer0.dropout", p).train(training)(features, context) is features
     assert features.shape == graph.features.shape
     assert torch.equal(features.to_dense(), graph.features.to_dense())
     x = torch.rand(20, 16)
-    assert Dropout("layer1.dropout", 1, p).train(training)(x, context) is x
+    assert Dropout("layer1.dropout", p).train(training)(x, context) is x
 
 
 def test_graph_layers_need_a_graph() -> None:
-    with pytest.raises(ValueError, match="graph chunk"):
-        Dropout("layer0.dropout", 0, 0.6)(torch.zeros(3, 3), Context())
+    with pytest.raises(ValueError, match="piece of graph"):
+        Dropout("layer0.dropout", 0.6)(torch.zeros(3, 3), Context())

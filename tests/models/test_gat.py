@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch.nn import functional
@@ -11,11 +13,12 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import IGNORED, build_chunks
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.build import build
 from gnnhpc.models.gat.model import Gat
-from gnnhpc.spec.experiment import Implementation
+from gnnhpc.models.protocol import BuildOptions
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -25,6 +28,7 @@ from tests.tools.graphs import (
     worst_layer_error,
 )
 
+Implementation = Literal["fused", "reference"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("fused", "reference")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 
@@ -37,7 +41,7 @@ def test_parameters_are_the_outlines(
     config = Gat(layers=layers, heads=heads, hidden=hidden, implementation=implementation)
     facts = Facts("graph", 1433, 7, nodes=2708, edges=10556)
     for layer in config.outline(facts):
-        module = build(layer, config, dtype=torch.float64)
+        module = config.build(layer, BuildOptions(torch.float64))
         parameters = list(module.parameters())
         assert sum(parameter.numel() for parameter in parameters) == layer.parameters
         assert all(parameter.dtype == torch.float64 for parameter in parameters)
@@ -46,7 +50,7 @@ def test_parameters_are_the_outlines(
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_the_model_is_pygs(implementation: Implementation) -> None:
     graph = make_graph(50, 120, seed=1)
-    (chunk,) = build_chunks(graph, 1, "contiguous", 2, dtype=torch.float64).chunks
+    (chunk,) = build_chunks(graph, 1, "contiguous", 2).chunks
     model = make_model(graph, Gat(implementation=implementation)).eval()
     first = GATConv(12, 8, heads=8, dropout=0.6).double().eval()
     second = GATConv(64, 3, heads=8, concat=False, dropout=0.6).double().eval()
@@ -70,10 +74,10 @@ def test_halo_chunks_have_the_full_graphs_gradient(
     graph = make_graph(80, 110, seed=2)
     config = Gat(layers=layers, dropout=dropout, implementation=implementation)
     model = make_model(graph, config, dtype)
-    whole = build_chunks(graph, 1, "contiguous", layers, dtype=dtype)
+    whole = build_chunks(graph, 1, "contiguous", layers)
     expected_loss, expected = gradients(model, whole, seed=3, step=5)
     for count in (1, 2, 3, 4):
-        chunkset = build_chunks(graph, count, "halo", layers, dtype=dtype)
+        chunkset = build_chunks(graph, count, "halo", layers)
         loss, found = gradients(model, chunkset, seed=3, step=5)
         assert loss == pytest.approx(expected_loss, rel=TOLERANCE[dtype])
         assert worst_layer_error(found, expected) < (TOLERANCE[dtype], ""), count
@@ -82,8 +86,8 @@ def test_halo_chunks_have_the_full_graphs_gradient(
 def test_lossy_chunks_have_another_gradient() -> None:
     graph = make_graph(80, 110, seed=2)
     model = make_model(graph, Gat(dropout=0.0))
-    _, expected = gradients(model, build_chunks(graph, 1, "contiguous", 2, dtype=torch.float64))
-    chunkset = build_chunks(graph, 4, "contiguous", 2, dtype=torch.float64)
+    _, expected = gradients(model, build_chunks(graph, 1, "contiguous", 2))
+    chunkset = build_chunks(graph, 4, "contiguous", 2)
     _, found = gradients(model, chunkset)
     assert chunkset.edges_kept < 0.5
     assert relative_error(found["1.lin.weight"], expected["1.lin.weight"]) > 0.01
@@ -92,7 +96,7 @@ def test_lossy_chunks_have_another_gradient() -> None:
 def test_masks_differ_between_steps_and_seeds() -> None:
     graph = make_graph(80, 110, seed=2)
     model = make_model(graph, Gat())
-    chunkset = build_chunks(graph, 2, "halo", 2, dtype=torch.float64)
+    chunkset = build_chunks(graph, 2, "halo", 2)
     losses = {gradients(model, chunkset, seed=s, step=t)[0] for s in (0, 1) for t in (0, 1)}
     assert len(losses) == 4
     assert gradients(model, chunkset, seed=0, step=0)[0] in losses
@@ -106,9 +110,9 @@ def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
     graph = make_graph(60, 100, seed=4)
     config = Gat(implementation=implementation)
     model = make_model(graph, config)
-    (chunk,) = build_chunks(graph, 1, "halo", 2, dtype=torch.float64).chunks
+    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
     context = Context(graph=chunk)
-    dropped = model[0](chunk.nodes, context)
+    dropped = model[0](feature_rows(graph.features, chunk.nodes, torch.float64), context)
     assert not isinstance(dropped, torch.Tensor)
     direct, through = model[1](dropped, context), model[1](dropped.to_dense(), context)
     assert relative_error(through, direct) < 1e-12
@@ -136,6 +140,6 @@ def test_training_learns(chunks: int, implementation: Implementation) -> None:
 
 
 def test_layers_of_another_model_are_refused() -> None:
-    layer = LayerOutline(0, "block0.ffn", "ffn", "block0", (9, 3), (9, 3), 10, 1.0)
+    layer = LayerOutline("block0.ffn", (9, 3), (9, 3), kind="ffn")
     with pytest.raises(ValueError, match=r"block0\.ffn: a GAT has no ffn"):
-        build(layer, Gat(), dtype=torch.float32)
+        Gat().build(layer, BuildOptions(torch.float32))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import nn
 
-from gnnhpc.core.facts import CIFAR10, Facts
+from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import LayerOutline
+from gnnhpc.data.settings import Cifar10
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
+from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.vig import reference as vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.spec.experiment import Implementation
 
 SMALL = Vig(blocks=1, grapher_width=6, ffn_width=10, readout_width=8)
+
+CIFAR10 = Cifar10().facts()
 
 
 def layers(config: Vig, facts: Facts = CIFAR10) -> list[nn.Module]:
     built = []
-    for layer in config.outline(facts):
-        torch.manual_seed(layer.index)
-        built.append(vig.build(layer, config, dtype=torch.float64))
+    for index, layer in enumerate(config.outline(facts)):
+        torch.manual_seed(index)
+        built.append(config.build(layer, BuildOptions(torch.float64)))
     return built
 
 
@@ -31,7 +36,7 @@ def parameters(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-def test_as_many_parameters_as_published(implementation: Implementation) -> None:
+def test_as_many_parameters_as_published(implementation: Literal["fused", "reference"]) -> None:
     config = Vig(implementation=implementation)
     built = layers(config)
     counts = [parameters(layer) for layer in built]
@@ -81,13 +86,13 @@ def test_building_the_reference_draws_no_more_numbers() -> None:
     after = []
     for config in (SMALL, SMALL.model_copy(update={"implementation": "reference"})):
         torch.manual_seed(0)
-        vig.build(config.outline(CIFAR10)[0], config, dtype=torch.float32)
+        config.build(config.outline(CIFAR10)[0], BuildOptions(torch.float32))
         after.append(torch.rand(3))
     assert torch.equal(*after)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-def test_images_in_logits_out(implementation: Implementation) -> None:
+def test_images_in_logits_out(implementation: Literal["fused", "reference"]) -> None:
     config = SMALL.model_copy(update={"implementation": implementation})
     facts = Facts("images", 3, 7, image_size=5, train=10, test=10)
     x = torch.rand(4, 25, 3, dtype=torch.float64)
@@ -109,21 +114,21 @@ def test_readout_adds_the_nodes() -> None:
 @pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])
 def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
     shape = (nodes, channels)
-    layer = LayerOutline(0, "block0.grapher", "grapher", "block0", shape, shape, 0, 1.0)
+    layer = LayerOutline("block0.grapher", shape, shape, kind="grapher")
     with pytest.raises(ValueError, match=r"block0\.grapher"):
-        vig.build(layer, SMALL, dtype=torch.float32)
+        SMALL.build(layer, BuildOptions(torch.float32))
 
 
 def test_layers_of_other_models_are_refused() -> None:
     shape = (16, 3)
-    layer = LayerOutline(0, "layer0.elu", "elu", "layer0", shape, shape, 0, 1.0)
+    layer = LayerOutline("layer0.elu", shape, shape, kind="elu")
     with pytest.raises(ValueError, match="elu"):
-        vig.build(layer, SMALL, dtype=torch.float32)
+        SMALL.build(layer, BuildOptions(torch.float32))
 
 
 def test_batchnorm_mode_reaches_every_norm() -> None:
     for layer in SMALL.outline(CIFAR10)[:2]:
-        module = vig.build(layer, SMALL, dtype=torch.float32, batchnorm="deferred")
+        module = SMALL.build(layer, BuildOptions(torch.float32, "deferred"))
         modes = [m.mode for m in module.modules() if isinstance(m, BatchNorm)]
         assert modes == ["deferred", "deferred"]
 
@@ -131,6 +136,6 @@ def test_batchnorm_mode_reaches_every_norm() -> None:
 def test_notes_say_what_runs() -> None:
     cpu = torch.device("cpu")
     reference = SMALL.model_copy(update={"implementation": "reference"})
-    assert vig.implementation_note(reference, torch.float32, cpu) == "reference"
-    assert vig.implementation_note(SMALL, torch.float64, cpu) == "fused/torch"
-    assert vig.implementation_note(SMALL, torch.float32, cpu).startswith("fused/")
+    assert reference.implementation_note(torch.float32, cpu) == "reference"
+    assert SMALL.implementation_note(torch.float64, cpu) == "fused/torch"
+    assert SMALL.implementation_note(torch.float32, cpu).startswith("fused/")

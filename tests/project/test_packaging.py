@@ -25,7 +25,14 @@ TORCH_FREE = (
     "gnnhpc.core.errors",
     "gnnhpc.core.layout",
     "gnnhpc.spec.manifest",
-    "gnnhpc.models.outline",
+    "gnnhpc.core.outline",
+    "gnnhpc.core.placement",
+    "gnnhpc.data.registry",
+    "gnnhpc.data.roots",
+    "gnnhpc.models.gat.model",
+    "gnnhpc.models.registry",
+    "gnnhpc.models.vig.model",
+    "gnnhpc.spec.stages",
     "gnnhpc.records.paths",
     "gnnhpc.records.schema",
     "gnnhpc.core.schedule",
@@ -65,7 +72,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def modules(package: str) -> list[str]:
-    relative = [path.relative_to(ROOT).with_suffix("") for path in sources(package)]
+    """Of files in packages: an example of a user's own model is none."""
+    files = [path for path in sources(package) if (path.parent / "__init__.py").is_file()]
+    relative = [path.relative_to(ROOT).with_suffix("") for path in files]
     return [".".join(path.parts).removesuffix(".__init__") for path in relative]
 
 
@@ -106,20 +115,6 @@ def test_what_is_imported_is_declared() -> None:
         if not {canonicalize_name(d) for d in distributions.get(name, [name])} & known.keys()
     }
     assert missing == set()
-
-
-@pytest.mark.parametrize(
-    ("package", "foreign"),
-    [("gnnhpc", {"jobs", "analysis"}), ("jobs", {"analysis"}), ("analysis", {"jobs"})],
-)
-def test_imports_go_one_way(package: str, foreign: set[str]) -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {module}"
-        for path in sources(package)
-        for module in imports(path)
-        if module.split(".")[0] in foreign
-    }
-    assert found == set()
 
 
 def test_every_data_file_of_a_package_is_installed_with_it() -> None:

@@ -14,6 +14,7 @@ import pytest
 from torch import Tensor
 
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
 from gnnhpc.ranks import signals
 from gnnhpc.records.paths import RunPaths
 from gnnhpc.records.schema import Result
@@ -28,11 +29,11 @@ def at(rank: int, step: int, action: Callable[[], None]) -> None:
     """Plant `action` into the forward pass of one training step of one rank."""
     forward = Stage.forward
 
-    def planted(self: Stage, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
+    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
         here = int(os.environ["RANK"]) == rank and self.training
-        if here and self.contexts[0].step == step:
+        if here and context.step == step:
             action()
-        return forward(self, x, microbatch)
+        return forward(self, x, context)
 
     Stage.forward = planted  # type: ignore[method-assign]
 

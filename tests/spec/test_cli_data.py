@@ -50,7 +50,7 @@ def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("settings", "message"),
     [
         (["data=imagenet"], "flags: data.name: found 'imagenet'; allowed: actor"),
-        (["data=3"], "flags: data: found 3; allowed: a mapping of keys to values, or a name"),
+        (["data=3"], "flags: data: found 3; allowed: a mapping of keys to values"),
         (["data=file"], "flags: data.path: found nothing; allowed: a value"),
         (["data.nodse=3"], "flags: data.nodse: found an unknown key; allowed: classes, edges"),
         (["data=yelp"], "flags: data.name: found 'yelp': its nodes have many labels each"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.registry import allowed_data
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.cli_experiment import build_experiment
@@ -34,12 +35,13 @@ def gat(**changes: Any) -> dict[str, Any]:
 
 
 LAYOUTS = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
+MODELS = "gat, vig, or a model of your own as module:Class"
 MISTAKES: dict[str, dict[str, Any]] = {
     # Missing and unknown keys.
     "model: found nothing; allowed: a value, this key is required": vig(model=NOTHING),
     "data: found nothing; allowed: a value, this key is required": vig(data=NOTHING),
     "batch_size: found none; allowed: images a mini-batch and replica": vig(batch_size=NOTHING),
-    "model.name: found nothing; allowed: the name of one": vig(model={"blocks": 2}),
+    f"model.name: found nothing; allowed: {MODELS}": vig(model={"blocks": 2}),
     "model.block: found an unknown key; allowed: blocks, ffn_width, grapher_width, "
     "implementation, name, readout_width": vig(model={"name": "vig", "block": 2}),
     "data.size: found an unknown key; allowed: classes, image_size, name, test, train": vig(
@@ -49,7 +51,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
         optimizer={"rate": 1}
     ),
     # Wrong kinds of value.
-    "model: found 'vig'; allowed: a mapping of keys to values": vig(model="vig"),
+    "model: found 3; allowed: a mapping of keys to values": vig(model=3),
     "data: found ['cora']; allowed: a mapping of keys to values": gat(data=["cora"]),
     "microbatches: found 'five'; allowed: a whole number": vig(microbatches="five"),
     "microbatches: found 2.5; allowed: a whole number": vig(microbatches=2.5),
@@ -60,9 +62,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "optimizer.lr: found inf; allowed: a finite number": vig(optimizer={"lr": float("inf")}),
     "spans: found 'maybe'; allowed: true or false": vig(spans="maybe"),
     # Names that are none of the choices.
-    "model.name: found 'vit'; allowed: 'vig', 'gat'": vig(model={"name": "vit"}),
-    "data.name: found 'mnist'; allowed: 'cifar10', 'synthetic-cifar10', 'cora', 'citeseer', "
-    "'pubmed', 'photo', 'physics', 'reddit', 'synthetic-citation'": vig(data={"name": "mnist"}),
+    f"model.name: found 'vit'; allowed: {MODELS}": vig(model={"name": "vit"}),
+    f"model.name: found 'my model:Net'; allowed: {MODELS}": vig(model="my model:Net"),
+    f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
     "schedule: found 'zb'; allowed: 'gpipe' or '1f1b'": vig(schedule="zb"),

@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.image_loader import ImageLoader
-from gnnhpc.batches.workload import ImageWorkload
+from gnnhpc.batches.images import ImageBatches
 from gnnhpc.check import verify
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import stage as stage_module
-from gnnhpc.engines.base import IGNORED, Loss
 from gnnhpc.engines.gradients import Gradients
 from gnnhpc.engines.native import Links, NativeEngine
 from gnnhpc.engines.pipelining import TimedStage
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.spec.cli_experiment import build_experiment
+from gnnhpc.tasks.task import Loss
 from gnnhpc.train import optimizer
 
 ENVIRONMENT = read_environment()
@@ -95,12 +96,14 @@ def no_backward_communication_of_torch() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def loss_of(change: Callable[[Loss, Tensor, Tensor], Tensor]) -> Iterator[None]:
+def loss_of(change: Callable[[Loss, Tensor, MicroBatch], Tensor]) -> Iterator[None]:
     """Another loss on the ranks under test."""
     true = Loss.__call__
 
-    def patched(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
-        return (true if Twin.running else change)(loss, output, target)
+    def patched(loss: Loss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+        if Twin.running:
+            return true(loss, output, microbatch, labelled)
+        return change(loss, output, microbatch)
 
     with mock.patch.object(Loss, "__call__", patched):
         yield
@@ -109,7 +112,7 @@ def loss_of(change: Callable[[Loss, Tensor, Tensor], Tensor]) -> Iterator[None]:
 @contextlib.contextmanager
 def summed_microbatches() -> Iterator[None]:
     """Raffi 4: each micro-batch's mean, added up."""
-    with loss_of(lambda loss, o, t: functional.cross_entropy(o, t)):
+    with loss_of(lambda loss, o, m: functional.cross_entropy(o, m.targets["train"])):
         yield
 
 
@@ -117,9 +120,10 @@ def summed_microbatches() -> Iterator[None]:
 def mean_of_masked_means() -> Iterator[None]:
     """Each micro-batch's mean over its labelled rows, averaged over micro-batches."""
 
-    def mean(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
-        count = (target != IGNORED).sum()
-        return loss.summed(output, target) / count / GAT["microbatches"]
+    def mean(loss: Loss, output: Tensor, microbatch: MicroBatch) -> Tensor:
+        count = loss.task.labelled(microbatch.targets)
+        summed = loss.task.summed_loss(output, microbatch.targets)
+        return summed / count / GAT["microbatches"]
 
     with loss_of(mean):
         yield
@@ -156,14 +160,14 @@ def gradients_left_over() -> Iterator[None]:
 @contextlib.contextmanager
 def mismatched_labels() -> Iterator[None]:
     """Raffi 3: each rank shuffles on its own."""
-    true = ImageWorkload.open
+    true = ImageBatches.open
 
-    def shuffled(workload: ImageWorkload, *args: Any) -> Any:
-        seed = workload.experiment.seed + workload.mesh.rank
-        own = workload.experiment.model_copy(update={"seed": seed})
-        return true(_copy(workload, experiment=own), *args)
+    def shuffled(batches: ImageBatches, *args: Any) -> Any:
+        plan = batches.plan
+        own = plan.experiment.model_copy(update={"seed": plan.experiment.seed + plan.mesh.rank})
+        return true(_copy(batches, plan=dataclasses.replace(plan, experiment=own)), *args)
 
-    with mock.patch.object(ImageWorkload, "open", shuffled):
+    with mock.patch.object(ImageBatches, "open", shuffled):
         yield
 
 
@@ -196,24 +200,32 @@ def cut_in_the_wrong_place() -> Iterator[None]:
 @contextlib.contextmanager
 def uneven_last_batch() -> Iterator[None]:
     """A batch of half the rows after a whole one."""
-    true = ImageWorkload._batches
+    true = ImageBatches._batch
 
-    def short(workload: ImageWorkload, loader: Any) -> Iterator[Any]:
-        for number, batch in enumerate(true(workload, loader)):
-            half = (workload.samples // 2) if number and workload.mesh.layout.stages > 1 else None
-            yield dataclasses.replace(
-                batch,
-                inputs=None if batch.inputs is None else batch.inputs[:half],
-                targets=None if batch.targets is None else batch.targets[:half],
-            )
+    def short(batches: ImageBatches, phase: Any, loaded: Any, waited_s: float) -> Batch:
+        batch = true(batches, phase, loaded, waited_s)
+        half = batches.rows // 2
+        if loaded.step == 0 or batches.plan.mesh.layout.stages == 1:
+            return batch
+        return dataclasses.replace(
+            batch,
+            microbatches=tuple(
+                MicroBatch(
+                    None if whole.inputs is None else whole.inputs[:half],
+                    {split: target[:half] for split, target in whole.targets.items()},
+                    whole.context,
+                )
+                for whole in batch.microbatches
+            ),
+        )
 
-    with mock.patch.object(ImageWorkload, "_batches", short):
+    with mock.patch.object(ImageBatches, "_batch", short):
         yield
 
 
-def _copy(workload: Any, **changes: Any) -> Any:
-    other = object.__new__(type(workload))
-    other.__dict__ = workload.__dict__ | changes
+def _copy(batches: Any, **changes: Any) -> Any:
+    other = object.__new__(type(batches))
+    other.__dict__ = batches.__dict__ | changes
     return other
 
 

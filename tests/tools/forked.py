@@ -28,7 +28,7 @@ PRELOADED = [
     "gnnhpc.train.assemble",
     "gnnhpc.train.checkpoint",
     "gnnhpc.check.verify",
-    "gnnhpc.models.gat.build",
+    "gnnhpc.models.gat.fused",
     "gnnhpc.models.vig.reference",
 ]
 Plant = Callable[[], None]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.data.graphs import Graph, sparse_rows
-from gnnhpc.graphs.chunks import IGNORED, ChunkSet
+from gnnhpc.data.graphs import sparse_rows
+from gnnhpc.graphs.chunks import ChunkSet
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.build import build
 from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.protocol import BuildOptions
 
 
 def make_graph(
@@ -43,9 +47,15 @@ def _stored(values: torch.Tensor) -> torch.Tensor:
     return sparse_rows(indptr, columns.astype(np.int64), matrix[rows, columns], matrix.shape)
 
 
+class GraphModel(nn.ModuleList):
+    """Layers in order, and the graph whose features they are given."""
+
+    graph: Graph
+
+
 def make_model(
     graph: Graph, config: Gat, dtype: torch.dtype = torch.float64, seed: int = 0
-) -> nn.ModuleList:
+) -> GraphModel:
     """The layers of `config` for `graph`, in order."""
     facts = Facts(
         "graph",
@@ -55,26 +65,29 @@ def make_model(
         edges=graph.edges.shape[1],
     )
     torch.manual_seed(seed)
-    return nn.ModuleList(build(layer, config, dtype=dtype) for layer in config.outline(facts))
+    model = GraphModel(config.build(layer, BuildOptions(dtype)) for layer in config.outline(facts))
+    model.graph = graph
+    return model
 
 
-def forward(model: nn.ModuleList, context: Context) -> torch.Tensor:
+def forward(model: GraphModel, context: Context) -> torch.Tensor:
     """Log-probabilities [rows, classes] of the context's chunk."""
-    assert context.graph is not None
-    x: torch.Tensor = context.graph.nodes
+    dtype = next(model.parameters()).dtype
+    x: Any = feature_rows(model.graph.features, context.chunk.nodes, dtype)
     for layer in model:
         x = layer(x, context)
-    return x
+    output: torch.Tensor = x
+    return output
 
 
 def gradients(
-    model: nn.ModuleList, chunkset: ChunkSet, *, seed: int = 0, step: int = 0
+    model: GraphModel, chunkset: ChunkSet, *, seed: int = 0, step: int = 0
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Summed loss over all chunks' training nodes, and the gradients that add up from them."""
     model.zero_grad()
     total = 0.0
     for number, chunk in enumerate(chunkset.chunks):
-        x = forward(model, Context(number, chunk, seed, step))
+        x = forward(model, Context(number, step, seed, chunk))
         loss = functional.nll_loss(x, chunk.targets["train"], ignore_index=IGNORED, reduction="sum")
         loss.backward()
         total += loss.item()

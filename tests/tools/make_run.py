@@ -104,7 +104,7 @@ def small_sweep(
             "batch_size": 100,
             **common,
         }
-        gat = {"model": Gat(), "data": PublishedGraph(), "chunks": "halo", **common}
+        gat = {"model": Gat(), "data": PublishedGraph(name="cora"), "chunks": "halo", **common}
         images, chunks = ((1, 5, 10), (1,)) if layout == "seq" else ((5, 10), (2, 4))
         experiments += [Experiment.model_validate(vig | {"microbatches": m}) for m in images]
         experiments += [Experiment.model_validate(gat | {"microbatches": m}) for m in chunks]

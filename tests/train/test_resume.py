@@ -18,6 +18,7 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.checkpoint_files import CHECKPOINT_VERSION, FRESH, digests, find_origin
 from gnnhpc.records.paths import AttemptPaths, CellPaths
@@ -40,11 +41,11 @@ def warn_at(*steps: int) -> None:
     """Rank 1 is sent what a site sends ahead of a time limit, in these training steps."""
     forward = Stage.forward
 
-    def planted(self: Stage, x: Tensor, microbatch: Tensor | None = None) -> Tensor:
-        here = os.environ["RANK"] == "1" and self.training and microbatch is not None
-        if here and int(microbatch) == 0 and self.contexts[0].step in steps:
+    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
+        here = os.environ["RANK"] == "1" and self.training
+        if here and context.microbatch == 0 and context.step in steps:
             os.kill(os.getpid(), signal.SIGUSR2)
-        return forward(self, x, microbatch)
+        return forward(self, x, context)
 
     Stage.forward = planted  # type: ignore[method-assign]
 
@@ -147,10 +148,10 @@ def alone(experiment: Experiment) -> tuple[Parts, Mesh]:
 def evaluate(parts: Parts) -> float:
     parts.stage.eval()
     parts.timer.start()
-    with parts.workload.open("test", 0, 1) as batches:
+    with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
-            outputs = torch.cat(list(parts.engine.evaluate(batch.inputs)))
-            total, count = parts.workload.tally("test", outputs, batch)["loss"]
+            outputs = parts.engine.evaluate(batch)
+            total, count = parts.task.tally("test", outputs, batch)["loss"]
     return total / count
 
 

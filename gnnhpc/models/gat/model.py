@@ -81,9 +81,40 @@ class Gat(Model):
         )
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
-        from gnnhpc.models.gat.build import build
+        """Both implementations draw the same values; ValueError for a layer of another model."""
+        from gnnhpc.models.dropout import Dropout
+        from gnnhpc.models.gat.activations import Elu, LogSoftmax
 
-        return build(layer, self, dtype=options.dtype)
+        if layer.kind == "dropout":
+            return Dropout(layer.name, self.dropout)
+        if layer.kind == "elu":
+            return Elu()
+        if layer.kind == "log_softmax":
+            return LogSoftmax()
+        if layer.kind != "attention":
+            raise ValueError(f"{layer.name}: a GAT has no {layer.kind}")
+        last = self._is_last(layer.number)
+        attention = self._attention_class()(
+            layer.name,
+            layer.number,
+            layer.inputs[0],
+            layer.shape[0] if last else self.hidden,
+            self.heads,
+            average=last,
+            dropout=self.dropout,
+        )
+        # Drawn in single precision and converted: a double-precision model starts from the same.
+        return attention.to(options.dtype)
+
+    def _attention_class(self) -> type[nn.Module]:
+        # PyG takes seconds to import; fused runs do without.
+        if self.implementation == "fused":
+            from gnnhpc.models.gat.fused import FusedAttention
+
+            return FusedAttention
+        from gnnhpc.models.gat.reference import ReferenceAttention
+
+        return ReferenceAttention
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
         if self.implementation == "reference":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gnnhpc.core.facts import Facts, Kind
@@ -83,9 +84,29 @@ class Vig(Model):
         )
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
-        from gnnhpc.models.vig.build import build
+        """Both implementations draw the same values.
 
-        return build(layer, self, dtype=options.dtype, batchnorm=options.batchnorm)
+        Raises ValueError for a layer of another model, or images that are not square with three
+        channels.
+        """
+        from gnnhpc.models.vig import fused, parameters, reference
+
+        nodes, channels = layer.inputs
+        side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
+        if side * side != nodes or channels != parameters.CHANNELS:
+            raise ValueError(
+                f"{layer.name}: square images of {parameters.CHANNELS} channels, not {layer.inputs}"
+            )
+        if layer.kind == "readout":
+            return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
+        is_fused = self.implementation == "fused"
+        if layer.kind == "grapher":
+            grapher = fused.FusedGrapher if is_fused else reference.Grapher
+            return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)
+        if layer.kind == "ffn":
+            ffn = fused.FusedFfn if is_fused else reference.Ffn
+            return ffn(self.ffn_width, batchnorm=batchnorm, dtype=dtype)
+        raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
         if self.implementation == "reference":

@@ -1,0 +1,184 @@
+"""Figures of graphs in chunks: time, accuracy, edges lost and nodes computed more than once.
+
+Time and accuracy are figures 3 and 4 of Dearing & Wang (GNNSys 2021), with their points beside
+ours. Colours are layouts, markers and line styles chunk modes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from analysis.figures.panels import add_legend, error_bars, layouts_in, panel_grid, title_panels
+from analysis.figures.studies import Study
+from analysis.figures.style import (
+    FULL_IN,
+    MODE_DASHES,
+    MODE_MARKERS,
+    SERIES_COLOURS,
+    layout_look,
+    new_figure,
+    styled,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_CHUNKS = "chunks of the graph (all replicas)"
+ACCURACIES = ("test_accuracy", "val_accuracy")
+
+
+def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+    """Seconds an epoch against chunks, with the intervals of the means."""
+    rows = study.summary[study.summary["phase"] == "train"].copy()
+    rows = rows.dropna(subset=["mean_s"])
+    if rows.empty:
+        return "no training step after warm-up"
+    rows["total"] = rows["microbatches"] * rows["replicas"]
+    with styled():
+        figure, axes = _draw_panels(study, rows, "mean_s", ("mean_low", "mean_high"))
+        if published is not None:
+            _draw_published(axes[0], published, "avg_epoch_s")
+        axes[0].set_ylabel("epoch time (s)")
+        spread = [rows["mean_s"].min(), rows["mean_s"].max()]
+        if published is not None:
+            spread += [published["avg_epoch_s"].min(), published["avg_epoch_s"].max()]
+        if min(spread) > 0 and max(spread) > 20 * min(spread):
+            axes[0].set_yscale("log")
+        else:
+            axes[0].set_ylim(bottom=0)
+        add_legend(figure, axes, _mode_handles(rows))
+    return figure
+
+
+def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+    """Final accuracy against chunks, mean and range over seeds and repeats."""
+    known = [name for name in ACCURACIES if name in study.cells and study.cells[name].notna().any()]
+    if not known:
+        return "no accuracy in the results"
+    # The published accuracies are of the validation nodes.
+    metric = "val_accuracy" if published is not None and "val_accuracy" in known else known[0]
+    cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
+    keys = ["layout", "total", *dict.fromkeys(["chunks", *study.variants])]
+    rows = (
+        cells.groupby(keys, observed=True)[metric]
+        .agg(["mean", "min", "max"])
+        .reset_index()
+        .dropna()
+    )
+    with styled():
+        figure, axes = _draw_panels(study, rows, "mean", ("min", "max"))
+        if published is not None:
+            _draw_published(axes[0], published, "val_acc")
+        axes[0].set_ylabel(f"{metric.split('_')[0]} accuracy")
+        add_legend(figure, axes, _mode_handles(rows))
+    return figure
+
+
+def chunk_losses(study: Study) -> Figure | str:
+    """Edges kept, and nodes and edges computed for each of the graph, against chunks."""
+    columns = ["edges_kept", "node_redundancy", "edge_redundancy"]
+    if study.cells["edges_kept"].isna().all():
+        return "no edges kept in the results"
+    cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
+    cells = cells.astype(dict.fromkeys(columns, float))
+    rows = cells.groupby(["chunks", "total"], observed=True)[columns].mean().reset_index()
+    with styled():
+        figure = new_figure(FULL_IN, 2.4)
+        axes = list(figure.subplots(1, 3))
+        shown = {
+            "edges_kept": "edges kept (%)",
+            "node_redundancy": "nodes computed per node",
+            "edge_redundancy": "edges computed per edge",
+        }
+        for one, (column, words) in zip(axes, shown.items(), strict=True):
+            for number, (mode, part) in enumerate(rows.groupby("chunks", observed=True)):
+                one.plot(
+                    part["total"],
+                    part[column] * (100 if column == "edges_kept" else 1),
+                    color=SERIES_COLOURS[number],
+                    marker=MODE_MARKERS[str(mode)],
+                    ls=MODE_DASHES[str(mode)],
+                    label=str(mode),
+                )
+            one.set_ylabel(words)
+            one.set_xlabel("chunks")
+            if column == "edges_kept":
+                one.set_ylim(0, 105)
+            else:
+                one.set_ylim(bottom=min(1.0, float(rows[column].min())))
+            _integer_ticks(one, rows["total"])
+        axes[0].set_title(study.title, loc="left")
+        add_legend(figure, axes)
+    return figure
+
+
+def _draw_panels(
+    study: Study, rows: pd.DataFrame, column: str, interval: tuple[str, str]
+) -> tuple[Figure, list[Axes]]:
+    parts = list(study.panels(rows, but=("chunks",)))
+    figure, axes = panel_grid(len(parts))
+    title_panels(figure, axes, [title for title, _ in parts], study.title)
+    for one, (_, part) in zip(axes, parts, strict=False):
+        _draw_lines(one, part, column, interval)
+        one.set_xlabel(_CHUNKS if len(axes) == 1 else "chunks")
+        _integer_ticks(one, rows["total"])
+    return figure, axes
+
+
+def _draw_lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
+    modes = sorted({str(mode) for mode in rows["chunks"]})
+    names = layouts_in(rows)
+    # Layouts with equal counts are drawn side by side, so that their intervals can be seen.
+    apart = 0.012 * max(1, int(rows["total"].max() - rows["total"].min()))
+    for number, name in enumerate(names):
+        shift = (number - (len(names) - 1) / 2) * apart
+        style = layout_look(name)
+        for mode in modes:
+            mine = rows[(rows["layout"] == name) & (rows["chunks"] == mode)].sort_values("total")
+            if mine.empty:
+                continue
+            several = len(modes) > 1
+            across = [count + shift for count in mine["total"]]
+            axes.plot(
+                across,
+                mine[column],
+                color=style.colour,
+                marker=MODE_MARKERS[mode] if several else style.marker,
+                ls=MODE_DASHES[mode] if several else style.dash,
+                label=name,
+            )
+            error_bars(axes, across, mine, column, interval, style.colour)
+
+
+def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
+    """Legend entries of markers and line styles, if there is more than one mode."""
+    from matplotlib.lines import Line2D
+
+    modes = sorted({str(mode) for mode in rows["chunks"]})
+    if len(modes) < 2:
+        return []
+    return [
+        Line2D([], [], color="#606060", marker=MODE_MARKERS[m], ls=MODE_DASHES[m], label=m)
+        for m in modes
+    ]
+
+
+def _draw_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
+    axes.plot(
+        points["chunks"],
+        points[column],
+        ls="--",
+        lw=0.8,
+        marker="x",
+        color="#606060",
+        label="published, 4 GPU",
+    )
+
+
+def _integer_ticks(axes: Axes, counts: pd.Series[int]) -> None:
+    ticks = sorted({int(count) for count in counts})
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.grid(visible=False, axis="x")

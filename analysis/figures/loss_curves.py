@@ -1,0 +1,152 @@
+"""Figures of training loss: by layout, and of the sequential run beside data-parallel replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis.figures.panels import add_legend, layouts_in, panel_grid, title_panels
+from analysis.figures.studies import Study
+from analysis.figures.style import SERIES_COLOURS, layout_look, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+REPLICA_LOSS = "replica_loss"
+"""The metric of a replica's own loss, before it is averaged over replicas."""
+_MAX_CURVES = 9
+
+
+def training_loss(study: Study) -> Figure | str:
+    """Mean training loss over seeds and repeats, a line a layout and micro-batches."""
+    steps = _losses(study)
+    if steps.empty:
+        return "no training loss in the records"
+    with styled():
+        parts = list(study.panels(steps))
+        figure, axes = panel_grid(len(parts))
+        title_panels(figure, axes, [title for title, _ in parts], study.title)
+        for one, (_, part) in zip(axes, parts, strict=False):
+            _draw_curves(one, part)
+            one.set_xlabel("training step")
+        _loss_axis(axes, steps["loss"])
+        add_legend(figure, axes)
+    return figure
+
+
+def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
+    """Loss of the sequential run and of each replica of the smallest data-parallel layout.
+
+    As in Raffi & Dazzi 2024, figure 3, whose points are `published` (step, seq, dp_copy0,
+    dp_copy1). Without the loss of single replicas in the records, their mean is drawn.
+    """
+    steps = _losses(study)
+    sequential = steps[steps["stages"] * steps["replicas"] == 1]
+    parallel = layouts_in(steps[steps["replicas"] > 1])
+    if not parallel or sequential.empty:
+        return "no sequential run beside a data-parallel one"
+    with styled():
+        figure, axes = panel_grid(1)
+        style = layout_look("seq")
+        mean = sequential.groupby("step")["loss"].mean()
+        axes[0].plot(mean.index, mean, color=style.colour, ls=style.dash, label="seq")
+        curves = _replica_curves(study, steps, parallel[0])
+        for number, (name, curve) in enumerate(curves.items()):
+            colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
+            axes[0].plot(curve.index, curve, color=colour, ls=dash, label=name)
+        if published is not None:
+            _draw_published(axes[0], published)
+        axes[0].set_title(study.title, loc="left")
+        axes[0].set_xlabel("training step")
+        _loss_axis(axes, pd.concat([steps["loss"], *_published_losses(published)]))
+        add_legend(figure, axes)
+    return figure
+
+
+def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
+    """Label -> mean loss by step of each replica, or over all if not recorded singly."""
+    ranks = study.ranks
+    if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
+        mine = steps[steps["layout"] == layout]
+        return {f"{layout}, all copies": mine.groupby("step")["loss"].mean()}
+    cells = study.cells.loc[study.cells["layout"] == layout, "cell"]
+    known = ranks[(ranks["phase"] == "train") & ranks[REPLICA_LOSS].notna()]
+    own = known[known["cell"].isin(cells)]
+    return {
+        f"{layout}, copy {replica}": own[own["replica"] == replica]
+        .groupby("step")[REPLICA_LOSS]
+        .mean()
+        for replica in sorted({int(number) for number in own["replica"]})
+    }
+
+
+def _published_losses(published: pd.DataFrame | None) -> list[pd.Series[float]]:
+    return [] if published is None else [published[name] for name in ("seq", "dp_copy0")]
+
+
+def _draw_published(axes: Axes, points: pd.DataFrame) -> None:
+    colours = {
+        "seq": layout_look("seq").colour,
+        "dp_copy0": SERIES_COLOURS[0],
+        "dp_copy1": SERIES_COLOURS[1],
+    }
+    for column, colour in colours.items():
+        axes.plot(
+            points["step"],
+            points[column],
+            ls="none",
+            marker="x",
+            ms=4,
+            color=colour,
+            label="published" if column == "seq" else None,
+        )
+
+
+def _losses(study: Study) -> pd.DataFrame:
+    return study.steps[(study.steps["phase"] == "train") & study.steps["loss"].notna()]
+
+
+def _draw_curves(axes: Axes, steps: pd.DataFrame) -> None:
+    """A line a layout; also a line a number of micro-batches, thicker for more, if not too many."""
+    pairs = steps[["layout", "microbatches"]].drop_duplicates()
+    apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
+    for place, name in enumerate(layouts_in(steps)):
+        mine = steps[steps["layout"] == name]
+        counts = sorted({int(count) for count in mine["microbatches"]}) if apart else []
+        if not counts:
+            _draw_curve(axes, mine, place, name, 1.2)
+        for number, count in enumerate(counts):
+            width = 0.8 + 0.6 * number / max(1, len(counts) - 1)
+            part = mine[mine["microbatches"] == count]
+            _draw_curve(axes, part, place, f"{name}, {count}", width)
+
+
+def _draw_curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
+    """The mean over cells of one layout, with a band from the smallest to the largest."""
+    curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
+    style = layout_look(str(steps["layout"].iloc[0]))
+    # Markers at different steps for each layout keep equal curves apart.
+    every = max(1, len(curve) // 6)
+    axes.plot(
+        curve.index,
+        curve["mean"],
+        color=style.colour,
+        ls=style.dash,
+        lw=width,
+        marker=style.marker,
+        ms=3,
+        markevery=(place % every, every),
+        label=label,
+    )
+    if (curve["max"] > curve["min"]).any():
+        axes.fill_between(
+            curve.index, curve["min"], curve["max"], color=style.colour, alpha=0.12, lw=0
+        )
+
+
+def _loss_axis(axes: list[Axes], losses: pd.Series[float]) -> None:
+    axes[0].set_ylabel("training loss")
+    if losses.min() > 0 and losses.max() > 20 * losses.min():
+        axes[0].set_yscale("log")

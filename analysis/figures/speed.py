@@ -1,0 +1,219 @@
+"""Figures of speed: speedup, efficiency, bubble and the distribution of step times.
+
+Each function takes a study and returns a figure, or the reason why the run has no data for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.figures.panels import (
+    add_legend,
+    layouts_in,
+    panel_grid,
+    plot_by_microbatches,
+    reference_handle,
+    title_panels,
+)
+from analysis.figures.studies import Study, settings_label
+from analysis.figures.style import FULL_IN, LayoutLook, layout_look, new_figure, styled
+from gnnhpc.core.schedule import ideal_bubble
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_BOXES = 36
+_MICROBATCHES = "micro-batches a mini-batch"
+_CHUNKS = "chunks a replica"
+
+
+def speedup(study: Study) -> Figure | str:
+    """Speedup over the sequential run with its interval; ticks are the bound of each layout."""
+    rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["speedup"])
+    if rows.empty:
+        return "no valid sequential run to compare with"
+    with styled():
+        figure, axes = _by_variant(
+            study, rows, "speedup", interval=("speedup_low", "speedup_high"), reference="bound"
+        )
+        axes[0].set_ylabel("speedup over seq (ratio)")
+        axes[0].set_ylim(bottom=0)
+        add_legend(figure, axes, [reference_handle("bound")])
+    return figure
+
+
+def efficiency(study: Study) -> Figure | str:
+    """Ideal over measured step time; 1 is a step without any cost beside the schedule."""
+    rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["efficiency"])
+    if rows.empty:
+        return "no forward and backward seconds in the records"
+    with styled():
+        figure, axes = _by_variant(study, rows, "efficiency")
+        for one in axes:
+            one.axhline(1.0, color="#606060", lw=0.8)
+        lowest = float(rows["efficiency"].min())
+        axes[0].set_ylim(min(0.8, 0.05 * np.floor(lowest / 0.05)), max(1.02, _upper_limit(rows)))
+        axes[0].set_ylabel("efficiency (ideal / step time)")
+        add_legend(figure, axes)
+    return figure
+
+
+def _upper_limit(rows: pd.DataFrame) -> float:
+    return float(rows["efficiency"].max()) + 0.02
+
+
+def bubble(study: Study) -> Figure | str:
+    """Share of rank-time spent waiting; ticks are what equal stages would have to wait."""
+    rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["bubble"])
+    if rows.empty:
+        return "no waiting seconds in the records"
+    ideal = [
+        100 * ideal_bubble(int(stages), int(microbatches))
+        for stages, microbatches in zip(rows["stages"], rows["microbatches"], strict=True)
+    ]
+    rows = rows.assign(waited=100 * rows["bubble"], ideal=ideal)
+    with styled():
+        figure, axes = _by_variant(study, rows, "waited", reference="ideal")
+        axes[0].set_ylabel("waiting (% of rank-time)")
+        axes[0].set_ylim(bottom=0)
+        add_legend(figure, axes, [reference_handle("equal stages")])
+    return figure
+
+
+def _by_variant(
+    study: Study,
+    rows: pd.DataFrame,
+    column: str,
+    *,
+    interval: tuple[str, str] | None = None,
+    reference: str | None = None,
+) -> tuple[Figure, list[Axes]]:
+    parts = list(study.panels(rows))
+    figure, axes = panel_grid(len(parts))
+    title_panels(figure, axes, [title for title, _ in parts], study.title)
+    for one, (_, part) in zip(axes, parts, strict=False):
+        plot_by_microbatches(one, part, column, interval=interval, reference=reference)
+        one.set_xlabel(_CHUNKS if study.graphs else _MICROBATCHES)
+    return figure, axes
+
+
+def step_times(study: Study) -> Figure | str:
+    """Boxes of the step times that count, with every outlier; a row a layout and micro-batches.
+
+    Layouts differ by far more than the steps of one layout, so the boxes show differences from
+    the row's median, which is printed beside it.
+    """
+    settled = study.steps[study.steps["kept"].astype(bool)]
+    if settled.empty:
+        return "no step after warm-up"
+    phases = [phase for phase in ("train", "test") if (settled["phase"] == phase).any()]
+    keys = ["layout", "microbatches", *study.variants]
+    rows = _box_rows(settled[keys].drop_duplicates(), study)
+    with styled():
+        figure = new_figure(FULL_IN, 0.9 + 0.2 * len(rows[:MAX_BOXES]))
+        axes = figure.subplots(1, len(phases), sharey=True, squeeze=False)[0]
+        for one, phase in zip(axes, phases, strict=True):
+            _draw_boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
+            one.set_title(f"{study.title}: {phase}", loc="left")
+            one.set_xlabel("difference from the median step time (%)")
+        words = ["layout", "chunks" if study.graphs else "micro-batches"]
+        words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
+        axes[0].set_ylabel(", ".join(words))
+        axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
+        axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
+        if len(rows) > MAX_BOXES:
+            figure.suptitle(f"the first {MAX_BOXES} of {len(rows)}", fontsize=7)
+    return figure
+
+
+def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[object, ...]]]:
+    """Name and settings of each row, smallest layouts first."""
+    rows = []
+    for layout in layouts_in(settings):
+        mine = settings[settings["layout"] == layout]
+        for row in mine.sort_values(["microbatches", *study.variants]).to_dict("records"):
+            extra = settings_label({key: row[key] for key in study.variants})
+            name = f"{layout}, {row['microbatches']}" + (f", {extra}" if extra else "")
+            rows.append((name, tuple(row.values())))
+    return rows
+
+
+def _draw_boxes(
+    axes: Axes,
+    steps: pd.DataFrame,
+    keys: list[str],
+    rows: list[tuple[str, tuple[object, ...]]],
+) -> None:
+    """Quartiles, whiskers, outliers and medians of each row, the median printed beside it."""
+    from matplotlib.cbook import boxplot_stats
+
+    seconds = {
+        settings: part.to_numpy()
+        for settings, part in steps.groupby(keys, observed=True, dropna=False)["wall_s"]
+    }
+    drawn = [(place, settings) for place, (_, settings) in enumerate(rows) if settings in seconds]
+    boxes = []
+    for place, settings in drawn:
+        mine = seconds[settings]
+        median = float(np.median(mine))
+        (box,) = boxplot_stats(100 * (mine / median - 1))
+        boxes.append(box)
+        style = layout_look(str(settings[0]))
+        axes.barh(
+            place,
+            box["q3"] - box["q1"],
+            left=box["q1"],
+            height=0.6,
+            facecolor=style.colour,
+            hatch=style.hatch,
+            edgecolor="white",
+            linewidth=0,
+        )
+        _draw_outliers(axes, place, box["fliers"], style)
+        text = f"{median:.4g} s, n {mine.size}"
+        across = axes.get_yaxis_transform()
+        axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
+    places = np.array([place for place, _ in drawn])
+    colours = [layout_look(str(settings[0])).colour for _, settings in drawn]
+    for end, quartile in (("whislo", "q1"), ("whishi", "q3")):
+        ends = [box[end] for box in boxes]
+        axes.hlines(places, ends, [box[quartile] for box in boxes], colors=colours)
+        axes.vlines(ends, places - 0.15, places + 0.15, colors=colours)
+    axes.vlines([box["med"] for box in boxes], places - 0.3, places + 0.3, colors="white", lw=1.6)
+    _compress_far_outliers(axes, list(seconds.values()))
+    axes.grid(visible=False, axis="y")
+
+
+def _draw_outliers(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> None:
+    if not len(beyond):
+        return
+    axes.plot(
+        beyond,
+        np.full(len(beyond), place),
+        ls="none",
+        marker=style.marker,
+        ms=2.5,
+        mfc="none",
+        mec=style.colour,
+        mew=0.5,
+        # PDF viewers are slow with thousands of vector marks.
+        rasterized=len(beyond) > 300,
+    )
+
+
+def _compress_far_outliers(axes: Axes, rows: list[Any]) -> None:
+    """Use a logarithmic scale beyond the boxes if far outliers would make the boxes too small."""
+    if not rows:
+        return
+    apart = [np.abs(100 * (seconds / np.median(seconds) - 1)) for seconds in rows]
+    usual = max(float(np.quantile(row, 0.75)) for row in apart)
+    furthest = max(float(row.max()) for row in apart)
+    if usual > 0 and furthest > 12 * usual:
+        axes.set_xscale("symlog", linthresh=2 * usual, linscale=1.5)
+        ticks = [0.0, 2 * usual, furthest]
+        axes.set_xticks([-ticks[1], *ticks], [f"{t:.2g}" for t in (-ticks[1], *ticks)])
+        axes.minorticks_off()

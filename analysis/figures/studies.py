@@ -1,0 +1,98 @@
+"""Studies: the cells of one model on one data set, which figures are drawn of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.summary.summary_table import VARIANT_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.loading.run import Run
+
+_AXES = ("model", "data", "layout", "microbatches")
+
+
+@dataclass(frozen=True)
+class Study:
+    """The valid cells of one model on one data set."""
+
+    model: str
+    data: str
+    graphs: bool
+    """Whether its mini-batch is a whole graph in chunks."""
+    variants: tuple[str, ...]
+    """Settings in which cells of one layout and micro-batches differ; each value has a panel."""
+    cells: pd.DataFrame
+    steps: pd.DataFrame
+    """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
+    summary: pd.DataFrame
+    ranks: pd.DataFrame
+
+    @property
+    def slug(self) -> str:
+        return f"{self.model}-{self.data}"
+
+    @property
+    def title(self) -> str:
+        names = {"vig": "ViG", "gat": "GAT"}
+        return f"{names.get(self.model, self.model)}, {self.data}"
+
+    def panels(
+        self, frame: pd.DataFrame, but: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, pd.DataFrame]]:
+        """(title, part) of `frame` for each combination of the variants, except those in `but`."""
+        keys = [key for key in self.variants if key not in but]
+        if not keys:
+            yield "", frame
+            return
+        for values, part in frame.groupby(keys, sort=True, observed=True, dropna=False):
+            yield settings_label(dict(zip(keys, values, strict=True))), part
+
+
+def settings_label(settings: dict[str, object]) -> str:
+    """Settings as a short title; numbers, and modes of BatchNorm, with the name of the setting."""
+    words = []
+    for key, value in settings.items():
+        whole = isinstance(value, float) and value.is_integer()
+        text = str(int(value)) if isinstance(value, float) and whole else str(value)
+        bare = isinstance(value, str) and key != "batchnorm"
+        words.append(text if bare else f"{key.replace('_', ' ')} {text}")
+    return ", ".join(words)
+
+
+def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:
+    """The studies of a run that have a valid cell."""
+    valid = run.cells[run.cells["valid"].astype(bool)]
+    found = []
+    for (model, data), cells in valid.groupby(["model", "data"], sort=True, observed=True):
+        graphs = bool(cells["batch_size"].isna().all())
+        variants = tuple(key for key in _candidates(run, summary) if _varies(cells, key))
+        settings = cells[["cell", "layout", "stages", "replicas", "microbatches", *variants]]
+        mine = summary[(summary["model"] == model) & (summary["data"] == data)]
+        found.append(
+            Study(
+                str(model),
+                str(data),
+                graphs,
+                variants,
+                cells,
+                run.steps[run.steps["cell"].isin(cells["cell"])].merge(settings, on="cell"),
+                mine[mine["n"] > 0],
+                run.ranks[run.ranks["cell"].isin(cells["cell"])],
+            )
+        )
+    return found
+
+
+def _candidates(run: Run, summary: pd.DataFrame) -> list[str]:
+    """Settings that are columns of the summary, those that are always shown first."""
+    others = [key for key in run.settings if key not in VARIANT_COLUMNS and key not in _AXES]
+    return [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
+
+
+def _varies(cells: pd.DataFrame, key: str) -> bool:
+    return bool((cells.groupby(["layout", "microbatches"])[key].nunique(dropna=False) > 1).any())

@@ -1,0 +1,4 @@
+"""Loads a run folder's records into data frames.
+
+Imports analysis.stats.
+"""

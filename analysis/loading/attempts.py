@@ -1,0 +1,124 @@
+"""Chooses the attempt of a cell that counts, and the earlier attempts that it resumed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.paths import AttemptPaths, CellPaths
+from gnnhpc.records.schema import Result
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a cell; `result` is None while it runs, or if it died before writing one."""
+
+    paths: AttemptPaths
+    result: Result | None
+
+    @property
+    def number(self) -> int:
+        return self.paths.number
+
+    @property
+    def status(self) -> str:
+        return self.result.status if self.result else "unfinished"
+
+    @property
+    def valid(self) -> bool:
+        return self.result is not None and self.result.valid
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where an attempt resumed: at another attempt's checkpoint before training step `step`."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True)
+class UsedSteps:
+    """The training steps of an attempt that count: from `first` up to, without, `stop`."""
+
+    attempt: AttemptPaths
+    first: int
+    stop: int | None
+    """None: all to the end."""
+
+
+def read_attempts(cell: CellPaths) -> list[Attempt]:
+    """All attempts, oldest first; raises InputError for a damaged result or another schema."""
+    return [
+        Attempt(paths, Result.read(paths.result) if paths.result.exists() else None)
+        for paths in cell.attempts()
+    ]
+
+
+def choose_attempt(attempts: list[Attempt]) -> Attempt | None:
+    """The newest valid attempt, else the newest done one, else the newest that ended."""
+    ended = [attempt for attempt in attempts if attempt.result is not None]
+    done = [attempt for attempt in ended if attempt.status == "done"]
+    valid = [attempt for attempt in done if attempt.valid]
+    preferred = valid or done or ended
+    return preferred[-1] if preferred else None
+
+
+def resume_chain(chosen: Attempt, attempts: list[Attempt]) -> list[UsedSteps]:
+    """The attempts whose records make up `chosen`, newest first, following its resumes.
+
+    An attempt that resumed before step k of another uses the other's steps before k, and so on
+    backwards. The resumed attempt need not have ended. Raises InputError for a resume from an
+    attempt that does not exist or is not earlier.
+    """
+    by_number = {attempt.number: attempt for attempt in attempts}
+    parts: list[UsedSteps] = []
+    current, stop = chosen, None
+    while True:
+        origin = resume_point(current)
+        first = 0 if origin is None else origin.step
+        parts.append(UsedSteps(current.paths, first, stop))
+        if origin is None:
+            return parts
+        if origin.attempt >= current.number or origin.attempt not in by_number:
+            raise InputError(
+                current.paths.root,
+                "resumed_from.attempt",
+                origin.attempt,
+                f"an earlier attempt in {current.paths.root.parent}",
+            )
+        stop = first if stop is None else min(stop, first)
+        current = by_number[origin.attempt]
+
+
+def resume_point(attempt: Attempt) -> ResumePoint | None:
+    """Where the attempt resumed, from its result or its first records; None if it did not."""
+    raw = attempt.result.resumed_from if attempt.result else None
+    if raw is None and attempt.status != "done":
+        raw = _resume_event(attempt.paths)
+    if raw is None:
+        return None
+    try:
+        return ResumePoint(int(raw["attempt"]), int(raw["step"]))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(attempt.paths.root, "resumed_from", raw, "an attempt and a step") from None
+
+
+def _resume_event(paths: AttemptPaths) -> dict[str, Any] | None:
+    """The detail of the `resumed` event in rank 0's records before its first step, if any."""
+    if not paths.records(0).exists():
+        return None
+    with paths.records(0).open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if '"step"' in line and '"event"' not in line:
+                return None
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                return None
+            if record.get("kind") == "event" and record.get("name") == "resumed":
+                detail: dict[str, Any] = record["detail"]
+                return detail
+    return None

@@ -1,0 +1,109 @@
+"""Rows of `Run.cells` and `Run.attempts`: settings, status and results as plain values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from analysis.loading.attempts import Attempt, resume_point
+from gnnhpc.records.schema import Failure
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell
+
+# Fields of an experiment that repeat a measurement or only change what is recorded.
+_NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
+_GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
+
+
+def flat_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings that determine what is measured, as one flat mapping.
+
+    Keys of the model and of the data are prefixed, such as `model_blocks`.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in experiment.model_dump(mode="json").items():
+        if key in _NOT_SETTINGS:
+            continue
+        if isinstance(value, dict):
+            flat |= {f"{key}_{inner}": content for inner, content in value.items()}
+        else:
+            flat[key] = json.dumps(value) if isinstance(value, list) else value
+    for key in ("model", "data"):
+        flat[key] = flat.pop(f"{key}_name")
+    flat["implementation"] = flat.pop("model_implementation")
+    return flat
+
+
+def cell_row(
+    cell: Cell, used: Attempt | None, attempts: list[Attempt], headers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """One row of `Run.cells`; missing values are None."""
+    experiment, layout = cell.experiment, cell.experiment.layout
+    result = used.result if used else None
+    graph = result.graph if result else {}
+    return {
+        "cell": cell.id,
+        "array": cell.array,
+        "index": cell.index,
+        **flat_settings(experiment),
+        "stages": layout.stages,
+        "replicas": layout.replicas,
+        "world_size": layout.world_size,
+        "seed": experiment.seed,
+        "repeat": experiment.repeat,
+        "attempt": used.number if used else None,
+        "attempts": len(attempts),
+        "status": used.status if used else ("unfinished" if attempts else "missing"),
+        "valid": bool(result and result.valid),
+        "flags": ";".join(result.flags) if result else "",
+        "samples_per_step": result.samples_per_step if result else None,
+        "train_steps_done": result.train_steps if result else None,
+        "test_steps_done": result.test_steps if result else None,
+        "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
+        **{name: graph.get(name) for name in _GRAPH},
+        "hosts": ";".join(sorted({h["host"] for h in headers})),
+        "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
+        "threads": max((h["threads"] for h in headers), default=None),
+        "parameters": _parameters_of_replica(headers),
+        "startup_s": max(map(_startup_s, headers), default=None),
+        "failure": failure_text(result.failure) if result else None,
+        **(result.final if result else {}),
+    }
+
+
+def _startup_s(header: dict[str, Any]) -> float:
+    """Seconds from process start to the first step: the recorded total, else the sum of parts."""
+    parts: dict[str, float] = header["startup_s"]
+    return parts.get("total", sum(parts.values()))
+
+
+def _parameters_of_replica(headers: list[dict[str, Any]]) -> int | None:
+    """The number of parameters of one replica, in the newest attempt."""
+    if not headers:
+        return None
+    newest = max(h["attempt"] for h in headers)
+    mine = [h for h in headers if h["attempt"] == newest and h["replica"] == 0]
+    return sum(int(h["parameters"]) for h in mine)
+
+
+def failure_text(failure: Failure | None) -> str | None:
+    """The failing rank, its host, step and error, in one line."""
+    if failure is None:
+        return None
+    step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
+    return f"rank {failure.rank} on {failure.host}{step}: {failure.error}"
+
+
+def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str, Any]:
+    """One row of `Run.attempts`."""
+    result = attempt.result
+    origin = resume_point(attempt)
+    return {
+        "cell": cell.id,
+        "attempt": attempt.number,
+        "status": attempt.status,
+        "valid": attempt.valid,
+        "used": used is not None and used.number == attempt.number,
+        "resumed_from": f"{origin.attempt}:{origin.step}" if origin else None,
+        "failure": failure_text(result.failure) if result else None,
+    }

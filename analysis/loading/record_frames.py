@@ -1,0 +1,142 @@
+"""Data frames of parsed records: steps, groups of layers, spans; `source` numbers the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gnnhpc.core.errors import InputError
+
+PHASES = ["train", "test"]
+
+_INTEGERS = ("step", "epoch", "samples")
+_SECONDS = (
+    "start_s",
+    "wall_s",
+    "cpu_s",
+    "forward_s",
+    "backward_s",
+    "allreduce_s",
+    "optimizer_s",
+    "wait_s",
+    "data_s",
+)
+# Null where a rank or a machine does not have them, so kept as floats.
+_OPTIONAL = (
+    "loss",
+    "peak_rss_mib",
+    "peak_device_mib",
+    "involuntary_switches",
+    "steal_s",
+    "grad_norm",
+)
+STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
+"""Columns of the step frame that every run has; all others are metrics."""
+
+RECORD_SCHEMA = pa.schema(
+    [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
+    + [("warmup", pa.bool_()), ("microbatch", pa.float64()), ("end_s", pa.float64())]
+    + [(name, pa.int64()) for name in _INTEGERS]
+    + [(name, pa.float64()) for name in (*_SECONDS, *_OPTIONAL)]
+)
+
+
+def _phase(table: pa.Table) -> pd.Categorical[Any]:
+    codes = pc.index_in(table["phase"], value_set=pa.array(PHASES)).to_numpy()
+    return pd.Categorical.from_codes(codes.astype(np.int8), pd.Index(PHASES))
+
+
+def step_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
+    """The fields of step records, metrics as columns; `file_numbers` is each row's file number."""
+    data: dict[str, Any] = {"source": file_numbers, "phase": _phase(table)}
+    for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
+        data[name] = table[name].to_numpy()
+    for name, values in _struct_fields(table, "metrics"):
+        key = name if name not in data else f"metric_{name}"
+        data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return pd.DataFrame(data)
+
+
+def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
+    """Name and values of each field of a struct column; nothing for other columns."""
+    if column not in table.column_names or not pa.types.is_struct(table[column].type):
+        return
+    struct = table[column].combine_chunks()
+    for index in range(struct.type.num_fields):
+        yield struct.type.field(index).name, pc.struct_field(struct, [index])
+
+
+def group_frames(
+    table: pa.Table, file_numbers: NDArray[Any], paths: Sequence[Path]
+) -> list[pd.DataFrame]:
+    """Forward and backward seconds of each group and step: one frame, or none without groups.
+
+    `paths` are the files by number. Raises InputError for a group that is no pair of seconds.
+    """
+    names: list[str] = []
+    places, pairs = [], []
+    for name, lists in _struct_fields(table, "groups"):
+        rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
+        if not rows.size:
+            continue
+        flat = lists.flatten().to_numpy(zero_copy_only=False)
+        if flat.size != 2 * rows.size:
+            path = paths[int(file_numbers[rows[0]])]
+            raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
+        names.append(name)
+        places.append(rows)
+        pairs.append(flat.reshape(-1, 2))
+    if not names:
+        return []
+    rows, seconds = np.concatenate(places), np.concatenate(pairs)
+    codes = np.repeat(np.arange(len(names), dtype=np.int16), [place.size for place in places])
+    return [
+        pd.DataFrame(
+            {
+                "source": file_numbers[rows],
+                "phase": _phase(table)[rows],
+                "step": table["step"].to_numpy()[rows].astype(np.int32),
+                "group": pd.Categorical.from_codes(codes, pd.Index(names)),
+                "forward_s": seconds[:, 0],
+                "backward_s": seconds[:, 1],
+            }
+        )
+    ]
+
+
+def span_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
+    """The fields of span records; `file_numbers` is each row's file number."""
+    names = table["name"].combine_chunks().dictionary_encode()
+    return pd.DataFrame(
+        {
+            "source": file_numbers,
+            "phase": _phase(table),
+            "step": table["step"].to_numpy(),
+            "name": names.to_pandas(),
+            "microbatch": table["microbatch"].to_numpy(),
+            "start_s": table["start_s"].to_numpy(),
+            "end_s": table["end_s"].to_numpy(),
+        }
+    )
+
+
+def join_frames(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+    """All pieces as one frame with common categories; an empty one with `columns` for no piece."""
+    frames = list(pieces)
+    if not frames:
+        types = {"warmup": bool, **dict.fromkeys(_INTEGERS, np.int64)}
+        empty = pd.DataFrame({name: pd.Series(dtype=types.get(name, float)) for name in columns})
+        return empty.assign(source=np.array([], np.int32), phase=pd.Categorical([], PHASES))
+    for name in ("group", "name"):
+        if name in frames[0]:
+            categories = sorted({c for frame in frames for c in frame[name].cat.categories})
+            for frame in frames:
+                frame[name] = frame[name].cat.set_categories(categories)
+    return pd.concat(frames, ignore_index=True)

@@ -1,4 +1,0 @@
-"""From a run folder's records to tidy frames.
-
-Imports analysis.stats.
-"""

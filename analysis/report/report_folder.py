@@ -1,0 +1,44 @@
+"""Writes the report folder of a run: summary.csv, steps, tables, figures and pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.loading.run import Run, load
+from analysis.render.output_folder import atomic_output_folder
+from analysis.report.report_pages import write_report_pages
+from analysis.report.report_tables import make_report_tables, write_report_tables
+from analysis.summary.summary_table import summarise
+from gnnhpc.records.paths import RunPaths, write_atomically
+
+_CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
+
+
+def write_report_folder(
+    root: Path, out: Path | None = None, baseline: str = "seq"
+) -> tuple[Run, pd.DataFrame, Path]:
+    """Load the run at `root` and write its report; returns run, summary and the report's folder.
+
+    `out` is RUN/report unless given. It is written completely or not at all; files of the same
+    names are replaced, others stay. Raises InputError if `root` is no run folder or `out` cannot
+    be written.
+    """
+    run = load(root)
+    summary = summarise(run, baseline)
+    report = RunPaths(root).report if out is None else out
+    with atomic_output_folder(report) as folder:
+        write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
+        steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
+        tables = make_report_tables(run, summary)
+        write_report_tables(tables, folder / "tables")
+        write_report_pages(run, folder, summary, tables)
+    return run, summary, report
+
+
+def steps_frame(run: Run) -> pd.DataFrame:
+    """`run.steps` with the settings of each step's cell as columns."""
+    row = run.steps["cell"].cat.codes.to_numpy()
+    settings = {name: run.cells[name].to_numpy()[row] for name in _CELL_COLUMNS}
+    return run.steps.assign(**settings, valid=run.cells["valid"].to_numpy()[row])

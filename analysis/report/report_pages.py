@@ -1,0 +1,87 @@
+"""Writes the pages of a report, report.md and report.html, with their figures and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.figures.catalog import Figures, PublishedPoints, make_figures
+from analysis.papers.published_data import read_published
+from analysis.render.document import Document
+from analysis.render.html import document_to_html
+from analysis.render.markdown import document_to_markdown
+from analysis.render.named_table import NamedTable
+from analysis.report import sections
+from analysis.report.first_page import count_cells, first_page_section
+from analysis.report.report_tables import make_report_tables
+from analysis.summary.summary_table import summarise
+from analysis.timeline.chrome_trace import write_trace
+from analysis.timeline.step_timeline import cells_with_spans
+from gnnhpc.records.paths import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.loading.run import Run
+
+MAX_TRACES = 20
+
+
+def write_report_pages(
+    run: Run,
+    out: Path,
+    summary: pd.DataFrame | None = None,
+    tables: Sequence[NamedTable] | None = None,
+) -> Path:
+    """Write figures/, traces/, report.md and report.html into `out`; returns report.html.
+
+    `summary` and `tables` are computed unless given. Raises InputError for a damaged result.
+    """
+    if summary is None:
+        summary = summarise(run)
+    if tables is None:
+        tables = make_report_tables(run, summary)
+    figures = make_figures(run, summary, out / "figures", published_points())
+    for cell in cells_with_spans(run)[:MAX_TRACES]:
+        write_trace(run, cell, out / "traces" / f"{cell}.json")
+    document = report_document(run, summary, tables, figures, out)
+    write_atomically(out / "report.md", document_to_markdown(document))
+    page = out / "report.html"
+    write_atomically(page, document_to_html(document))
+    return page
+
+
+def published_points() -> PublishedPoints:
+    """The published points of the figures of loss and of chunks."""
+    chunks = read_published("dearing_table3_pubmed")
+    rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
+    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt)
+
+
+def report_document(
+    run: Run, summary: pd.DataFrame, tables: Sequence[NamedTable], figures: Figures, out: Path
+) -> Document:
+    """The report's document: verdict, numbers, figures, statistics."""
+    counts = count_cells(run.cells)
+    commit = run.provenance.get("commit")
+    code = f"code {str(commit)[:12]}" if commit else "code without a commit"
+    return Document(
+        title=f"Report of {run.root.resolve().name}",
+        subtitle=f"{counts.cells} cells, {counts.valid} valid; {code}",
+        sections=tuple(
+            sections.without_none(
+                first_page_section(run, summary),
+                sections.summary_section(summary),
+                sections.speed_section(summary, figures),
+                sections.learning_section(summary, figures),
+                sections.chunks_section(figures),
+                sections.published_section(tables),
+                sections.corrected_section(tables),
+                sections.timeline_section(figures),
+                sections.statistics_section(run, summary),
+                sections.left_out_section(figures),
+            )
+        ),
+        folder=out,
+    )

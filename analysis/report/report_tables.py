@@ -1,0 +1,100 @@
+"""All tables of a report: speedup, efficiency, noise, and the published ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.loading.run import Run
+from analysis.papers.corrected_study import corrected_study_frame
+from analysis.papers.gat_tables_beside_ours import gat_tables
+from analysis.papers.other_studies import boca_table, torchgpipe_table
+from analysis.papers.vig_tables_beside_ours import vig_tables
+from analysis.render.named_table import NamedTable
+from analysis.render.table_files import write_table
+from analysis.stats.intervals import CONFIDENCE
+
+_SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
+_VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]
+_INTERVALS = f"Intervals are bootstrap intervals at {CONFIDENCE:.0%}."
+
+
+def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
+    """All tables; those of a published study only if the run has its model."""
+    models = set(run.cells["model"]) if len(run.cells) else set()
+    tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
+    if "vig" in models:
+        tables += vig_tables(run, summary)
+    if "gat" in models:
+        tables += gat_tables(summary)
+    return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
+
+
+def _varied(summary: pd.DataFrame) -> list[str]:
+    """The variants in which rows of one model differ."""
+    return [
+        name
+        for name in _VARIANTS
+        if len(summary) and (summary.groupby("model")[name].nunique() > 1).any()
+    ]
+
+
+def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    measured = summary[summary["n"] > 0]
+    return measured[[*_SETTING, *_varied(summary), *columns]].reset_index(drop=True)
+
+
+def speedup_table(summary: pd.DataFrame) -> NamedTable:
+    """Speedups of samples a second, with intervals, the bound and the effect in words."""
+    columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
+    columns += ["speedup_median", "speedup_same_m", "baseline", "effect", "flags"]
+    return NamedTable(
+        "speedup",
+        "Speedup of samples a second",
+        _chosen(summary, columns),
+        (_INTERVALS, "speedup_same_m: over the sequential run with the same micro-batches."),
+    )
+
+
+def efficiency_table(summary: pd.DataFrame) -> NamedTable:
+    """Step time against the ideal step of the same schedule with the measured stages."""
+    columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s", "efficiency"]
+    return NamedTable(
+        "efficiency",
+        "Efficiency: the ideal step over the step time",
+        _chosen(summary, [*columns, "bubble", "flags"]),
+        (_INTERVALS, "bubble: the share of rank-time spent waiting."),
+    )
+
+
+def noise_table(summary: pd.DataFrame) -> NamedTable:
+    """How many cells and steps count, and the noise of the machine."""
+    columns = ["cells_used", "cells", "warmup_dropped", "outliers", "n_effective", "drift"]
+    columns += ["cpu_share", "steal_share", "switches_per_step", "data_s", "note"]
+    return NamedTable(
+        "noise",
+        "What was counted, and the noise of the machine",
+        _chosen(summary, columns),
+        (
+            "warmup_dropped: steps that the run marked or that the series shows to be warm-up. "
+            "outliers: more than 3.5 robust standard deviations from the median; marked, not "
+            "dropped. n_effective: independent steps that the correlated ones are worth. drift: "
+            "last third over first third, less 1. cpu_share: processor over busy time.",
+        ),
+    )
+
+
+def corrected_study_table(run: Run, summary: pd.DataFrame) -> NamedTable:
+    """The corrected study as a table."""
+    return NamedTable(
+        "corrected_study",
+        "The corrected study: published, ours, the bound, and the verdict",
+        corrected_study_frame(summary, run),
+        (_INTERVALS, "Seconds of different machines are not compared; speedups are."),
+    )
+
+
+def write_report_tables(tables: list[NamedTable], folder: Path) -> list[Path]:
+    """Each table as CSV, Markdown and LaTeX."""
+    return [path for table in tables for path in write_table(table, folder)]

@@ -1,0 +1,132 @@
+"""Groups the cells that differ in repeat and seed alone: each group is a row of the summary."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.loading.run import Run
+from analysis.stats.intervals import Interval, Sample
+from analysis.stats.noise import counted_step_times
+from analysis.summary.ideal_step import ideal_steps, stage_seconds
+from gnnhpc.core.layout import Layout
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One set of settings in one phase, with what its valid cells measured."""
+
+    settings: dict[str, Any]
+    phase: str
+    cells: pd.DataFrame
+    """Rows of `Run.cells`, also of cells that failed or are invalid."""
+    cell_phases: pd.DataFrame
+    """One row a cell that counts, from `cell_phase_frame`."""
+    step_times: list[NDArray[Any]]
+    """Seconds of the steps that count, an array for each of these cells."""
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The step times; the bootstrap seed is derived from the settings, so it never changes."""
+        name = "|".join(str(value) for value in (*self.settings.values(), self.phase))
+        return Sample(self.step_times, seed=zlib.crc32(name.encode()))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.parse(self.settings["layout"])
+
+    @property
+    def microbatches(self) -> int:
+        return int(self.settings["microbatches"])
+
+    def mean(self, column: str) -> float | None:
+        """Mean of a column of `cell_phases`, weighted by the steps that count."""
+        values = self.cell_phases[column].to_numpy(dtype=float)
+        weights = self.cell_phases["n"].to_numpy(dtype=float)
+        known = np.isfinite(values)
+        return float(np.average(values[known], weights=weights[known])) if known.any() else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        samples = self.mean("samples")
+        return samples / self.sample.mean.value if samples is not None else None
+
+    def speedup_over(self, other: Configuration, of: str = "mean") -> Interval | None:
+        """These samples a second over the other's, by `mean` or `median` step times.
+
+        None where either measured nothing.
+        """
+        mine, theirs = self.mean("samples"), other.mean("samples")
+        if mine is None or theirs is None:
+            return None
+        if other is self:
+            return Interval(1.0, 1.0, 1.0)
+        factor = mine / theirs
+        if of == "mean":
+            speedup = other.sample.mean_over(self.sample, factor)
+        else:
+            speedup = other.sample.median_over(self.sample, factor)
+        return speedup if math.isfinite(speedup.value) else None
+
+
+def cell_phase_frame(run: Run) -> pd.DataFrame:
+    """`run.phases` with samples a step, bubble, ideal step and memory: one row a cell and phase."""
+    keys = ["cell", "phase"]
+    kept = run.steps[run.steps["kept"]]
+    kept = kept.assign(waited=kept["bubble"] * kept["wall_s"])
+    grouped = kept.groupby(keys, observed=True)
+    sums = grouped[["waited", "wall_s"]].sum()
+    measured = pd.DataFrame(
+        {
+            "samples": grouped["samples"].mean(),
+            "bubble": sums["waited"] / sums["wall_s"],
+            "data_s": grouped["data_s"].mean(),
+            "peak_rss_mib": grouped["peak_rss_mib"].max(),
+            "peak_device_mib": grouped["peak_device_mib"].max(),
+        }
+    )
+    frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
+    ideal = ideal_steps(stage_seconds(run.ranks, run.steps), run.cells)
+    frame["ideal_step_s"] = [
+        ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
+    ]
+    return frame
+
+
+def make_configurations(run: Run) -> list[Configuration]:
+    """All configurations, in the order of the manifest, training before testing."""
+    if run.cells.empty:
+        return []
+    frame = cell_phase_frame(run)
+    position = {key: n for n, key in enumerate(zip(frame["cell"], frame["phase"], strict=True))}
+    step_times = counted_step_times(run.steps)
+    keys = list(run.settings)
+    rows = []
+    for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
+        for phase in _phases(cells):
+            counted = [
+                (cell, phase)
+                for cell, valid in zip(cells["cell"], cells["valid"], strict=True)
+                if valid and (cell, phase) in step_times and step_times[cell, phase].size
+            ]
+            rows.append(
+                Configuration(
+                    dict(zip(keys, values, strict=True)),
+                    phase,
+                    cells,
+                    frame.iloc[[position[key] for key in counted]],
+                    [step_times[key] for key in counted],
+                )
+            )
+    return rows
+
+
+def _phases(cells: pd.DataFrame) -> list[str]:
+    return ["train", "test"] if (cells["test_steps"] > 0).any() else ["train"]

@@ -1,0 +1,225 @@
+"""The table of summary.csv: one row a configuration and phase, over all valid repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.loading.run import Run
+from analysis.stats.intervals import Interval, ratio_in_words
+from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
+from analysis.summary.baseline import Baseline, find_baseline
+from analysis.summary.configurations import Configuration, make_configurations
+from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import bound
+
+CONTRACT_COLUMNS = (
+    "model",
+    "data",
+    "layout",
+    "stages",
+    "replicas",
+    "microbatches",
+    "phase",
+    "n",
+    "mean_s",
+    "std_s",
+    "min_s",
+    "max_s",
+    "median_s",
+    "samples_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "bound",
+    "ideal_step_s",
+    "efficiency",
+    "bubble",
+    "valid",
+    "flags",
+)
+"""The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
+
+VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
+"""Settings that are always columns; other settings are only where they vary."""
+
+_KEY_COLUMNS = ("model", "data", "layout", "microbatches")
+_TEXT_COLUMNS = ("baseline", "effect")
+_AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
+
+
+def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
+    """One row a model, data, layout, micro-batches, other settings that vary, and phase.
+
+    Times are of the steps that count (no warm-up) of valid cells; a row without one has n 0 and
+    no times. A speedup is a ratio of samples a second, against `baseline`: a layout, or
+    `layout:microbatches` (one micro-batch unless given); InputError for another form.
+    """
+    wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
+    rows = make_configurations(run)
+    seconds = LayerSeconds(run)
+    varying = _varying(run)
+    frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, seconds) for row in rows])
+    if frame.empty:
+        return pd.DataFrame(columns=list(CONTRACT_COLUMNS))
+    # An empty column gets a numeric type, unless it is one of text.
+    empty = [c for c in frame.columns if c not in _TEXT_COLUMNS and frame[c].isna().all()]
+    frame = frame.astype(dict.fromkeys(empty, float))
+    return _sorted(
+        frame[[*CONTRACT_COLUMNS, *(c for c in frame.columns if c not in CONTRACT_COLUMNS)]]
+    )
+
+
+def _varying(run: Run) -> list[str]:
+    """Settings in which cells of one model and data differ, without those that are always shown."""
+    usual = {*_KEY_COLUMNS, *VARIANT_COLUMNS}
+    by_study = run.cells.groupby(["model", "data"])
+    return [
+        key
+        for key in run.settings
+        if key not in usual and (by_study[key].nunique(dropna=False) > 1).any()
+    ]
+
+
+def _summary_row(
+    row: Configuration,
+    rows: Sequence[Configuration],
+    wanted: Baseline,
+    varying: list[str],
+    seconds: LayerSeconds,
+) -> dict[str, Any]:
+    values, mean, median = row.sample.values, row.sample.mean, row.sample.median
+    layout, ideal = row.layout, row.mean("ideal_step_s")
+    line: dict[str, Any] = {key: row.settings[key] for key in _KEY_COLUMNS}
+    line |= {
+        "stages": layout.stages,
+        "replicas": layout.replicas,
+        "phase": row.phase,
+        "n": values.size,
+        "mean_s": mean.value,
+        "std_s": values.std(ddof=1) if values.size > 1 else None,
+        "min_s": values.min() if values.size else None,
+        "max_s": values.max() if values.size else None,
+        "median_s": median.value,
+        "samples_per_s": row.samples_per_s,
+        "ideal_step_s": ideal,
+        "efficiency": ideal / mean.value if ideal else None,
+        "bubble": row.mean("bubble"),
+        "mean_low": mean.low,
+        "mean_high": mean.high,
+        "median_low": median.low,
+        "median_high": median.high,
+    }
+    line |= _speedup_columns(row, rows, wanted, seconds)
+    line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
+    line |= _quality_columns(row)
+    return line
+
+
+def _speedup_columns(
+    row: Configuration, rows: Sequence[Configuration], wanted: Baseline, seconds: LayerSeconds
+) -> dict[str, Any]:
+    """Speedups over the baselines, the bound, validity, flags and notes."""
+    base = find_baseline(row, rows, wanted)
+    same = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
+    speedup = row.speedup_over(base) if base else None
+    of_medians = row.speedup_over(base, "median") if base else None
+    same_m = row.speedup_over(same) if same else None
+    bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches)
+    bound_value /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
+    flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
+    notes = _notes(row, base, wanted)
+    valid = bool(row.step_times)
+    if not row.cell_phases["settled"].all():
+        flags.add("unsettled")
+    if base and base is not row and speedup and exceeds_bound(speedup, bound_value):
+        verdict = explain_excess(
+            speedup,
+            bound_value,
+            seconds.per_sample(base),
+            seconds.per_sample(row),
+            seconds.stages_without_backward(row),
+        )
+        flags.add("above-bound" if verdict.explained else "above-bound-unexplained")
+        notes.append(verdict.note)
+        valid = valid and verdict.explained
+    return {
+        **_interval_columns("speedup", speedup),
+        "bound": bound_value,
+        "valid": valid,
+        "flags": ";".join(sorted(flags)),
+        **_interval_columns("speedup_median", of_medians),
+        **_interval_columns("speedup_same_m", same_m),
+        "baseline": str(wanted) if base else None,
+        "effect": ratio_in_words(speedup) if speedup and base is not row else None,
+        "note": "; ".join(notes),
+    }
+
+
+def _interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
+    if value is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+
+
+def _notes(row: Configuration, base: Configuration | None, wanted: Baseline) -> list[str]:
+    notes = []
+    left_out = len(row.cells) - len(row.step_times)
+    if left_out:
+        notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
+    if row.step_times and base is None:
+        notes.append(f"no valid {wanted} of the same settings to compare with")
+    if len(row.step_times) == 1:
+        notes.append("one run: intervals cover its steps, not how runs differ")
+    return notes
+
+
+def _reasons(row: Configuration) -> str:
+    cells = row.cells[~row.cells["cell"].isin(row.cell_phases["cell"])]
+    status = cells["status"].where(cells["status"] != "done", "invalid")
+    status = status.where(~cells["valid"].astype(bool), f"no {row.phase} steps")
+    return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
+
+
+def _quality_columns(row: Configuration) -> dict[str, Any]:
+    """Counts of cells and steps, noise of the machine, memory, and final losses and accuracies."""
+    used = row.cells[row.cells["cell"].isin(row.cell_phases["cell"])]
+    units = row.cell_phases
+    finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
+    finals = [c for c in finals if c.endswith(("_loss", "_accuracy"))]
+    return {
+        "cells": len(row.cells),
+        "cells_used": len(used),
+        "attempts": int(row.cells["attempts"].sum()),
+        "redone": int(used["redone"].sum()),
+        "warmup_dropped": int(units["warmup_dropped"].sum()),
+        "outliers": int(units["outliers"].sum()),
+        "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
+        "drift": row.mean("drift"),
+        "cpu_share": row.mean("cpu_share"),
+        "steal_share": row.mean("steal_share"),
+        "switches_per_step": row.mean("switches_per_step"),
+        "data_s": row.mean("data_s") if row.step_times else None,
+        "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
+        "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
+        **{name: used[name].astype(float).mean() for name in (*_AVERAGED_COLUMNS, *finals)},
+    }
+
+
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sorted by model and data as submitted, then by ranks, replicas, micro-batches and phase."""
+    order = pd.DataFrame(
+        {
+            "model": pd.factorize(frame["model"])[0],
+            "data": pd.factorize(frame["data"])[0],
+            "world": [Layout.parse(name).world_size for name in frame["layout"]],
+            "replicas": frame["replicas"],
+            "microbatches": frame["microbatches"],
+            "phase": pd.factorize(frame["phase"])[0],
+        }
+    )
+    return frame.loc[order.sort_values(list(order.columns), kind="stable").index].reset_index(
+        drop=True
+    )

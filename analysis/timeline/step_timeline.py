@@ -1,0 +1,219 @@
+"""The timeline of one step: what each rank did, and the ideal of the same schedule.
+
+Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
+measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedule import ScheduleName, ideal_bubble, timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.loading.run import Run
+
+Phase = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """A row of the timeline: a rank with its replica and stage."""
+
+    rank: int
+    replica: int
+    stage: int
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One action of one rank, from start to end, seconds since the step's first barrier."""
+
+    rank: int
+    name: str
+    """forward, backward, allreduce, optimizer or wait."""
+    microbatch: int | None
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of one cell, measured and ideal."""
+
+    cell: str
+    layout: str
+    schedule: str
+    microbatches: int
+    phase: str
+    step: int
+    wall_s: float
+    rows: tuple[RankRow, ...]
+    measured: tuple[Bar, ...]
+    ideal: tuple[Bar, ...]
+    """Empty if a micro-batch's span is missing."""
+    bubble: float | None
+    """Waiting over all rank-time of this step."""
+    ideal_bubble: float | None
+    """Waiting over all rank-time of the ideal with the measured seconds."""
+    balanced_bubble: float
+    """Waiting over all rank-time of equal stages: (S-1) / (M+S-1)."""
+
+    @property
+    def ideal_s(self) -> float | None:
+        return max((bar.end_s for bar in self.ideal), default=None)
+
+    @property
+    def efficiency(self) -> float | None:
+        return None if self.ideal_s is None else self.ideal_s / self.wall_s
+
+
+def cells_with_spans(run: Run) -> list[str]:
+    """Ids of the cells whose ranks wrote spans, in the order of the manifest."""
+    present = set(run.spans["cell"].unique())
+    return [str(cell) for cell in run.cells["cell"] if cell in present]
+
+
+def find_cell(run: Run, name: str) -> str:
+    """The id of the cell with this id or start of one; raises InputError unless it is one cell."""
+    ids = [str(cell) for cell in run.cells["cell"]]
+    if name in ids:
+        return name
+    matches = [cell for cell in ids if cell.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    found = f"{name} ({len(matches)} cells begin so)" if matches else name
+    some = ", ".join((matches or ids)[:5]) + (", ..." if len(matches or ids) > 5 else "")
+    raise InputError("trace", "cell", found, some or "the cells of a run, and this has none")
+
+
+def cell_spans(run: Run, cell: str) -> pd.DataFrame:
+    """The spans of one cell; raises InputError for a cell that has none."""
+    spans = run.spans[run.spans["cell"] == cell]
+    if spans.empty:
+        raise InputError("trace", f"spans of {cell}", "none", "a cell run with `spans: true`")
+    return spans
+
+
+def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
+    """The step with spans whose time is nearest the median, of steps after warm-up if any.
+
+    Raises InputError for a cell without spans in this phase.
+    """
+    spans = cell_spans(run, cell)
+    with_spans = spans.loc[spans["phase"] == phase, "step"].unique()
+    steps = run.steps
+    mine = steps[(steps["cell"] == cell) & (steps["phase"] == phase)]
+    mine = mine[mine["step"].isin(with_spans)]
+    if mine.empty:
+        raise InputError("trace", f"{phase} spans of {cell}", "none", "spans of a recorded step")
+    settled = mine[~mine["warmup"].astype(bool)]
+    chosen = mine if settled.empty else settled
+    distance = (chosen["wall_s"] - chosen["wall_s"].median()).abs().to_numpy()
+    return int(chosen["step"].to_numpy()[distance.argmin()])
+
+
+def measured_timeline(
+    run: Run, cell: str, phase: Phase = "train", step: int | None = None
+) -> Timeline:
+    """The timeline of one step, by default the typical one; raises InputError without spans."""
+    if step is None:
+        step = typical_step(run, cell, phase)
+    spans = cell_spans(run, cell)
+    spans = spans[(spans["phase"] == phase) & (spans["step"] == step)]
+    if spans.empty:
+        raise InputError("trace", f"{phase} step {step} of {cell}", "no spans", "a recorded step")
+    ranks = run.ranks
+    records = ranks[(ranks["cell"] == cell) & (ranks["phase"] == phase) & (ranks["step"] == step)]
+    cell_row = run.cells[run.cells["cell"] == cell].iloc[0]
+    places = spans[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
+    rows = tuple(
+        RankRow(int(rank), int(replica), int(stage))
+        for rank, replica, stage in places.itertuples(index=False)
+    )
+    measured = tuple(_bars(spans))
+    schedule = cast(ScheduleName, str(cell_row["schedule"]))
+    microbatches = int(cell_row["microbatches"])
+    ideal = ideal_bars(measured, rows, schedule, microbatches, training=phase == "train")
+    return Timeline(
+        cell=cell,
+        layout=str(cell_row["layout"]),
+        schedule=schedule,
+        microbatches=microbatches,
+        phase=phase,
+        step=step,
+        wall_s=float(records["wall_s"].max()),
+        rows=rows,
+        measured=measured,
+        ideal=ideal,
+        bubble=_share(records["wait_s"].sum(), records["wall_s"].sum()),
+        ideal_bubble=waited_share(ideal, len(rows)),
+        balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
+    )
+
+
+def ideal_bars(
+    measured: tuple[Bar, ...],
+    rows: tuple[RankRow, ...],
+    schedule: ScheduleName,
+    microbatches: int,
+    *,
+    training: bool,
+) -> tuple[Bar, ...]:
+    """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
+
+    Empty if the span of a micro-batch is missing on any stage.
+    """
+    kinds = ("forward", "backward") if training else ("forward",)
+    seconds: dict[tuple[int, str, int], float] = {}
+    for bar in measured:
+        if bar.name in kinds and bar.microbatch is not None:
+            key = (bar.rank, bar.name, bar.microbatch)
+            seconds[key] = seconds.get(key, 0.0) + bar.end_s - bar.start_s
+    bars: list[Bar] = []
+    for replica in sorted({row.replica for row in rows}):
+        ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
+        costs = {
+            kind: [[seconds.get((rank, kind, m)) for m in range(microbatches)] for rank in ranks]
+            for kind in kinds
+        }
+        if any(cost is None for table in costs.values() for line in table for cost in line):
+            return ()
+        forward = cast(list[list[float]], costs["forward"])
+        backward = cast(list[list[float]], costs.get("backward", forward))
+        for slot in timeline(schedule, forward, backward, microbatches, training=training):
+            action = slot.action
+            bars.append(
+                Bar(ranks[slot.stage], action.kind, action.microbatch, slot.start_s, slot.end_s)
+            )
+    return tuple(bars)
+
+
+def waited_share(bars: tuple[Bar, ...], ranks: int) -> float | None:
+    """The share of rank-time without a bar, up to the end of the last bar; None without bars."""
+    end = max((bar.end_s for bar in bars), default=0.0)
+    busy = sum(bar.end_s - bar.start_s for bar in bars)
+    return _share(ranks * end - busy, ranks * end)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole > 0 else None
+
+
+def _bars(spans: pd.DataFrame) -> list[Bar]:
+    columns = ["rank", "name", "microbatch", "start_s", "end_s"]
+    return [
+        Bar(
+            int(rank),
+            str(name),
+            None if math.isnan(microbatch) else int(microbatch),
+            float(start),
+            float(end),
+        )
+        for rank, name, microbatch, start, end in spans[columns].itertuples(index=False)
+    ]

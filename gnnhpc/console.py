@@ -1,0 +1,92 @@
+"""The command `gnnhpc`: all commands of jobs, gnnhpc and analysis under one name.
+
+Each is the command of `python -m PACKAGE`; its package is imported when the command is asked for.
+gnnhpc imports neither jobs nor analysis, so this table names them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from gnnhpc.core.command_line import add_version, run_app_for_reader
+from gnnhpc.core.python_path import exit_if_mixed
+
+SWEEPS = "Submit sweeps and look after them"
+ONE_CELL = "Run one cell by hand"
+REPORTS = "Report"
+
+# Command: the package whose `cli.app` has it, and its heading in the help.
+COMMANDS = {
+    "submit": ("jobs", SWEEPS),
+    "status": ("jobs", SWEEPS),
+    "rerun": ("jobs", SWEEPS),
+    "cancel": ("jobs", SWEEPS),
+    "logs": ("jobs", SWEEPS),
+    "site": ("jobs", SWEEPS),
+    "run": ("gnnhpc", ONE_CELL),
+    "verify": ("gnnhpc", ONE_CELL),
+    "report": ("analysis", REPORTS),
+    "import-csv": ("analysis", REPORTS),
+    "trace": ("analysis", REPORTS),
+}
+
+Command = TyperCommand | TyperGroup
+
+
+class Commands(TyperGroup):
+    """Knows the names of all commands at once, and a command once it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS, _NOT_LOADED)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self.commands.get(cmd_name) is _NOT_LOADED:
+            self.commands[cmd_name] = load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+_NOT_LOADED = TyperCommand(None)
+
+app = typer.Typer(
+    cls=Commands,
+    help="Measure graph neural networks on a Slurm cluster.\n\n"
+    "A sweep becomes a run folder and one job array a model and layout; its records become tables "
+    "and figures. Exit status: 0 done, 1 something ran and failed, 2 the input was wrong.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+add_version(app)
+
+
+def load(name: str) -> Command:
+    """A command of COMMANDS, under its heading and with its examples as `gnnhpc` has them."""
+    package, heading = COMMANDS[name]
+    group = get_command(import_module(f"{package}.cli").app)
+    assert isinstance(group, TyperGroup), f"{package}.cli.app has one command only"
+    command = group.commands[name]
+    assert isinstance(command, Command)
+    command.rich_help_panel = heading
+    _respell(command, package)
+    return command
+
+
+def _respell(command: Command, package: str) -> None:
+    """Say `gnnhpc status` where the examples of a command say `python -m jobs status`."""
+    if command.epilog:
+        command.epilog = command.epilog.replace(f"python -m {package} ", "gnnhpc ")
+    for inner in getattr(command, "commands", {}).values():
+        _respell(inner, package)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; errors a user can mend are one line on stderr and status 2."""
+    exit_if_mixed()
+    return run_app_for_reader(app, "gnnhpc", arguments)

@@ -1,0 +1,62 @@
+"""Which gnnhpc, jobs and analysis this interpreter finds: all three must lie in one folder.
+
+A file named `analysis.py` in the current folder, or another checkout on PYTHONPATH, would be
+imported in place of ours. jobs and analysis run this file by its path, before they import
+anything of gnnhpc, so it uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGES = ("gnnhpc", "jobs", "analysis")
+ROOT = Path(__file__).resolve().parents[2]
+EXIT_INPUT = 2
+
+
+def exit_if_mixed() -> None:
+    """End the process with one line and status 2 if an import would find another package.
+
+    Nothing is imported to find out. A package that is not found at all is not refused.
+    """
+    for name in PACKAGES:
+        place = found_at(name)
+        if place is not None and place != ROOT / name:
+            print(
+                f"error: python path: found {name} in {place}; allowed: the one in {ROOT}, as from "
+                "another folder or without PYTHONPATH",
+                file=sys.stderr,
+            )
+            raise SystemExit(EXIT_INPUT)
+
+
+def found_at(name: str) -> Path | None:
+    """The folder of the package that `import name` would take, or the file of a module."""
+    spec = find_spec(name)
+    if spec is None:
+        return None
+    if spec.origin is None:
+        # A folder without __init__.py, which python takes where it finds nothing better.
+        return Path(next(iter(spec.submodule_search_locations or ()), name)).resolve()
+    file = Path(spec.origin).resolve()
+    return file.parent if file.name == "__init__.py" else file
+
+
+def is_installed(root: Path = ROOT) -> bool:
+    """Whether the interpreter finds what lies in `root` by itself; a checkout has to be named."""
+    return root.name in ("site-packages", "dist-packages")
+
+
+def search_path_for_children() -> dict[str, str]:
+    """Environment with which `python -m` finds the packages that this process runs."""
+    path = [] if is_installed() else [str(ROOT)]
+    if known := os.environ.get("PYTHONPATH"):
+        path.append(known)
+    found = {"PYTHONPATH": os.pathsep.join(path)}
+    if sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
+        # `python -m` would look into the current folder first, where this process does not.
+        found["PYTHONSAFEPATH"] = "1"
+    return found

@@ -1,0 +1,106 @@
+"""submissions.jsonl: who submitted which cells, when, and under which job id."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.records.provenance import command_line, user
+from jobs.folder.locked_files import append_lines, utc_now
+from jobs.spec.index_list import format_indices, parse_indices
+
+VERSION = 1
+Cluster = Literal["slurm", "local"]
+CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
+
+
+@dataclass(frozen=True)
+class SubmissionRecord:
+    """One line of submissions.jsonl: cells of one array, submitted together."""
+
+    cluster: Cluster
+    array: str
+    indices: str
+    """As Slurm writes them: 3,5-7."""
+    job_id: str
+    """Slurm's job id; on a local cluster the supervisor's process id."""
+    at: str
+    """UTC, ISO 8601."""
+    user: str
+    host: str
+    started: int | None = None
+    """Start of the local supervisor's process, in clock ticks: process ids are used again."""
+    command: tuple[str, ...] = ()
+    version: int = VERSION
+
+    def index_list(self) -> list[int]:
+        return parse_indices(self.indices, "submissions.jsonl")
+
+
+def record_submission(
+    paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], job: str
+) -> None:
+    """Append one line to submissions.jsonl; the caller holds the run's lock."""
+    submission = SubmissionRecord(
+        cluster=cluster,
+        array=array,
+        indices=format_indices(indices),
+        job_id=job,
+        at=utc_now(),
+        user=user(),
+        host=socket.gethostname(),
+        started=process_start_ticks(int(job)) if cluster == "local" else None,
+        command=tuple(command_line()),
+    )
+    append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
+
+
+def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
+    """All submissions, oldest first; raises InputError naming the damaged line."""
+    try:
+        text = paths.submissions.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    submissions = []
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{paths.submissions}:{number}"
+        try:
+            raw = json.loads(line)
+            if raw.get("version") != VERSION:
+                raise InputError(where, "version", raw.get("version"), str(VERSION))
+            submissions.append(SubmissionRecord(**raw | {"command": tuple(raw.get("command", ()))}))
+        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            raise InputError(where, None, f"damaged line ({error})", "as written") from None
+    return submissions
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """Start of a process of this machine, in clock ticks since boot; None if it does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = text.rpartition(")")[2].split()
+    except OSError:
+        return None
+    # proc(5): start time is field 22, the state field 3, which is the first here; Z and X are dead.
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def supervisor_is_alive(submission: SubmissionRecord) -> bool:
+    """Whether the local supervisor of a submission still runs; False on any other machine.
+
+    False also for this very process: a `submit --wait` that asks has finished supervising.
+    """
+    return (
+        submission.cluster == "local"
+        and int(submission.job_id) != os.getpid()
+        and submission.host == socket.gethostname()
+        and submission.started is not None
+        and process_start_ticks(int(submission.job_id)) == submission.started
+    )

@@ -1,4 +1,0 @@
-"""What commands print.
-
-Imports jobs.actions and below.
-"""

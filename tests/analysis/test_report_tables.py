@@ -1,0 +1,238 @@
+"""Published tables beside ours, the corrected study, and the three forms a table is written in."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.loading.run import Run, load
+from analysis.papers.corrected_study import STUDY_COLUMNS, corrected_study_frame
+from analysis.papers.published_data import (
+    FOLDER,
+    matches_published_digits,
+    published_studies,
+    read_published,
+)
+from analysis.render.cell_text import format_value
+from analysis.render.latex import table_to_latex
+from analysis.render.markdown import table_to_markdown
+from analysis.render.named_table import NamedTable
+from analysis.render.table_files import write_table
+from analysis.report.report_tables import make_report_tables, write_report_tables
+from analysis.summary.summary_table import summarise
+from tests.tools.make_run import make_run, small_sweep
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return load(make_run(tmp_path_factory.mktemp("run") / "r", small_sweep(repeats=1)))
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> pd.DataFrame:
+    return summarise(run)
+
+
+@pytest.fixture(scope="module")
+def tables(run: Run, summary: pd.DataFrame) -> dict[str, NamedTable]:
+    return {table.name: table for table in make_report_tables(run, summary)}
+
+
+def test_all_published_tables_are_there(tables: dict[str, NamedTable]) -> None:
+    raffi = [f"raffi_table{n}" for n in range(1, 10)]
+    others = ["dearing_table2", "dearing_table3", "boca_table2", "torchgpipe_speedups"]
+    assert {*raffi, *others, "speedup", "efficiency", "noise", "corrected_study"} == set(tables)
+
+
+@pytest.mark.parametrize(
+    ("number", "layout", "microbatches"),
+    [
+        (1, "seq", 1),
+        (4, "pp2", 10),
+        (5, "pp2", 5),
+        (6, "pp4", 10),
+        (7, "pp4", 5),
+        (9, "dp2-pp2", 5),
+    ],
+)
+def test_ours_stand_under_the_printed_numbers(
+    tables: dict[str, NamedTable],
+    summary: pd.DataFrame,
+    number: int,
+    layout: str,
+    microbatches: int,
+) -> None:
+    frame = tables[f"raffi_table{number}"].frame
+    printed = read_published("raffi_tables")
+    printed = printed[printed["table"] == number]
+    theirs, ours = frame[frame["source"] == "published"], frame[frame["source"] != "published"]
+    assert theirs["mean_s"].tolist() == printed["mean_s"].tolist()
+    wanted = summary[
+        (summary["model"] == "vig")
+        & (summary["layout"] == layout)
+        & (summary["microbatches"] == microbatches)
+    ]
+    assert ours["mean_s"].tolist() == wanted["mean_s"].tolist()
+    assert ours["n"].tolist() == wanted["n"].tolist()
+
+
+def test_blocks_and_readout_come_from_the_groups_of_the_sequential_run(
+    tables: dict[str, NamedTable], summary: pd.DataFrame
+) -> None:
+    """The made-up machine spends the whole step in its layers, but for 2 %."""
+    block, readout = tables["raffi_table2"].frame, tables["raffi_table3"].frame
+    both = block[block["note"] == "forward and backward"]["mean_s"].iloc[0] * 8
+    both += readout[readout["note"] == "forward and backward"]["mean_s"].iloc[0]
+    step = summary[(summary["layout"] == "seq") & (summary["model"] == "vig")]["mean_s"].iloc[0]
+    assert both == pytest.approx(step / 1.02, rel=0.01)
+    forward = block[(block["note"] == "forward") & (block["phase"] == "train")]
+    assert forward["n"].iloc[0] == 8 * 11
+
+
+def test_defects_stand_under_the_numbers_they_bear_on(tables: dict[str, NamedTable]) -> None:
+    assert any("38.85" in note for note in tables["raffi_table1"].notes)
+    assert any("6/2/2/2" in note for note in tables["raffi_table7"].notes)
+    assert any("did not cross" in note for note in tables["raffi_table5"].notes)
+    assert not any("6/2/2/2" in note for note in tables["raffi_table5"].notes)
+    assert any("use_ddp" in note for note in tables["boca_table2"].notes)
+    assert any("1/k" in note for note in tables["dearing_table3"].notes)
+
+
+def test_dearings_tables_have_our_chunks_in_all(tables: dict[str, NamedTable]) -> None:
+    frame = tables["dearing_table3"].frame
+    ours = frame[frame["source"] == "ours"]
+    assert set(zip(ours["layout"], ours["chunks"], strict=True)) >= {("pp2", 2), ("dp2-pp2", 8)}
+    assert (ours["mode"] == "halo").all()
+    single = tables["dearing_table2"].frame
+    assert single[single["source"] == "ours"]["epoch_ms"].iloc[0] > 0
+
+
+def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) -> None:
+    study = corrected_study_frame(summary, run)
+    assert list(study.columns) == STUDY_COLUMNS
+    raffi = study[study["study"] == "raffi"]
+    assert set(raffi["table"]) == {str(n) for n in range(1, 10)}
+    assert set(study[study["study"] == "dearing"]["table"]) == {"2", "3"}
+    assert {"boca", "torchgpipe"} <= set(study["study"])
+    assert (study["verdict"].str.len() > 0).all()
+
+    speedups = raffi[(raffi["quantity"] == "speedup") & (raffi["phase"] == "train")]
+    five = speedups[speedups["table"] == "5"].iloc[0]
+    assert five["published"] == pytest.approx(1.968, abs=0.001)
+    assert five["bound"] == pytest.approx(5 / 3)
+    assert five["verdict"].startswith("Published is above the bound: gradients did not cross")
+    assert five["ours_low"] < five["ours"] < five["ours_high"]
+    four = speedups[speedups["table"] == "7"].iloc[0]
+    assert "6/2/2/2" in four["verdict"]
+    reported = read_published("raffi_speedups")
+    for _, row in reported.iterrows():
+        setting = f"{row['layout']}, {row['microbatches']} micro-batches"
+        mine = speedups[speedups["setting"] == setting].iloc[0]
+        assert mine["published"] == pytest.approx(row["speedup_from_table"], abs=0.001)
+        assert mine["bound"] == pytest.approx(row["balanced_gpipe_bound"], abs=0.001)
+
+
+def test_the_one_misprint_is_found_and_no_other(summary: pd.DataFrame) -> None:
+    study = corrected_study_frame(summary)
+    wrong = study[study["verdict"].str.startswith("Misprint")]
+    assert wrong[["table", "phase", "quantity", "published"]].to_numpy().tolist() == [
+        ["1", "train", "max_s", 38.85]
+    ]
+    assert "39.85" in wrong["verdict"].iloc[0]
+
+
+def test_blocks_were_timed_forward_only(run: Run, summary: pd.DataFrame) -> None:
+    study = corrected_study_frame(summary, run)
+    blocks = study[(study["table"] == "2") & (study["study"] == "raffi")]
+    train = blocks[blocks["phase"] == "train"].iloc[0]
+    assert train["published"] == pytest.approx(8 * 1.95 / 37.44)
+    assert train["ours"] == pytest.approx(1 / 1.02, rel=0.02)
+    assert "forward only" in train["verdict"]
+
+
+def test_a_run_without_cells_of_a_study_still_prints_it(tmp_path: Path) -> None:
+    gat_only = [e for e in small_sweep(repeats=1) if e.model.name == "gat"]
+    run = load(make_run(tmp_path / "run", gat_only))
+    summary = summarise(run)
+    study = corrected_study_frame(summary, run)
+    assert study[study["study"] == "raffi"]["ours"].isna().all()
+    assert "raffi_table1" not in {table.name for table in make_report_tables(run, summary)}
+
+
+def test_every_table_is_written_three_times(tables: dict[str, NamedTable], tmp_path: Path) -> None:
+    written = write_report_tables(list(tables.values()), tmp_path)
+    assert len(written) == 3 * len(tables)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".md", ".tex"}
+
+
+def odd_table() -> NamedTable:
+    frame = pd.DataFrame(
+        {
+            "name_1": ["a|b", "50 % & {more}", None],
+            "seconds": [1.23456, float("nan"), 123456.0],
+            "n": [1, 2, 3],
+            "valid": [True, False, True],
+        }
+    )
+    return NamedTable("odd", "An odd & unlikely table", frame, ("A note_with 5 %",))
+
+
+def test_csv_keeps_all_digits(tmp_path: Path) -> None:
+    write_table(odd_table(), tmp_path)
+    with (tmp_path / "odd.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows[0] == {"name_1": "a|b", "seconds": "1.23456", "n": "1", "valid": "True"}
+    assert rows[1]["seconds"] == ""
+
+
+def test_markdown_escapes_and_aligns() -> None:
+    lines = table_to_markdown(odd_table()).splitlines()
+    assert lines[2] == "| name_1 | seconds | n | valid |"
+    assert lines[3] == "| --- | ---: | ---: | --- |"
+    assert lines[4] == "| a\\|b | 1.235 | 1 | yes |"
+    assert lines[6] == "|  | 123456 | 3 | yes |"
+    assert lines[-1] == "A note_with 5 %"
+
+
+def test_latex_escapes_and_aligns() -> None:
+    text = table_to_latex(odd_table())
+    assert r"\begin{tabular}{lrrl}" in text
+    assert r"name\_1 & seconds & n & valid \\" in text
+    assert r"50 \% \& \{more\} &  & 2 & no \\" in text
+    assert r"\caption{An odd \& unlikely table}" in text
+    assert r"A note\_with 5 \%" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (float("nan"), ""),
+        (True, "yes"),
+        (3.0, "3"),
+        (0.00012345, "0.0001234"),
+        (1234567.8, "1234568"),
+        ("pp2", "pp2"),
+        (pd.NA, ""),
+    ],
+)
+def test_values_are_shown_with_the_digits_that_count(value: object, text: str) -> None:
+    assert format_value(value) == text
+
+
+def test_sources_tell_of_every_file_that_is_kept() -> None:
+    known = [name for source in published_studies().values() for name in source.files]
+    kept = [path.name for path in FOLDER.iterdir() if path.name != "sources.yaml"]
+    assert sorted(known) == sorted(kept)
+
+
+def test_printed_digits_may_be_rounded_or_cut_off() -> None:
+    assert matches_published_digits(39.849, "39.85")
+    assert matches_published_digits(0.0496, "0.04")
+    assert matches_published_digits(0.0496, "0.05")
+    assert not matches_published_digits(39.849, "38.85")
+    assert matches_published_digits(100.0, "100")
+    assert not matches_published_digits(101.0, "100")

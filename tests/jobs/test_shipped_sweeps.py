@@ -1,0 +1,45 @@
+"""A shipped sweep has a name; a file of the user's comes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from jobs.spec.planning import plan
+from jobs.spec.shipped_sweeps import FOLDER, find_spec
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_bare_name_is_a_shipped_sweep() -> None:
+    planned = plan("quickstart")
+    assert planned.source == str(FOLDER / "quickstart.yaml")
+    assert planned.cells == plan(FOLDER / "quickstart.yaml").cells
+
+
+def test_a_folder_of_the_same_name_is_in_nobodys_way(elsewhere: Path) -> None:
+    (elsewhere / "quickstart").mkdir()
+    assert find_spec(Path("quickstart")) == FOLDER / "quickstart.yaml"
+
+
+def test_a_file_of_the_same_name_comes_first(elsewhere: Path) -> None:
+    (elsewhere / "quickstart").write_text("name: own")
+    assert find_spec(Path("quickstart")) == Path("quickstart")
+
+
+@pytest.mark.parametrize("spec", ["quickstart.yaml", "sweeps/quickstart", "/quickstart"])
+def test_a_path_is_taken_as_it_is(spec: str) -> None:
+    assert find_spec(Path(spec)) == Path(spec)
+
+
+def test_an_unknown_name_is_told_the_known_ones() -> None:
+    with pytest.raises(
+        InputError, match=r"^quikstart: found no such file.*dearing-gat, quickstart"
+    ):
+        find_spec(Path("quikstart"))

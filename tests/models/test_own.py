@@ -1,0 +1,239 @@
+"""A user's own model: found, checked where it is planned, kept with the run, and run like ours."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.nn import GCNConv
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.outline import hops
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.models.context import Context
+from gnnhpc.models.own import OwnModel, source_digest
+from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.records.paths import RunPaths
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import Cell, read_manifest
+from gnnhpc.spec.own_models import keep_models, load_model
+from jobs.spec.planning import plan
+from tests.tools.graphs import make_graph, relative_error
+
+EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
+GRAPH = {"name": "synthetic-citation", "nodes": 60, "edges": 240, "features": 16, "classes": 3}
+HEAD = "from gnnhpc import Layer, Model\n"
+NET = """
+class Net(Model):
+    takes = ("graph",)
+    width: int = 4
+
+    def outline(self, facts):
+        return [Layer("a", (facts.features,), (self.width,)), Layer("b", (self.width,), (3,))]
+
+    def build(self, layer, options):
+        raise NotImplementedError
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the user's; what is imported from it is forgotten."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def sweep(model: Any, data: Any = GRAPH, **keys: Any) -> dict[str, Any]:
+    return {"name": "mine", "grids": [{"models": [model], "data": [data], **keys}]}
+
+
+def planned(folder: Path, model: Any, *, text: str = HEAD + NET, **keys: Any) -> tuple[Cell, ...]:
+    """The cells of a spec beside a file net.py with this text."""
+    import yaml
+
+    (folder / "net.py").write_text(text)
+    (folder / "mine.yaml").write_text(yaml.safe_dump(sweep(model, **keys)))
+    return plan(folder / "mine.yaml").cells
+
+
+# What stands in net.py and how the model is named there -> how the one line goes on.
+MISTAKES: list[tuple[str, Any, str]] = [
+    (NET, "other:Net", "grids.0.models: model other:Net: found no module other in "),
+    (NET, "net:Nett", "grids.0.models: model net:Nett: found no Nett in "),
+    (NET, "net:", "grids.0.models.name: found 'net:'; allowed: gat, vig, or a model of your own"),
+    (NET, ":Net", "grids.0.models.name: found ':Net'; allowed: gat, vig, or a model of your own"),
+    (NET, "net.py:Net", "grids.0.models: model net.py:Net: found "),
+    ("Net = 3", "net:Net", "grids.0.models: model net:Net: found Net is a int that is no gnnhpc"),
+    ("class Net: pass", "net:Net", "grids.0.models: model net:Net: found Net is a class that is n"),
+    ("class Net(Model): pass", "net:Net", "grids.0.models: model net:Net: found Net without outli"),
+    (NET + "    build = Model.build", "net:Net", "grids.0.models: model net:Net: found Net withou"),
+    ("def (", "net:Net", "grids.0.models: model net:Net: found "),
+    ("import nothing_of_this_name", "net:Net", "grids.0.models: model net:Net: found "),
+    ("1 / 0", "net:Net", "grids.0.models: model net:Net: found "),
+    (NET, {"name": "net:Net", "widht": 3}, "grids.0.models: model net:Net: widht: found an unknow"),
+    (NET, {"name": "net:Net", "width": "x"}, "grids.0.models: model net:Net: width: found 'x'; al"),
+    (NET, {"name": "net:Net", "width": None}, "grids.0.models: model net:Net: width: found nothin"),
+    (NET.replace('"graph"', '"images"'), "net:Net", "grids.0.data: found 'synthetic-citation'; al"),
+    (NET.replace("return [", "return 3 #"), "net:Net", "model net:Net: outline: found TypeError"),
+    (NET.replace("return [", "return [] #"), "net:Net", "outline: found no layers; allowed: at le"),
+    (NET.replace("facts.features", "facts.pixels"), "net:Net", "model net:Net: outline: found Att"),
+    (NET.replace('Layer("b"', '("b"'), "net:Net", "outline.1: found a tuple; allowed: a gnnhpc.La"),
+    (NET.replace('"b"', '"a"'), "net:Net", "outline.1.name: found 'a' twice; allowed: a name of i"),
+    (NET.replace('"b"', '"a.b"'), "net:Net", "outline.0.name: found 'a', which other layers begin"),
+    (NET.replace('"b"', '"b c"'), "net:Net", "outline.1.name: found 'b c'; allowed: names joined"),
+    (NET.replace("(3,))]", "(3,), cost=0)]"), "net:Net", "outline.1.cost: found 0; allowed: more"),
+    (NET.replace("(3,))]", '(3,), rows="all")]'), "net:Net", "outline.1.rows: found 'all'; allowe"),
+    (NET.replace("(self.width,), (3,)", "(9,), (3,)"), "net:Net", "outline.1.inputs: found (9,) i"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "model", "line"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_line(folder: Path, text: str, model: Any, line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        planned(folder, model, text=HEAD + text)
+    said = str(refused.value)
+    assert said.startswith((f"{folder / 'mine.yaml'}: ", "model net:Net: "))
+    assert line in said
+    assert "\n" not in said
+
+
+def test_more_stages_than_layers_are_refused_where_it_is_planned(folder: Path) -> None:
+    with pytest.raises(
+        InputError, match="layout: found pp3; allowed: at most 2 stages, one a layer"
+    ):
+        planned(folder, "net:Net", layouts=["pp3"])
+
+
+def test_a_file_that_is_a_module_already_is_refused(folder: Path) -> None:
+    (folder / "json.py").write_text(HEAD + NET)
+    with pytest.raises(InputError, match=r"json\.py, but json is .* already; allowed: another"):
+        OwnModel(name="json:Net").planned(folder)
+
+
+def test_settings_and_digest_are_content_and_defaults_are_not(folder: Path) -> None:
+    (plain,) = planned(folder, "net:Net")
+    (same,) = planned(folder, {"name": "net:Net", "width": 4})
+    (wide,) = planned(folder, {"name": "net:Net", "width": 5})
+    assert plain.id == same.id != wide.id
+    assert plain.array == "net.Net-seq"
+    digest = source_digest(folder / "net.py")
+    assert plain.experiment.content()["model"] == {"name": "net:Net", "digest": digest}
+    assert wide.experiment.content()["model"] == {"name": "net:Net", "digest": digest, "width": 5}
+
+
+def test_a_manifest_is_read_without_the_users_file(folder: Path) -> None:
+    (cell,) = planned(folder, {"name": "net:Net", "width": 5})
+    (folder / "net.py").unlink()
+    read = Cell.from_line(cell.to_line(), "manifest")
+    assert read.id == cell.id
+    assert isinstance(read.experiment.model, OwnModel)
+    with pytest.raises(RuntimeError, match="used before it was loaded"):
+        _ = read.experiment.model.loaded
+
+
+def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> None:
+    (cell,) = planned(folder, "net:Net")
+    again = Cell.from_line(cell.to_line(), "manifest").experiment
+    run = RunPaths(folder / "run")
+    (folder / "net.py").write_text(HEAD + NET.replace("width: int = 4", "width: int = 6"))
+    with pytest.raises(InputError, match=r"model net:Net: digest: found .* in .*net\.py; all"):
+        load_model(again, run, folder)
+    (folder / "net.py").write_text(HEAD + NET)
+    keep_models(run, [cell.experiment])
+    (folder / "net.py").unlink()
+    del sys.modules["net"]
+    load_model(again, run)
+    assert isinstance(again.model, OwnModel)
+    assert again.model.source.is_relative_to(run.code)
+
+
+def test_a_package_is_kept_whole(folder: Path) -> None:
+    package = folder / "deep"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text(HEAD + "from deep.width import WIDTH\n" + NET)
+    (package / "width.py").write_text("WIDTH = 4\n")
+    model = OwnModel(name="deep.model:Net").planned(folder)
+    assert isinstance(model, OwnModel)
+    before = model.digest
+    run = RunPaths(folder / "run")
+    keep_models(run, [Experiment.model_validate({"model": model, "data": GRAPH})])
+    assert before is not None
+    assert (run.own_model(before) / "deep" / "width.py").is_file()
+    (package / "width.py").write_text("WIDTH = 5\n")
+    assert source_digest(package) != before
+
+
+def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> None:
+    code = (
+        "import sys; from jobs.cli import main; "
+        "status = main(['submit', 'own-model.yaml', '--dry-run', *sys.argv[1:]]); "
+        "print(status, 'torch' in sys.modules)"
+    )
+    for file in EXAMPLE.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+
+    def dry_run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+
+    assert dry_run().stdout.splitlines()[-1] == "0 False"
+    path = folder / "deep_gcn.py"
+    path.write_text(path.read_text().replace("from typing", "import torch\nfrom typing", 1))
+    done = dry_run()
+    assert done.stdout.splitlines()[-1] == "0 True"
+    assert "note: deep_gcn.py imports torch at its top" in done.stderr
+
+
+def test_the_example_is_pygs_gcn_on_the_whole_graph_and_in_halo_chunks(folder: Path) -> None:
+    graph = make_graph(40, 60, seed=1)
+    shutil.copyfile(EXAMPLE / "deep_gcn.py", folder / "deep_gcn.py")
+    own = OwnModel.model_validate({"name": "deep_gcn:DeepGcn", "layers": 3, "hidden": 8})
+    model = own.planned(folder).loaded
+    data = {"name": "synthetic-citation", "nodes": 40, "edges": 60, "features": 12, "classes": 3}
+    experiment = Experiment.model_validate({"model": {"name": "gat"}, "data": data})
+    layers = model.outline(experiment.data.facts())
+    torch.manual_seed(0)
+    built = [model.build(layer, BuildOptions(torch.float64)) for layer in layers]
+    for layer, module in zip(layers, built, strict=True):
+        if layer.parameters is not None:
+            assert sum(p.numel() for p in module.parameters()) == layer.parameters
+
+    def run(count: int) -> torch.Tensor:
+        out = torch.empty(40, 3, dtype=torch.float64)
+        for number, chunk in enumerate(build_chunks(graph, count, "halo", hops(layers)).chunks):
+            x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
+            for module in built:
+                x = module(x, Context(number, graph=chunk))
+            out[chunk.nodes[: chunk.own]] = x[: chunk.own]
+        return out
+
+    x = built[0].linear(graph.features.to_dense().double())
+    for module in built[1:-1]:
+        plain = GCNConv(8, 8).double()
+        plain.load_state_dict(module.conv.state_dict())
+        x = x + plain(x, graph.edges).relu()
+    expected = built[-1].linear(x)
+    assert relative_error(run(1), expected) < 1e-12
+    assert relative_error(run(3), expected) < 1e-12
+
+
+def test_manifests_of_own_models_list_without_loading(folder: Path) -> None:
+    cells = planned(folder, "net:Net", layouts=["seq", "pp2"])
+    path = folder / "manifest.jsonl"
+    path.write_text("".join(cell.to_line() + "\n" for cell in cells))
+    del sys.modules["net"]
+    assert [cell.array for cell in read_manifest(path)] == ["net.Net-seq", "net.Net-pp2"]
+    assert "net" not in sys.modules

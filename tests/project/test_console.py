@@ -1,0 +1,220 @@
+"""The command `gnnhpc`, and what each of the four commands refuses to import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+import analysis.cli
+import gnnhpc.cli
+import jobs.cli
+from gnnhpc.console import COMMANDS, load, main
+from gnnhpc.core.command_line import as_typed
+from gnnhpc.core.layout import Layout
+from jobs.actions.submit import Submission
+from jobs.cluster.array_script import setup_lines
+from jobs.cluster.arrays import resources_for
+from jobs.cluster.site import Site
+from tests.tools.console import ROOT, Console
+
+HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.spec"}
+APPS = {"jobs": jobs.cli.app, "gnnhpc": gnnhpc.cli.app, "analysis": analysis.cli.app}
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    """`gnnhpc` in an empty folder."""
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    return Console.of_checkout(tmp_path / "bin", place)
+
+
+@pytest.mark.parametrize("package", APPS)
+def test_every_command_of_a_package_is_there(package: str) -> None:
+    group = get_command(APPS[package])
+    assert isinstance(group, TyperGroup)
+    assert {name for name, (home, _) in COMMANDS.items() if home == package} == set(group.commands)
+
+
+def test_help_lists_all_commands_under_their_headings_and_loads_nothing_heavy(
+    console: Console,
+) -> None:
+    said, modules = console.loaded("--help", TERMINAL_WIDTH="100")
+    place = 0
+    for heading in dict.fromkeys(heading for _, heading in COMMANDS.values()):
+        place = said.index(f" {heading} ", place)
+        for name in (name for name, (_, under) in COMMANDS.items() if under == heading):
+            place = said.index(f"│ {name} ", place)
+    assert not modules & HEAVY
+
+
+def test_help_of_a_command_loads_its_package_alone(console: Console) -> None:
+    said, modules = console.loaded("status", "--help")
+    assert "Usage: gnnhpc status " in said
+    assert "jobs.cli" in modules
+    assert not modules & {*HEAVY, "gnnhpc.cli", "analysis", "analysis.cli"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_are_spelled_as_they_were_asked_for(name: str) -> None:
+    package = COMMANDS[name][0]
+    group = get_command(APPS[package])
+    assert isinstance(group, TyperGroup)
+    theirs, ours = group.commands[name].epilog or "", load(name).epilog or ""
+    assert "python -m" not in ours
+    assert ours.count(f"gnnhpc {name} ") >= theirs.count(f"python -m {package} {name} ")
+
+
+@pytest.mark.parametrize(
+    ("program", "next_"),
+    [
+        ("/venv/bin/gnnhpc", "next: gnnhpc status '/runs/my run'"),
+        ("/repo/jobs/__main__.py", "next: python -m jobs status '/runs/my run'"),
+        ("/repo/gnnhpc/__main__.py", "next: python -m jobs status '/runs/my run'"),
+    ],
+)
+def test_hints_are_spelled_as_the_command_was(
+    program: str, next_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jobs.printing.plan_text import print_submission
+
+    monkeypatch.setattr(sys, "argv", [program, "submit"])
+    print_submission(Submission(Path("/runs/my run"), "slurm", (), ()))
+    assert capsys.readouterr().out.splitlines()[-1] == next_
+    assert as_typed("analysis", "report").startswith(next_.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("statsu", "No such command 'statsu'. Did you mean 'status'?"),
+        ("--frobnicate", "No such option: --frobnicate"),
+        ("submit --frobnicate", "No such option: --frobnicate"),
+        ("status", "Missing argument 'RUN'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    said = capsys.readouterr().err
+    assert said == f"error: command line: found {line}; allowed: what --help says\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gnnhpc re", "rerun report"),
+        ("gnnhpc site ", "check"),
+        ("gnnhpc submit --clus", "--cluster"),
+        ("gnnhpc submit --cluster ", "slurm local"),
+        ("gnnhpc verify --mic", "--microbatches"),
+    ],
+)
+def test_bash_completes(typed: str, offered: str, console: Console) -> None:
+    source = console.run("gnnhpc", _GNNHPC_COMPLETE="source_bash")
+    words = " ".join(f'"{word}"' for word in typed.split(" "))
+    script = (
+        f"{source.stdout}\nCOMP_WORDS=({words}); COMP_CWORD={len(typed.split(' ')) - 1}\n"
+        '_gnnhpc_completion gnnhpc\necho "${COMPREPLY[*]}"'
+    )
+    done = console.run("bash", "-c", script)
+    assert done.stdout.split() == offered.split(), done.stderr
+
+
+def test_completion_loads_nothing_heavy(console: Console) -> None:
+    asked = {"COMP_WORDS": "gnnhpc submit --clus", "COMP_CWORD": "2"}
+    said, modules = console.loaded(_GNNHPC_COMPLETE="complete_bash", **asked)
+    assert said == "--cluster\n"
+    assert not modules & {*HEAVY, "analysis"}
+
+
+def test_completion_installs_itself(console: Console) -> None:
+    home = console.cwd
+    # With two commands bash stays the parent, which is what tells the shell.
+    done = console.run("bash", "-c", "gnnhpc --install-completion; exit $?", HOME=str(home))
+    assert done.returncode == 0, done.stderr
+    assert "_gnnhpc_completion" in (home / ".bash_completions/gnnhpc.sh").read_text()
+
+
+# Somebody's own file -> what must not run it. A package of the name that python -m is given is
+# the one python runs, so that none of those can be told.
+FOREIGN = [
+    ("analysis.py", "python -m jobs --help"),
+    ("analysis.py", "python -m gnnhpc --help"),
+    ("analysis/__init__.py", "python -m jobs --help"),
+    ("gnnhpc.py", "python -m jobs --help"),
+    ("gnnhpc/__init__.py", "python -m analysis --help"),
+    ("jobs.py", "python -m analysis --help"),
+    ("jobs.py", "python -m gnnhpc run --model gat"),
+    ("gnnhpc.py", "python -c import jobs.task as t; t.CellTask('manifest.jsonl','gat-seq',0)()"),
+    ("analysis.py", "python -c import jobs.task as t; t.CellTask('manifest.jsonl','gat-seq',0)()"),
+]
+
+
+def plant(place: Path, name: str) -> Path:
+    """A file of somebody's own, that leaves a mark where it runs."""
+    file = place / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"open({str(place / 'it-ran')!r}, 'w')")
+    return file
+
+
+def words(command: str) -> list[str]:
+    """The words of a command line, of which `-c` takes the rest."""
+    head, found, code = command.partition(" -c ")
+    return [*head.split(), "-c", code] if found else head.split()
+
+
+@pytest.mark.parametrize(("name", "command"), FOREIGN)
+def test_somebodys_own_module_in_the_folder_is_refused(
+    name: str, command: str, console: Console
+) -> None:
+    file = plant(console.cwd, name)
+    done = console.run(*words(command))
+    found = file.parent if file.name == "__init__.py" else file
+    package = name.removesuffix(".py").partition("/")[0]
+    assert done.stderr.startswith(
+        f"error: python path: found {package} in {found}; allowed: the one in {ROOT}"
+    )
+    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not (console.cwd / "it-ran").exists()
+
+
+@pytest.mark.parametrize("name", ["analysis.py", "jobs/__init__.py"])
+def test_gnnhpc_refuses_a_module_of_pythonpath(name: str, console: Console) -> None:
+    theirs = console.cwd / "theirs"
+    plant(theirs, name)
+    done = console.run("gnnhpc", "status", "run", PYTHONPATH=f"{theirs}:{ROOT}")
+    assert done.stderr.startswith("error: python path: found ")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert not (theirs / "it-ran").exists()
+
+
+def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> None:
+    for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
+        plant(console.cwd, name)
+    done = console.run("gnnhpc", "submit", "quickstart", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert not (console.cwd / "it-ran").exists()
+
+
+def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
+    for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
+        plant(console.cwd, name)
+    lines = setup_lines(Site(), resources_for(Layout(), Site()))
+    script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
+    done = console.run("bash", "-c", script)
+    assert done.stdout.startswith("gnnhpc "), done.stderr
+    assert not (console.cwd / "it-ran").exists()
+
+
+def test_a_folder_without_python_is_in_nobodys_way(console: Console) -> None:
+    for name in ("analysis", "gnnhpc", "jobs"):
+        (console.cwd / name).mkdir()
+    assert console.run("python", "-m", "jobs", "--help").returncode == 0

@@ -1,0 +1,62 @@
+"""What the project says of itself: version, citation, types, and what checks a change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gnnhpc
+from gnnhpc import console
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
+
+
+def test_one_version_everywhere() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert gnnhpc.__version__ == PROJECT["version"] == citation["version"]
+
+
+@pytest.mark.parametrize("module", ["gnnhpc.console", "jobs", "gnnhpc", "analysis"])
+def test_every_command_tells_its_version(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"]
+        if module != "gnnhpc.console"
+        else [sys.executable, "-c", "from gnnhpc.console import main; main(['--version'])"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(f"gnnhpc {PROJECT['version']} ({ROOT}, Python 3.")
+
+
+def test_the_console_script_is_the_console() -> None:
+    assert PROJECT["scripts"] == {"gnnhpc": "gnnhpc.console:main"}
+    assert console.main.__module__ == "gnnhpc.console"
+
+
+def test_the_citation_has_what_its_format_asks_for() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    assert citation["keywords"] == PROJECT["keywords"]
+    assert all(isinstance(citation[key], str) for key in ("message", "title", "version"))
+
+
+@pytest.mark.parametrize("package", ["gnnhpc", "jobs", "analysis"])
+def test_every_package_ships_its_types(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+    assert "py.typed" in SETTINGS["tool"]["setuptools"]["package-data"][package]
+
+
+def test_the_workflow_runs_what_a_developer_runs() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    steps = workflow["jobs"]["ci"]["steps"]
+    assert [step["run"] for step in steps if "run" in step][-1] == "bash .ci/run"
+    assert (ROOT / ".ci/run").is_file()
