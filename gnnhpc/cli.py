@@ -9,7 +9,7 @@ import typer
 
 from gnnhpc.core.command_line import add_version, run_app
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.commands import app as data_app
+from gnnhpc.data.commands.app import app as data_app
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -92,7 +92,7 @@ def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arra
 def _own(config: OwnGraph, root: Path | None) -> Arrays:
     from gnnhpc.data.readers.own_graph_reader import read_own_graph
 
-    return read_own_graph(config)
+    return read_own_graph(Path(config.path), config.digest, config.classes)
 
 
 _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gnnhpc.core.errors import InputError
-
-if TYPE_CHECKING:
-    from gnnhpc.data.settings import Data
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"
@@ -46,7 +43,13 @@ def cache_root() -> Path:
     return Path(base).expanduser().absolute() / "gnnhpc"
 
 
-def check_data(config: Data, root: Path | None) -> None:
+class Checkable(Protocol):
+    """A data set, for what is asked here."""
+
+    def check(self, root: Path | None) -> None: ...
+
+
+def check_data(config: Checkable, root: Path | None) -> None:
     """Whether this data set can be there, seen from a login node: no file is opened.
 
     Raises InputError if there is no root, the root is missing, or a file of the data set is

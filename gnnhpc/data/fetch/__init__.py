@@ -1,4 +1,1 @@
-"""Getting data sets from where they are published, and whether what is here is whole.
-
-Imports data and its readers.
-"""
+"""Downloads, and folders that appear whole or not at all. Imports data.files."""

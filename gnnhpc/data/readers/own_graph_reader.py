@@ -10,7 +10,6 @@ import numpy.typing as npt
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.files import sha256
-from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.readers.arrays import ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
 from gnnhpc.data.readers.own_graph_sizes import Ints, read_labels, read_masks, read_sizes
@@ -18,23 +17,19 @@ from gnnhpc.data.readers.own_graph_sizes import Ints, read_labels, read_masks, r
 Floats = npt.NDArray[np.float32]
 
 
-def read_own_graph(config: OwnGraph) -> Arrays:
-    """The arrays of a planned graph, as `read_pyg` gives those of a published one.
+def read_own_graph(path: Path, digest: str | None, classes: int | None) -> Arrays:
+    """The arrays of the graph in a file, as `read_pyg` gives those of a published one.
 
-    Raises InputError for a file that is not the planned one, edges that end at no node, and
-    features that are no finite numbers.
+    Raises InputError for a file of another digest, edges that end at no node, and features that
+    are no finite numbers.
     """
-    path = Path(config.path)
     found = sha256(path)
-    if found != config.digest:
-        allowed = f"{config.digest}, the file as it was planned; submit again for a new one"
+    if found != digest:
+        allowed = f"{digest}, the file as it was planned; submit again for a new one"
         raise InputError(path, "digest", found, allowed)
-    sizes = read_sizes(path, config.classes)
+    sizes = read_sizes(path, classes)
     file = NpzFile(path)
-    arrays: Arrays = {
-        "labels": read_labels(file, config.classes),
-        "edges": _edges(file, sizes.nodes),
-    }
+    arrays: Arrays = {"labels": read_labels(file, classes), "edges": _edges(file, sizes.nodes)}
     arrays |= read_masks(file, sizes.nodes)
     arrays |= {"dense": _dense(file)} if "x" in file else _rows(file, sizes.nodes, sizes.features)
     return arrays

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.data.commands.checksums import read_checksums, write_checksums
 from gnnhpc.data.fetch.atomic_folder import adding
-from gnnhpc.data.fetch.checksums import read_checksums, write_checksums
 from gnnhpc.data.fetch.download import DownloadError, Progress, download
 from gnnhpc.data.files import Download, Files, sha256
 from gnnhpc.data.settings import Data

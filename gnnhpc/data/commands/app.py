@@ -30,7 +30,7 @@ NamesOrFiles = Annotated[
 def list_(data_root: Root = None) -> int:
     """Every data set: its name, kind, sizes, and where it lies."""
     from gnnhpc.data import roots
-    from gnnhpc.data.fetch.show import listing
+    from gnnhpc.data.commands.show import listing
 
     root = roots.data_root(data_root)
     for line in listing(root):
@@ -42,8 +42,8 @@ def list_(data_root: Root = None) -> int:
 def get(names: Names, data_root: Root = None) -> int:
     """Download data sets; what is here already stays, and a failure leaves nothing half done."""
     from gnnhpc.data import roots
-    from gnnhpc.data.fetch.get import get_data
-    from gnnhpc.data.fetch.show import named_data, showing
+    from gnnhpc.data.commands.get import get_data
+    from gnnhpc.data.commands.show import named_data, showing
 
     wanted = [named_data(name) for name in names]
     root = roots.root_to_fill(data_root)
@@ -58,8 +58,8 @@ def get(names: Names, data_root: Root = None) -> int:
 def check(names: NamesOrFiles, data_root: Root = None) -> int:
     """Read data sets as a run would, and say whether they are whole."""
     from gnnhpc.data import roots
-    from gnnhpc.data.fetch.check import check_data_set
-    from gnnhpc.data.fetch.show import named_data
+    from gnnhpc.data.commands.check import check_data_set
+    from gnnhpc.data.commands.show import named_data
 
     root = roots.data_root(data_root)
     wanted = [named_data(name, own=True) for name in names]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
-from gnnhpc.data.fetch.checksums import NAME, changed_files, read_checksums
+from gnnhpc.data.commands.checksums import NAME, changed_files, read_checksums
 from gnnhpc.data.files import Files
 from gnnhpc.data.settings import Data
 

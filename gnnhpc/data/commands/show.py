@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.pydantic_errors import input_error
-from gnnhpc.data.fetch.check import where_it_lies
+from gnnhpc.data.commands.check import where_it_lies
+from gnnhpc.data.commands.get import Starting
 from gnnhpc.data.fetch.download import Progress
-from gnnhpc.data.fetch.get import Starting
 from gnnhpc.data.files import Download
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PUBLISHED
