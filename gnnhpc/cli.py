@@ -9,6 +9,7 @@ import typer
 
 from gnnhpc.core.cli_support import add_version, run_app
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.commands.app import app as data_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,14 +18,15 @@ app = typer.Typer(
     help="Run one experiment, or verify its gradients against the sequential twin.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data_app, name="data")
 add_version(app)
 
 Model = Annotated[str | None, typer.Option(help="vig or gat; sub-keys with --set model.blocks=4")]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="cifar10, synthetic-cifar10, cora, citeseer, pubmed, photo, physics, reddit or "
-        "synthetic-citation; default: the model's synthetic one"
+        help="a name of `gnnhpc data list`; sub-keys with --set data.nodes=500; default: made-up "
+        "data of the kind that the model takes"
     ),
 ]
 LayoutName = Annotated[str, typer.Option(help="seq, pp<S>, dp<R> or dp<R>-pp<S>")]
@@ -34,7 +36,10 @@ Settings = Annotated[
     typer.Option("--set", help="any field of an experiment, such as --set train_steps=20"),
 ]
 DataRoot = Annotated[
-    str | None, typer.Option(help="folder of the data sets; default $GNNHPC_DATA, then ./data")
+    str | None,
+    typer.Option(
+        help="folder of the data sets; default $GNNHPC_DATA, then ./data, then ~/.cache/gnnhpc/data"
+    ),
 ]
 CellFile = Annotated[
     Path | None, typer.Option("--cell", help="a file holding one line of a manifest")

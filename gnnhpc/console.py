@@ -18,6 +18,7 @@ from gnnhpc.core.python_path import exit_if_mixed
 
 SWEEPS = "Submit sweeps, show and rerun them"
 ONE_CELL = "Run one cell"
+DATA_SETS = "Get data sets"
 REPORTS = "Report"
 
 # Command: the package whose `cli.app` has it, and its heading in the help.
@@ -30,6 +31,7 @@ COMMANDS = {
     "site": ("jobs", SWEEPS),
     "run": ("gnnhpc", ONE_CELL),
     "verify": ("gnnhpc", ONE_CELL),
+    "data": ("gnnhpc", DATA_SETS),
     "report": ("analysis", REPORTS),
     "import-csv": ("analysis", REPORTS),
     "trace": ("analysis", REPORTS),

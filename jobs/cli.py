@@ -67,7 +67,9 @@ def submit(
     site_file: SiteFile = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(help="Where data sets lie; else the spec's, $GNNHPC_DATA, ./data."),
+        typer.Option(
+            help="Where data sets lie; else the spec's, $GNNHPC_DATA, ./data, the user's cache."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -94,7 +96,7 @@ def submit(
     from jobs.spec.planning import plan
 
     settings = load_site(site_file, site)
-    planned = plan(spec, set_ or [], name=name, root=data_root)
+    planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
     for note in planned.notes():
         print(f"note: {note}", file=sys.stderr)
     if dry_run:

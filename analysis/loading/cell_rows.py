@@ -28,10 +28,11 @@ def flat_settings(experiment: Experiment) -> dict[str, Any]:
             flat |= {f"{key}_{inner}": content for inner, content in value.items()}
         else:
             flat[key] = json.dumps(value) if isinstance(value, list) else value
-    for key in ("model", "data"):
-        flat[key] = flat.pop(f"{key}_name")
-    flat["implementation"] = flat.pop("model_implementation")
-    return flat
+    for key in ("model_name", "data_name", *(f"data_{key}" for key in experiment.data.elsewhere)):
+        del flat[key]
+    # A user's own model says nothing of whose code computes a layer: it is the user's.
+    flat["implementation"] = flat.pop("model_implementation", "own")
+    return flat | {"model": experiment.model.label, "data": experiment.data.label}
 
 
 def cell_row(

@@ -1,4 +1,4 @@
-"""Graphs read once through PyG, then kept as arrays: later starts import no PyG at all."""
+"""Published graphs read once, then kept as arrays: later starts import no PyG at all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.data.atomic_folder import publishing
+from gnnhpc.data.fetch.atomic_folder import publishing
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import cache_root
 
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 _CONTENTS = "arrays.json"
 _WORK = "work"
 _LARGE = 1 << 24

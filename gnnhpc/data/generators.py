@@ -172,9 +172,10 @@ def made_words(
 ) -> SparseRows:
     """Rows of unit length of weighted words: a tenth of the columns, 6 to 50, varying by row.
 
-    With labels, one word in five is of the class's own topic; without, the words say nothing.
+    Of fewer than 7 columns most are used. With labels, one word in five is of the class's own
+    topic; without, the words say nothing.
     """
-    mean = min(50.0, max(6.0, columns / 10))
+    mean = min(50.0, max(6.0, columns / 10), 0.9 * columns)
     # Words are drawn with repetition; this many draws leave `mean` different ones.
     draws = np.log(1 - mean / columns) / np.log(1 - 1 / columns)
     counts = np.maximum(1, rng.poisson(draws, nodes))

@@ -1,13 +1,14 @@
-"""Citation, co-purchase, co-author and post graphs as one kind of object.
+"""Every graph as one kind of object, whatever it is read or made from.
 
-Planetoid: Yang, Cohen and Salakhutdinov 2016 (arXiv:1603.08861). Amazon and Coauthor: Shchur et
-al. 2018 (arXiv:1811.05868). Reddit: Hamilton, Ying and Leskovec 2017 (arXiv:1706.02216).
+Graphs published without a split get that of Shchur et al. 2018 (arXiv:1811.05868), section 4.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,10 @@ from gnnhpc.data.generators import (
     mask_of,
     synthetic_graph,
 )
+from gnnhpc.data.layouts import Pyg
+from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.roots import check_raw, existing_root
+from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, SyntheticCitation
 from gnnhpc.graphs.graph import Graph
 
@@ -38,59 +41,75 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
     train, 30 to validate, the rest to test, as Shchur et al.); it is the data's, not the
     experiment's. Raises InputError naming a missing or damaged file and what to do.
     """
-    classes = config.facts().classes
-    if isinstance(config, SyntheticCitation):
-        made = synthetic_graph(config)
-        words, masks = made.features, (made.train, made.val, made.test)
-        features = sparse_rows(words.indptr, words.columns, words.values, words.shape)
-        return _graph(config.name, features, made.labels, made.edges, masks, classes)
-    assert isinstance(config, PublishedGraph)
-    folder = existing_root(config, root)
-    arrays = load_or_build(config, check_raw(config, folder), _read_published)
-    labels = arrays["labels"]
+    arrays = _READERS[type(config)](config, root)
+    facts = config.facts()
+    labels, edges = arrays["labels"], arrays["edges"]
     rng = np.random.default_rng([seed, len(labels)])
-    if config.published.split:
-        masks = (arrays["train"], arrays["val"], arrays["test"])
+    if "train" in arrays:
+        masks = tuple(arrays[key] for key in MASKS)
     else:
-        masks = shchur_split(labels, classes, rng)
-    features = _features(config, arrays, len(labels), rng)
-    return _graph(config.name, features, labels, arrays["edges"], masks, classes)
-
-
-def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
-    from gnnhpc.data.pyg_reader import read_published
-
-    return read_published(config, raw, work)
-
-
-def _features(
-    config: PublishedGraph, arrays: Arrays, nodes: int, rng: np.random.Generator
-) -> Tensor:
-    columns = config.facts().features
-    if config.features == "made":
-        words = made_words(nodes, columns, rng)
-        return sparse_rows(words.indptr, words.columns, words.values, words.shape)
-    if "dense" in arrays:
-        return torch.from_numpy(arrays["dense"])
-    return sparse_rows(arrays["indptr"], arrays["columns"], arrays["values"], (nodes, columns))
-
-
-def _graph(
-    name: str,
-    features: Tensor,
-    labels: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.int64],
-    masks: tuple[Mask, Mask, Mask],
-    classes: int,
-) -> Graph:
+        masks = shchur_split(labels, facts.classes, rng)
     return Graph(
-        name,
-        features,
+        config.label,
+        _features(arrays, (len(labels), facts.features), rng),
         torch.from_numpy(labels),
         torch.from_numpy(edges),
         {key: torch.from_numpy(mask) for key, mask in zip(MASKS, masks, strict=True)},
-        classes,
+        facts.classes,
     )
+
+
+def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
+    made = synthetic_graph(config)
+    words = made.features
+    return {
+        "labels": made.labels,
+        "edges": made.edges,
+        **{key: getattr(made, key) for key in MASKS},
+        "indptr": words.indptr,
+        "columns": words.columns,
+        "values": words.values,
+    }
+
+
+def _published(config: PublishedGraph, root: Path | None) -> Arrays:
+    raw = config.raw_files(existing_root(config.name, root))
+    return load_or_build(config, raw, _read_published)
+
+
+def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
+    """Readers are imported when files are read: a cached graph needs none of them."""
+    reader = config.published.reader
+    if isinstance(reader, Pyg):
+        from gnnhpc.data.readers.pyg_reader import read_pyg
+
+        return read_pyg(config, reader, raw, work)
+    from gnnhpc.data.readers.ogb_reader import read_ogb
+
+    return read_ogb(config, raw)
+
+
+def _own(config: OwnGraph, root: Path | None) -> Arrays:
+    from gnnhpc.data.readers.own_graph_reader import read_own_graph
+
+    return read_own_graph(Path(config.path), config.digest, config.classes)
+
+
+_READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {
+    SyntheticCitation: _made,
+    PublishedGraph: _published,
+    OwnGraph: _own,
+}
+
+
+def _features(arrays: Arrays, shape: tuple[int, int], rng: np.random.Generator) -> Tensor:
+    """Those of the arrays; made-up ones where they have none."""
+    if "dense" in arrays:
+        return torch.from_numpy(arrays["dense"])
+    if "indptr" in arrays:
+        return sparse_rows(arrays["indptr"], arrays["columns"], arrays["values"], shape)
+    words = made_words(*shape, rng)
+    return sparse_rows(words.indptr, words.columns, words.values, words.shape)
 
 
 def sparse_rows(

@@ -1,6 +1,5 @@
 """CIFAR-10 in its two published layouts, and images as every loader gives them.
 
-A. Krizhevsky, *Learning Multiple Layers of Features from Tiny Images* (2009);
 https://www.cs.toronto.edu/~kriz/cifar.html says how the files are laid out.
 """
 
@@ -16,12 +15,14 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.atomic_folder import publishing
-from gnnhpc.data.download import Archive, DownloadError, download
+from gnnhpc.data import cifar10
+from gnnhpc.data.cifar10 import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths
+from gnnhpc.data.fetch.atomic_folder import publishing
+from gnnhpc.data.fetch.download import DownloadError, download
 from gnnhpc.data.generators import synthetic_images
-from gnnhpc.data.roots import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths, existing_root
+from gnnhpc.data.readers.unpickle import read_arrays
+from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, SyntheticCifar10
-from gnnhpc.data.unpickle import read_arrays
 
 Split = Literal["train", "test"]
 Pixels = npt.NDArray[np.uint8]
@@ -31,11 +32,6 @@ _SHAPE = (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
 _CLASSES = 10
 _FETCH_AGAIN = "delete the file and fetch it again"
-ARCHIVE = Archive(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-    162,
-)
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,14 @@ def load_images(config: Data, root: Path | None, split: Split) -> Images:
     if isinstance(config, SyntheticCifar10):
         pixels, labels = synthetic_images(config, split)
         return Images((pixels,), labels, config.classes)
-    folder = _folder(existing_root(config, root))
+    folder = _folder(existing_root(config.name, root))
     paths = cifar_files(folder, split)
     if not paths:
         raise InputError(
-            cifar_paths(folder, split)[0], None, "no such file", f"the files of {ARCHIVE.url}"
+            cifar_paths(folder, split)[0],
+            None,
+            "no such file",
+            f"the files of {cifar10.ARCHIVE.url}",
         )
     read = _read_binary if folder.name == CIFAR_FOLDERS["binary"] else _read_python
     parts, labels_of_parts = zip(*(read(path) for path in paths), strict=True)
@@ -133,10 +132,10 @@ def _folder(root: Path) -> Path:
     try:
         with publishing(folder) as temporary:
             if temporary is not None:
-                download(ARCHIVE, temporary)
+                download(cifar10.ARCHIVE, temporary)
     except (DownloadError, OSError) as error:
         raise InputError(
-            folder, None, f"no such folder, and {error}", f"the files of {ARCHIVE.url}"
+            folder, None, f"no such folder, and {error}", f"the files of {cifar10.ARCHIVE.url}"
         ) from None
     return folder
 

@@ -1,96 +1,180 @@
-"""Published graphs: one row each, with its sizes and the files that PyG's own class reads.
+"""Published graphs: one row each, with its sizes, its files and what reads them.
 
-Sizes are those of Planetoid (Yang et al. 2016), Amazon and Coauthor (Shchur et al. 2018) and
-Reddit (Hamilton et al. 2017). Free of torch.
+Sizes are those of PyG's documentation and, of the last two, of OGB's; files are checked against
+them when they are read. Planetoid: Yang, Cohen and Salakhutdinov 2016 (arXiv:1603.08861).
+CitationFull: Bojchevski and Guennemann 2018 (arXiv:1707.03815). Amazon and Coauthor: Shchur et
+al. 2018 (arXiv:1811.05868). Reddit: Hamilton, Ying and Leskovec 2017 (arXiv:1706.02216). Flickr,
+Yelp: Zeng et al. 2020 (arXiv:1907.04931). The heterophilous graphs: Platonov et al. 2023
+(arXiv:2302.11640); their documented edges are counted in both directions here. Free of torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
+from pydantic import model_validator
+
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
+from gnnhpc.core.settings import Whole
+from gnnhpc.data.files import Download, Files
+from gnnhpc.data.layouts import (
+    Published,
+    Pyg,
+    geom_gcn,
+    graph_facts,
+    graphsaint,
+    ogb,
+    one_file,
+    planetoid,
+)
+from gnnhpc.data.roots import absence, existing_root
 from gnnhpc.data.settings import Data
 
-FEATURE_PARTS = ("x", "tx", "allx")
-_PLANETOID_SOURCE = "https://github.com/kimiyoung/planetoid/tree/master/data"
-_SHCHUR_SOURCE = "https://github.com/shchur/gnn-benchmark/tree/master/data/npz"
+_FULL = "https://github.com/abojchevski/graph2gauss/raw/master/data"
+_SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+_HETEROPHILOUS = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+_PTG = "https://graphmining.ai/datasets/ptg"
+_REDDIT = "https://data.dgl.ai/dataset/reddit.zip"
+_MANY_LABELS = "its nodes have many labels each, which no task here judges yet"
 
 
-@dataclass(frozen=True)
-class Published:
-    """One data set: its files lie at `<root>/<folder>/raw/<file>`, as PyG lays them out."""
-
-    pyg: str
-    """The class of torch_geometric.datasets that reads it."""
-    folder: str
-    """Also the name that class knows it by, where it knows several."""
-    files: tuple[str, ...]
-    source: str
-    """Where the files are published, for whoever has to fetch them."""
-    facts: Facts
-    split: bool = False
-    """Whether masks for training, validation and test are published."""
-    dense: bool = False
-    """Whether features are kept as they are, not as the few that are no zero."""
-
-    def directory(self, root: Path) -> Path:
-        return root / self.folder / "raw"
-
-    def needed(self, features: str) -> tuple[str, ...]:
-        """Features that are made up need no feature files, where those stand apart."""
-        if features == "real":
-            return self.files
-        return tuple(name for name in self.files if name.split(".")[-1] not in FEATURE_PARTS)
+def _full(name: str, facts: Facts) -> Published:
+    return one_file(Pyg("CitationFull", name), name, f"{name}.npz", _FULL, facts)
 
 
-def _graph(features: int, classes: int, nodes: int, edges: int) -> Facts:
-    return Facts("graph", features, classes, nodes=nodes, edges=edges)
+def _amazon(name: str, facts: Facts) -> Published:
+    file = f"amazon_electronics_{name.lower()}.npz"
+    return one_file(Pyg("Amazon", name), name, file, _SHCHUR, facts)
 
 
-def _planetoid(folder: str, facts: Facts) -> Published:
-    parts = (*FEATURE_PARTS, "y", "ty", "ally", "graph", "test.index")
-    files = tuple(f"ind.{folder.lower()}.{part}" for part in parts)
-    return Published("Planetoid", folder, files, _PLANETOID_SOURCE, facts, split=True)
+def _coauthor(name: str, facts: Facts) -> Published:
+    file = f"ms_academic_{name[:3].lower()}.npz"
+    return one_file(Pyg("Coauthor", name), name, file, _SHCHUR, facts)
+
+
+def _heterophilous(name: str, facts: Facts) -> Published:
+    reader = Pyg("HeterophilousGraphDataset", name, dense=True)
+    folder = name.lower().replace("-", "_")
+    return one_file(reader, folder, f"{folder}.npz", _HETEROPHILOUS, facts, splits=10)
+
+
+def _embedded(dataset: str, file: str, facts: Facts) -> Published:
+    return one_file(Pyg(dataset, dense=True), dataset, file, _PTG, facts)
+
+
+def _webkb(name: str, facts: Facts) -> Published:
+    return geom_gcn(Pyg("WebKB", name), name, name, facts)
 
 
 PUBLISHED = {
-    "cora": _planetoid("Cora", _graph(1_433, 7, 2_708, 10_556)),
-    "citeseer": _planetoid("CiteSeer", _graph(3_703, 6, 3_327, 9_104)),
-    "pubmed": _planetoid("PubMed", _graph(500, 3, 19_717, 88_648)),
-    "photo": Published(
-        "Amazon",
-        "Photo",
-        ("amazon_electronics_photo.npz",),
-        _SHCHUR_SOURCE,
-        _graph(745, 8, 7_650, 238_162),
-    ),
-    "physics": Published(
-        "Coauthor",
-        "Physics",
-        ("ms_academic_phy.npz",),
-        _SHCHUR_SOURCE,
-        _graph(8_415, 5, 34_493, 495_924),
-    ),
+    "cora": planetoid("Cora", graph_facts(2_708, 10_556, 1_433, 7)),
+    "citeseer": planetoid("CiteSeer", graph_facts(3_327, 9_104, 3_703, 6)),
+    "pubmed": planetoid("PubMed", graph_facts(19_717, 88_648, 500, 3)),
+    "cora-full": _full("cora", graph_facts(19_793, 126_842, 8_710, 70)),
+    "cora-ml": _full("cora_ml", graph_facts(2_995, 16_316, 2_879, 7)),
+    "citeseer-full": _full("citeseer", graph_facts(4_230, 10_674, 602, 6)),
+    "dblp": _full("dblp", graph_facts(17_716, 105_734, 1_639, 4)),
+    "pubmed-full": _full("pubmed", graph_facts(19_717, 88_648, 500, 3)),
+    "computers": _amazon("Computers", graph_facts(13_752, 491_722, 767, 10)),
+    "photo": _amazon("Photo", graph_facts(7_650, 238_162, 745, 8)),
+    "cs": _coauthor("CS", graph_facts(18_333, 163_788, 6_805, 15)),
+    "physics": _coauthor("Physics", graph_facts(34_493, 495_924, 8_415, 5)),
     "reddit": Published(
-        "Reddit",
-        "Reddit",
+        Pyg("Reddit", dense=True),
+        "Reddit/raw",
         ("reddit_data.npz", "reddit_graph.npz"),
-        "https://data.dgl.ai/dataset/reddit.zip",
-        _graph(602, 41, 232_965, 114_615_892),
-        split=True,
-        dense=True,
+        _REDDIT,
+        (Download(_REDDIT, archive="zip", megabytes=1_300),),
+        graph_facts(232_965, 114_615_892, 602, 41),
+        splits=1,
+    ),
+    "reddit2": graphsaint(
+        "Reddit2",
+        (
+            "1sncK996BM5lpuDf75lDFqCiDZyErc1c2",
+            "1ZsHaJ0ussP1W722krmEIp_8pwKAoi5b3",
+            "1JF3Pjv9OboMNYs2aXRQGbJbc4t_nDd5u",
+            "1nJIKd77lcAGU4j-kVNx_AIGEkveIKz3A",
+        ),
+        graph_facts(232_965, 23_213_838, 602, 41),
+    ),
+    "flickr": graphsaint(
+        "Flickr",
+        (
+            "1crmsTbd1-2sEXsGwa2IKnIB7Zd3TmUsy",
+            "1join-XdvX3anJU_MLVtick7MgeAQiWIZ",
+            "1uxIkbtg5drHTsKt-PAsZZ4_yJmgFmle9",
+            "1htXCtuktuCW8TR8KiKfrFDAxUgekQoV7",
+        ),
+        graph_facts(89_250, 899_756, 500, 7),
+    ),
+    "yelp": graphsaint(
+        "Yelp",
+        (
+            "1Juwx8HtDwSzmVIJ31ooVa1WljI4U5JnA",
+            "1Zy6BZH_zLEjKlEFSduKE5tV9qqA_8VtM",
+            "1VUcBGr0T0-klqerjAjxRmAqFuld_SMWU",
+            "1NI5pa5Chpd-52eSmLW60OnB3WS5ikxq_",
+        ),
+        graph_facts(716_847, 13_954_819, 300, 100),
+        refused=_MANY_LABELS,
+    ),
+    "amazon-products": graphsaint(
+        "AmazonProducts",
+        (
+            "17qhNA8H1IpbkkR-T2BmPQm8QNW5do-aa",
+            "10SW8lCvAj-kb6ckkfTOC5y0l8XXdtMxj",
+            "1LIl4kimLfftj4-7NmValuWyCQE8AaE7P",
+            "1npK9xlmbnjNkV80hK2Q68wTEVOFjnt4K",
+        ),
+        graph_facts(1_569_960, 264_339_468, 200, 107),
+        refused=_MANY_LABELS,
+    ),
+    "roman-empire": _heterophilous("Roman-empire", graph_facts(22_662, 65_854, 300, 18)),
+    "amazon-ratings": _heterophilous("Amazon-ratings", graph_facts(24_492, 186_100, 300, 5)),
+    "minesweeper": _heterophilous("Minesweeper", graph_facts(10_000, 78_804, 7, 2)),
+    "tolokers": _heterophilous("Tolokers", graph_facts(11_758, 1_038_000, 10, 2)),
+    "questions": _heterophilous("Questions", graph_facts(48_921, 307_080, 301, 2)),
+    "facebook": _embedded("FacebookPagePage", "facebook.npz", graph_facts(22_470, 342_004, 128, 4)),
+    "lastfm-asia": _embedded("LastFMAsia", "lastfm_asia.npz", graph_facts(7_624, 55_612, 128, 18)),
+    "deezer-europe": _embedded(
+        "DeezerEurope", "deezer_europe.npz", graph_facts(28_281, 185_504, 128, 2)
+    ),
+    "actor": geom_gcn(Pyg("Actor"), "Actor", "film", graph_facts(7_600, 30_019, 932, 5)),
+    "cornell": _webkb("cornell", graph_facts(183, 298, 1_703, 5)),
+    "texas": _webkb("texas", graph_facts(183, 325, 1_703, 5)),
+    "wisconsin": _webkb("wisconsin", graph_facts(251, 515, 1_703, 5)),
+    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_facts(169_343, 2_315_598, 128, 40)),
+    "ogbn-products": ogb(
+        "products", "sales_ranking", 1_400, graph_facts(2_449_029, 123_718_280, 100, 47)
     ),
 }
 
 
 class PublishedGraph(Data):
-    """A citation, co-purchase, co-author or post graph, read by PyG's own class."""
+    """A graph of the table, in the layout in which its publishers and PyG or OGB know it."""
 
     name: str
     features: Literal["real", "made"] = "real"
     """`made` keeps graph, labels and split and makes features up: for timing, not accuracy."""
+    split: Whole = 0
+    """Which of several published splits; most graphs have one or none."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        row = PUBLISHED.get(self.name)
+        if row is None or row.refused:
+            found = f"{self.name!r}: {row.refused}" if row else repr(self.name)
+            usable = ", ".join(name for name, other in PUBLISHED.items() if not other.refused)
+            raise ValueError(f"name: found {found}; allowed: {usable}")
+        if not 0 <= self.split < max(1, row.splits):
+            last = row.splits - 1
+            allowed = f"0 to {last}" if last > 0 else f"0, {self.name} has no other"
+            raise ValueError(f"split: found {self.split}; allowed: {allowed}")
+        return self
 
     @property
     def published(self) -> Published:
@@ -98,3 +182,21 @@ class PublishedGraph(Data):
 
     def facts(self) -> Facts:
         return self.published.facts
+
+    def files(self, root: Path | None = None) -> Files:
+        return self.published.all_files()
+
+    def check(self, root: Path | None) -> None:
+        self.raw_files(existing_root(self.name, root))
+
+    def raw_files(self, root: Path) -> list[Path]:
+        """The files that are read, in a fixed order; raises InputError naming a missing one."""
+        row = self.published
+        paths = [row.directory(root) / name for name in row.needed(self.features)]
+        for path, name in zip(paths, row.needed(self.features), strict=True):
+            if not os.access(path, os.R_OK):
+                allowed = f"the file as published at {row.source}, or `gnnhpc data get {self.name}`"
+                if name in row.feature_files:
+                    allowed += ", or features: made, to time without real features"
+                raise InputError(path, None, absence(path, "file"), allowed)
+        return paths

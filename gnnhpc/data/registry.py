@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnhpc.core.spec_values import parse_named
+from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
 from gnnhpc.data.settings import Cifar10, Data, SyntheticCifar10, SyntheticCitation
 
@@ -10,6 +11,7 @@ DATA: dict[str, type[Data]] = {
     "cifar10": Cifar10,
     "synthetic-cifar10": SyntheticCifar10,
     "synthetic-citation": SyntheticCitation,
+    "file": OwnGraph,
     **dict.fromkeys(PUBLISHED, PublishedGraph),
 }
 DEFAULT = {"images": "synthetic-cifar10", "graph": "synthetic-citation"}
@@ -22,7 +24,8 @@ def data_class(name: str) -> type[Data] | None:
 
 
 def allowed_data() -> str:
-    return ", ".join(sorted(DATA))
+    refused = {name for name, row in PUBLISHED.items() if row.refused}
+    return ", ".join(sorted(DATA.keys() - refused))
 
 
 def parse_data(value: object) -> object:

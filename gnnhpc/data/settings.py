@@ -9,6 +9,9 @@ from pydantic import Field
 
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.settings import Positive, Strict, Whole
+from gnnhpc.data import cifar10
+from gnnhpc.data.files import Files
+from gnnhpc.data.roots import existing_root
 
 
 class Data(Strict):
@@ -35,6 +38,19 @@ class Data(Strict):
         """
         return self
 
+    def files(self, root: Path | None = None) -> Files | None:
+        """The files under a data root, in the layout in which they are in `root` if given.
+
+        None for data that are made up or lie elsewhere.
+        """
+        return None
+
+    def check(self, root: Path | None) -> None:
+        """Whether the data can be there, seen from a login node: no file is opened.
+
+        Raises InputError naming what is missing under `root` and how to get it.
+        """
+
     def content(self) -> dict[str, Any]:
         """The name, and settings that are not at their defaults: what a cell's id is made of."""
         told = self.model_dump(mode="json", exclude_defaults=True, exclude=set(self.elsewhere))
@@ -48,6 +64,13 @@ class Cifar10(Data):
 
     def facts(self) -> Facts:
         return Facts("images", 3, 10, image_size=32, train=50_000, test=10_000)
+
+    def files(self, root: Path | None = None) -> Files:
+        return cifar10.published_files(root)
+
+    def check(self, root: Path | None) -> None:
+        """CIFAR-10 is downloaded into a root that may be written."""
+        cifar10.check_cifar(existing_root(self.name, root))
 
 
 class SyntheticCifar10(Data):

@@ -174,11 +174,16 @@ def _class(name: str, source: Path, where: str) -> type[Model]:
 
 def _import(name: str, source: Path, where: str) -> ModuleType:
     top = name.partition(".")[0]
-    known = sys.modules.get(top)
-    if known is not None and _origin(known) != source:
-        raise InputError(
-            where, None, f"{source}, but {top} is {_origin(known)} already", "another file name"
-        )
+    known, digest = sys.modules.get(top), source_digest(source)
+    if known is not None and top in _loaded_digests:
+        # Two folders may have the same sources, and a notebook may plan a file, edit it, and plan
+        # it again.
+        if _loaded_digests[top] != digest:
+            _forget(top)
+            known = None
+    elif known is not None and _origin(known) != source:
+        found = f"{source}, but {top} is {_origin(known)} already"
+        raise InputError(where, None, found, "another file name")
     # Last in the path, so that it hides no installed module; the file can import files beside it.
     if str(source.parent) not in sys.path:
         sys.path.append(str(source.parent))
@@ -186,16 +191,26 @@ def _import(name: str, source: Path, where: str) -> ModuleType:
     try:
         if known is None:
             _load_top(top, source)
+            _loaded_digests[top] = digest
         module = importlib.import_module(name)
     except InputError:
         raise
     except Exception as error:
-        sys.modules.pop(name, None)
+        _forget(top)
         found = f"{source} cannot be imported ({_error_text(error)})"
         raise InputError(where, None, found, _ALLOWED) from error
     if not had_torch and "torch" in sys.modules:
         _torch_s[name] = time.perf_counter() - began
     return module
+
+
+_loaded_digests: dict[str, str] = {}
+"""Digests of the users' modules that were imported here, by name."""
+
+
+def _forget(top: str) -> None:
+    for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+        del sys.modules[name]
 
 
 def _error_text(error: Exception) -> str:

@@ -4,54 +4,88 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.core.settings import Strict
+from gnnhpc.data.registry import DEFAULT
 from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.data.settings import Data
+from gnnhpc.models.protocol import Model
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.experiment import DataField, Experiment, ModelField
 from gnnhpc.spec.manifest import Cell, array_name
 from gnnhpc.spec.own_model_files import load_model
 from gnnhpc.spec.set_option import apply_set_option
 from gnnhpc.spec.stage_cut import cut
 
-_SYNTHETIC = {"vig": "synthetic-cifar10", "gat": "synthetic-citation"}
+Checked = TypeVar("Checked", bound=BaseModel)
+
 _BATCH = 100
+_NAMED = ("model", "data")
+
+
+class _WithModel(Strict):
+    model: ModelField
+
+
+class _WithData(Strict):
+    data: DataField
 
 
 def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
-    """Raises InputError for flags that make no experiment, or data that are not there."""
-    model = flags["model"]
+    """The experiment of these flags; users' models and graphs are found from the current folder.
+
+    The default data are synthetic, of the first kind that the model takes. Raises InputError for
+    flags that make no experiment, or data that are not there.
+    """
     raw: dict[str, Any] = {
-        "model": {"name": model},
-        "data": {"name": flags["data"] or _SYNTHETIC.get(model, "")},
+        "model": {"name": flags["model"]},
+        "data": {"name": flags["data"]} if flags["data"] else {},
         "layout": flags["layout"],
         "microbatches": flags["microbatches"],
     }
-    if model == "vig":
-        raw["batch_size"] = _BATCH
     for setting in flags["settings"]:
         apply_set_option(raw, setting)
-    experiment = build_experiment(raw, "flags")
+    raw["model"] = _planned_model(raw, "flags")
+    if isinstance(raw["data"], dict):
+        raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]
+    raw["data"] = _planned_data(raw, "flags")
+    if raw["data"].facts().kind == "images":
+        raw.setdefault("batch_size", _BATCH)
+    experiment = _built(raw, "flags")
     return _check_data(Cell(array_name(experiment), 0, experiment, root))
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
     """The experiment that plain data describe; InputError unless it can be cut into its stages."""
-    experiment = _checked(raw, where)
-    here = Path.cwd()
-    found = {"model": experiment.model.planned(here), "data": experiment.data.planned(here)}
-    experiment = _checked(dict(experiment) | found, where)
+    if not isinstance(raw, dict) or not raw.keys() >= set(_NAMED):
+        return _checked(Experiment, raw, where)
+    found = {"model": _planned_model(raw, where), "data": _planned_data(raw, where)}
+    return _built(raw | found, where)
+
+
+def _planned_model(raw: dict[str, Any], where: object) -> Model:
+    return _checked(_WithModel, {"model": raw["model"]}, where).model.planned(Path.cwd())
+
+
+def _planned_data(raw: dict[str, Any], where: object) -> Data:
+    return _checked(_WithData, {"data": raw["data"]}, where).data.planned(Path.cwd())
+
+
+def _built(raw: dict[str, Any], where: object) -> Experiment:
+    """The experiment of a planned model on planned data."""
+    experiment = _checked(Experiment, raw, where)
     cut(experiment, where=where)
     return experiment
 
 
-def _checked(raw: dict[str, Any], where: object) -> Experiment:
+def _checked(cls: type[Checked], raw: object, where: object) -> Checked:
     try:
-        return Experiment.model_validate(raw)
+        return cls.model_validate(raw)
     except ValidationError as error:
         raise input_error(error, where, Experiment) from None
 

@@ -9,10 +9,13 @@ import yaml
 from gnnhpc.core.errors import InputError
 
 _FLAG = "--set"
+_NAMED = ("model", "data")
 
 
 def apply_set_option(raw: dict[str, Any], override: str) -> None:
     """Set one key of `raw` in place; `model.blocks=4` sets a key of a mapping inside it.
+
+    A model's or data set's name alone stands for its defaults.
 
     Raises InputError for text that is not key=value, a value that is not YAML, or a key inside
     something that is not a mapping.
@@ -24,6 +27,8 @@ def apply_set_option(raw: dict[str, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         raise InputError(_FLAG, key, repr(text), "a YAML value") from None
+    if key in _NAMED and isinstance(value, str):
+        value = {"name": value}
     *parents, last = key.split(".")
     mapping = raw
     for parent in parents:

@@ -11,7 +11,7 @@ from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import array_range, group_by_array, resources_for
 from jobs.cluster.site import Site
 from jobs.printing.status_table import console, format_duration, new_table
-from jobs.spec.planning import Plan
+from jobs.spec.planning import Plan, missing_data
 
 
 def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
@@ -19,6 +19,10 @@ def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
     arrays = group_by_array(plan.cells)
     head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
+    missing = " ".join(missing_data(plan))
+    if missing:
+        there = f" --data-root {quote(plan.data_root)}" if plan.data_root else ""
+        print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would write {run}\n")
     table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
     for array in arrays:

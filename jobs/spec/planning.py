@@ -116,6 +116,18 @@ def _check_files(experiments: Sequence[Experiment], root: Path | None) -> None:
         check_data(config, root)
 
 
+def missing_data(plan: Plan) -> list[str]:
+    """Names of the plan's data sets that are not where its jobs would look."""
+    root = Path(plan.data_root) if plan.data_root else None
+    missing: list[str] = []
+    for config in dict.fromkeys(cell.experiment.data for cell in plan.cells):
+        try:
+            check_data(config, root)
+        except InputError:
+            missing.append(config.name)
+    return list(dict.fromkeys(missing))
+
+
 def no_new_cells_error(plan: Plan, run: Path) -> InputError:
     """The error for an extension that adds no cell."""
     return InputError(

@@ -14,24 +14,17 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import GRAPHS, Facts
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.graphs import Graph, load_graph, shchur_split
+from gnnhpc.data.layouts import graph_facts
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.graph import Graph, shchur_split
-from tests.tools.data_files import real_file, write_npz, write_planetoid
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+from tests.tools.data_files import real_file, set_facts, write_npz, write_planetoid
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
     """A root with a Cora of 700 nodes, 40 columns, 3 classes, as if published so."""
-    monkeypatch.setitem(GRAPHS, "cora", Facts("graph", 40, 3, nodes=700, edges=4000))
+    set_facts(monkeypatch, "cora", graph_facts(700, 4000, 40, 3))
     write_planetoid(tmp_path / "root", "Cora")
     return tmp_path / "root"
 
@@ -84,9 +77,13 @@ def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) ->
     before = files(cache)
     code = f"""
 import sys, pathlib
-from gnnhpc.core.facts import GRAPHS, Facts
-GRAPHS["cora"] = Facts("graph", 40, 3, nodes=700, edges=4000)
+import dataclasses
+from gnnhpc.data.layouts import graph_facts
+from gnnhpc.data.published import PUBLISHED
+facts = graph_facts(700, 4000, 40, 3)
+PUBLISHED["cora"] = dataclasses.replace(PUBLISHED["cora"], facts=facts)
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.layouts import graph_facts
 from gnnhpc.data.published import PublishedGraph
 graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
 assert graph.edges.shape == {tuple(graph.edges.shape)}
@@ -126,7 +123,7 @@ def test_made_features_need_no_feature_files(small: Path) -> None:
     real = load_graph(PublishedGraph(name="cora"), small)
     for part in ("x", "tx", "allx"):
         (small / "Cora" / "raw" / f"ind.cora.{part}").unlink()
-    made = load_graph(PublishedGraph(features="made"), small)
+    made = load_graph(PublishedGraph(name="cora", features="made"), small)
     check(made, 40)
     assert torch.equal(made.edges, real.edges)
     assert torch.equal(made.labels, real.labels)
@@ -161,7 +158,7 @@ def test_damage_is_named(
 
 
 def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GRAPHS, "cora", Facts("graph", 40, 3, nodes=701, edges=4000))
+    set_facts(monkeypatch, "cora", graph_facts(701, 4000, 40, 3))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
         load_graph(PublishedGraph(name="cora"), small)
 
@@ -171,12 +168,16 @@ def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.Monke
     [
         ("photo", "Photo", "amazon_electronics_photo.npz"),
         ("physics", "Physics", "ms_academic_phy.npz"),
+        ("computers", "Computers", "amazon_electronics_computers.npz"),
+        ("cs", "CS", "ms_academic_cs.npz"),
+        ("dblp", "dblp", "dblp.npz"),
+        ("cora-ml", "cora_ml", "cora_ml.npz"),
     ],
 )
 def test_npz_files_and_their_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, name: Any, folder: str, file: str
 ) -> None:
-    monkeypatch.setitem(GRAPHS, name, Facts("graph", 20, 4, nodes=240, edges=4000))
+    set_facts(monkeypatch, name, graph_facts(240, 4000, 20, 4))
     path = write_npz(tmp_path / folder / "raw", file, nodes=240, columns=20, classes=4)
     graph = load_graph(PublishedGraph(name=name), tmp_path)
     check(graph, 20)
@@ -188,7 +189,7 @@ def test_npz_files_and_their_split(
 
 
 def test_labels_out_of_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setitem(GRAPHS, "photo", Facts("graph", 20, 4, nodes=240, edges=4000))
+    set_facts(monkeypatch, "photo", graph_facts(240, 4000, 20, 4))
     raw = tmp_path / "Photo" / "raw"
     write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=5)
     with pytest.raises(InputError, match=r"raw: labels: found 0 to 4; allowed: 0 to 3"):
@@ -199,7 +200,7 @@ def test_reddit_files_stay_dense(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
-    monkeypatch.setitem(GRAPHS, "reddit", Facts("graph", 6, 3, nodes=50, edges=400))
+    set_facts(monkeypatch, "reddit", graph_facts(50, 400, 6, 3))
     raw = tmp_path / "Reddit" / "raw"
     raw.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -240,6 +241,7 @@ def test_a_generated_graph_is_a_graph() -> None:
         ("citeseer", "real", [120, 500, 1000]),
         ("pubmed", "made", [60, 500, 1000]),
         ("photo", "real", [160, 240, 7250]),
+        ("cs", "real", [300, 450, 17_583]),
     ],
 )
 def test_real_graphs_have_the_published_sizes(
@@ -247,8 +249,7 @@ def test_real_graphs_have_the_published_sizes(
 ) -> None:
     config = PublishedGraph(name=name, features=features)
     facts = config.facts()
-    folder = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed", "photo": "Photo"}[name]
-    graph = load_graph(config, real_file(folder).parent)
+    graph = load_graph(config, real_file(config.published.folder).parents[1])
     check(graph, facts.features)
     assert graph.nodes == facts.nodes
     assert graph.edges.shape == (2, facts.edges)

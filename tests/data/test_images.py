@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import http.server
 import io
 import os
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +15,8 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data import images as cifar
-from gnnhpc.data.download import Archive
+from gnnhpc.data import cifar10 as cifar
+from gnnhpc.data.files import Download
 from gnnhpc.data.images import Images, check_batch, load_images
 from gnnhpc.data.settings import Cifar10, SyntheticCifar10
 from tests.tools.data_files import cifar_records, real_file, write_binary, write_python
@@ -154,25 +150,11 @@ def test_a_batch_larger_than_what_is_there() -> None:
         check_batch(images, 16, 2, "test")
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a folder `tmp_path/site` over http."""
-    (tmp_path / "site").mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=str(tmp_path / "site"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
-        thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{site.server_port}"
-        site.shutdown()
-        thread.join()
+def _packed(url: str, md5: str) -> Download:
+    return Download(url, archive="tar.gz", strip=1, md5=md5)
 
 
-def _archive(tmp_path: Path, address: str, md5: str | None = None) -> Archive:
+def _archive(tmp_path: Path, address: str, md5: str | None = None) -> Download:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name in ("data_batch_1.bin", "test_batch.bin", "../../outside.bin"):
@@ -182,7 +164,7 @@ def _archive(tmp_path: Path, address: str, md5: str | None = None) -> Archive:
             archive.addfile(member, io.BytesIO(content))
     (tmp_path / "site" / "cifar.tar.gz").write_bytes(packed.getvalue())
     found = hashlib.md5(packed.getvalue(), usedforsecurity=False).hexdigest()
-    return Archive(f"{address}/cifar.tar.gz", md5 or found, 1)
+    return _packed(f"{address}/cifar.tar.gz", md5 or found)
 
 
 def test_absent_images_are_fetched_once(
@@ -216,7 +198,7 @@ def test_no_network_says_what_to_do(
 ) -> None:
     # Port 9 of this machine discards: nothing listens there.
     url = f"{server}{page}" if page else "http://127.0.0.1:9/cifar.tar.gz"
-    monkeypatch.setattr(cifar, "ARCHIVE", Archive(url, "0" * 32, 1))
+    monkeypatch.setattr(cifar, "ARCHIVE", _packed(url, "0" * 32))
     with pytest.raises(InputError, match=r"cannot be reached .*; allowed: the files of http"):
         load_images(Cifar10(), tmp_path, "train")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.roots import RAW, cache_root, check_data, data_root
+from gnnhpc.data.published import PUBLISHED, PublishedGraph
+from gnnhpc.data.roots import cache_root, check_data, data_root, root_to_fill
 from gnnhpc.data.settings import Cifar10, SyntheticCifar10, SyntheticCitation
 from tests.tools.data_files import cifar_records, write_binary
 
@@ -19,9 +19,13 @@ from tests.tools.data_files import cifar_records, write_binary
 def test_flag_beats_variable_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GNNHPC_DATA", raising=False)
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
     assert data_root(None) is None
+    assert root_to_fill(None) == tmp_path / "cache" / "data"
+    (tmp_path / "cache" / "data").mkdir(parents=True)
+    assert data_root(None) == tmp_path / "cache" / "data"
     (tmp_path / "data").mkdir()
-    assert data_root(None) == tmp_path / "data"
+    assert data_root(None) == root_to_fill(None) == tmp_path / "data"
     monkeypatch.setenv("GNNHPC_DATA", "from-variable")
     assert data_root(None) == tmp_path / "from-variable"
     assert data_root("from-flag") == tmp_path / "from-flag"
@@ -43,14 +47,16 @@ def test_generators_need_no_root() -> None:
 
 @pytest.mark.parametrize("config", [Cifar10(), PublishedGraph(name="cora")])
 def test_no_root_and_missing_root(config: Cifar10 | PublishedGraph, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data root: found none; allowed: .*GNNHPC_DATA"):
+    places = r"--data-root, data_root in the spec, or \$GNNHPC_DATA, else \S+ or \S+/data, which"
+    with pytest.raises(InputError, match=f"data root: found none; allowed: .*{places}") as caught:
         check_data(config, None)
+    assert f"`gnnhpc data get {config.name}`" in str(caught.value)
     with pytest.raises(InputError, match=r"nowhere: data root: found no such folder"):
         check_data(config, tmp_path / "nowhere")
 
 
 def test_missing_raw_file_is_named(tmp_path: Path) -> None:
-    raw = RAW["pubmed"]
+    raw = PUBLISHED["pubmed"]
     raw.directory(tmp_path).mkdir(parents=True)
     for name in raw.files:
         (raw.directory(tmp_path) / name).touch()

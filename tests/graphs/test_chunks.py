@@ -15,13 +15,14 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.data.roots import check_data
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import ChunkMode, ChunkSet, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.gat.model import Gat
+from tests.tools.data_files import real_root
 from tests.tools.graphs import make_graph
 
 MODES: tuple[ChunkMode, ...] = ("contiguous", "clustered", "halo")
@@ -190,7 +191,7 @@ def test_real_graphs_are_cut_as_well_as_measured_before(
     name: Literal["cora", "citeseer", "pubmed", "photo", "physics"],
 ) -> None:
     config = PublishedGraph(name=name, features="made" if name == "pubmed" else "real")
-    root = data_root(None)
+    root = real_root()
     try:
         check_data(config, root)
     except InputError as error:

@@ -152,10 +152,18 @@ def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> 
     (folder / "net.py").write_text(HEAD + NET)
     copy_models(run, [cell.experiment])
     (folder / "net.py").unlink()
-    del sys.modules["net"]
     load_model(again, run)
     assert isinstance(again.model, OwnModel)
     assert again.model.source.is_relative_to(run.code)
+
+
+def test_a_file_that_is_edited_is_read_again(folder: Path) -> None:
+    first = planned(folder, "net:Net")[0].experiment
+    text = HEAD + NET.replace("(3,))]", '(3,)), Layer("c", (3,), (3,))]')
+    second = planned(folder, "net:Net", text=text)[0].experiment
+    assert len(first.model.outline(first.data.facts())) == 2
+    assert len(second.model.outline(second.data.facts())) == 3
+    assert first.id != second.id
 
 
 def test_a_package_is_kept_whole(folder: Path) -> None:

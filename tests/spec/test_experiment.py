@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.registry import DATA
+from gnnhpc.data.registry import allowed_data
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.cli_experiment import build_experiment
@@ -64,7 +64,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     # Names that are none of the choices.
     f"model.name: found 'vit'; allowed: {MODELS}": vig(model={"name": "vit"}),
     f"model.name: found 'my model:Net'; allowed: {MODELS}": vig(model="my model:Net"),
-    f"data.name: found 'mnist'; allowed: {', '.join(sorted(DATA))}": vig(data={"name": "mnist"}),
+    f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
     "schedule: found 'zb'; allowed: 'gpipe' or '1f1b'": vig(schedule="zb"),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
+import json
 import os
 import pickle
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.data.published import PUBLISHED
 
 RECORD = 3073
 
@@ -104,3 +111,100 @@ def write_npz(raw: Path, name: str, *, nodes: int, columns: int, classes: int) -
     path = raw / name
     np.savez(path, labels=np.arange(nodes) % classes, **arrays)
     return path
+
+
+def set_facts(monkeypatch: pytest.MonkeyPatch, name: str, facts: Facts) -> None:
+    """Let a published graph be of other sizes, so that small files are whole."""
+    monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], facts=facts))
+
+
+def write_graphsaint(raw: Path, *, nodes: int, columns: int, classes: int) -> None:
+    """A graph in the four files of GraphSAINT: a third of the nodes each split."""
+    rng = np.random.default_rng(7)
+    raw.mkdir(parents=True)
+    adjacency = scipy.sparse.random(nodes, nodes, 0.05, "csr", np.float32, rng)
+    parts = {part: getattr(adjacency, part) for part in ("data", "indices", "indptr", "shape")}
+    np.savez(raw / "adj_full.npz", **parts)
+    np.save(raw / "feats.npy", rng.normal(size=(nodes, columns)))
+    (raw / "class_map.json").write_text(json.dumps({n: n % classes for n in range(nodes)}))
+    role = {part: list(range(start, nodes, 3)) for start, part in enumerate(("tr", "va", "te"))}
+    (raw / "role.json").write_text(json.dumps(role))
+
+
+def write_heterophilous(path: Path, *, nodes: int, columns: int, classes: int) -> None:
+    """A graph in the one file of Platonov et al., with ten splits that are shifted by one node."""
+    rng = np.random.default_rng(8)
+    path.parent.mkdir(parents=True)
+    place = (np.arange(nodes) + np.arange(10)[:, None]) % nodes
+    np.savez(
+        path,
+        node_features=rng.normal(size=(nodes, columns)).astype(np.float32),
+        node_labels=np.arange(nodes) % classes,
+        edges=rng.integers(0, nodes, (3 * nodes, 2)),
+        train_masks=place < nodes // 2,
+        val_masks=(place >= nodes // 2) & (place < 3 * nodes // 4),
+        test_masks=place >= 3 * nodes // 4,
+    )
+
+
+def write_geom_gcn(raw: Path, name: str, *, nodes: int, columns: int, binary: bool) -> None:
+    """A graph in Geom-GCN's text files; `binary` lists the columns that are 1, as of actors."""
+    rng = np.random.default_rng(9)
+    raw.mkdir(parents=True)
+    rows = ["node_id\tfeature\tlabel"]
+    for node in range(nodes):
+        values = [node % columns, columns - 1] if binary else rng.integers(0, 2, columns).tolist()
+        rows.append(f"{node}\t{','.join(map(str, values))}\t{node % 5}")
+    (raw / "out1_node_feature_label.txt").write_text("\n".join(rows) + "\n")
+    ends = [f"{a}\t{b}" for a, b in rng.integers(0, nodes, (3 * nodes, 2)).tolist()]
+    (raw / "out1_graph_edges.txt").write_text("\n".join(["node_id\tnode_id", *ends]) + "\n")
+    for number in range(10):
+        place = (np.arange(nodes) + number) % nodes
+        masks = {"train_mask": place < 20, "val_mask": place == 20, "test_mask": place > 20}
+        np.savez(raw / f"{name}_split_0.6_0.2_{number}.npz", **masks)
+
+
+def write_ogb(folder: Path, split: str, *, nodes: int, columns: int, classes: int) -> None:
+    """A graph in OGB's folder of tables: a directed ring with one edge listed twice."""
+    rng = np.random.default_rng(10)
+    edges = [(node, (node + 1) % nodes) for node in range(nodes)] + [(0, 1)]
+    features = rng.normal(size=(nodes, columns)).round(3)
+    write_table(folder / "raw" / "edge.csv.gz", edges)
+    write_table(folder / "raw" / "node-feat.csv.gz", features.tolist())
+    write_table(folder / "raw" / "node-label.csv.gz", [[n % classes] for n in range(nodes)])
+    write_table(folder / "raw" / "num-node-list.csv.gz", [[nodes]])
+    write_table(folder / "raw" / "num-edge-list.csv.gz", [[len(edges)]])
+    for start, part in enumerate(("train", "valid", "test")):
+        path = folder / "split" / split / f"{part}.csv.gz"
+        write_table(path, [[n] for n in range(start, nodes, 3)])
+
+
+def write_table(path: Path, rows: Any) -> None:
+    """Gzipped numbers between commas."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+def own_arrays(nodes: int = 60, columns: int = 12, classes: int = 3) -> dict[str, Any]:
+    """The arrays of a user's own graph, dense, with masks: directed, one duplicate, one loop."""
+    rng = np.random.default_rng(11)
+    source, target = rng.integers(0, nodes, (2, 4 * nodes))
+    place = np.arange(nodes)
+    return {
+        "edge_index": np.stack([np.r_[source, source[0], 5], np.r_[target, target[0], 5]]),
+        "x": rng.normal(size=(nodes, columns)) * (rng.random((nodes, columns)) < 0.4),
+        "y": place % classes,
+        "train_mask": place < 20,
+        "val_mask": (place >= 20) & (place < 35),
+        "test_mask": place >= 35,
+    }
+
+
+def as_csr(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The same with CSR features and lists of nodes."""
+    rows = scipy.sparse.csr_array(arrays["x"])
+    others = {"edge_index": arrays["edge_index"], "y": arrays["y"]}
+    lists = {f"{s}_idx": np.flatnonzero(arrays[f"{s}_mask"]) for s in ("train", "val", "test")}
+    parts = {f"x_{part}": getattr(rows, part) for part in ("indptr", "indices", "data", "shape")}
+    return others | lists | parts

@@ -40,6 +40,37 @@ def publishing(target: Path) -> Iterator[Path | None]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def adding(target: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, whose files are moved into `target` at a clean exit.
+
+    Each appears whole, and none replaces a file that is there. Raises OSError where nothing can
+    be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _turn(target) as alone:
+        if alone:
+            _remove_abandoned(target)
+        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(6)}")
+        temporary.mkdir()
+        try:
+            yield temporary
+            if target.is_dir():
+                _move_files(temporary, target)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        place = target / path.relative_to(source)
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(place)
+
+
 def _prefix(target: Path) -> str:
     return f".{target.name}.partial-"
 

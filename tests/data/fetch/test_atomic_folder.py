@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.data.atomic_folder import publishing
+from gnnhpc.data.fetch.atomic_folder import publishing
 
 
 def _publish_slowly(target: Path, barrier: object) -> None:

@@ -1,0 +1,1 @@
+"""`gnnhpc data`: listing, getting and checking data sets. Imports everything in data."""
