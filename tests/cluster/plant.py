@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from gnnhpc.ranks.signals import TAKEN
+from gnnhpc.ranks.signals import HANDLED
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.train.loop import Trainer
 
@@ -28,7 +28,7 @@ def fail(kind: str, late: int) -> None:
     if kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ:
         time.sleep(0.25)
     if kind == "deaf" and late == 0:
-        for number in TAKEN:
+        for number in HANDLED:
             signal.signal(number, signal.SIG_IGN)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")
