@@ -49,9 +49,10 @@ MISTAKES = {
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to stand in, a manifest beside it, and no launcher's variables."""
+    """An empty current folder, a manifest beside it; no cached data, no launcher's variables."""
     for name in ("RANK", "WORLD_SIZE", "GNNHPC_DATA", "SLURM_PROCID", "SUBMITIT_EXECUTOR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_manifest(tmp_path / "M", assign_indices([gat(), gat(seed=1)]))
     place = tmp_path / OUT
     place.mkdir()
