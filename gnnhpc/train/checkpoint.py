@@ -101,6 +101,10 @@ def load(
     generator = f"generator/{mesh.rank}"
     if generator not in known:
         state.pop(generator)
+    for name, _ in stage.named_buffers():
+        # Of another layout, or of replica 0: the model's own buffers serve.
+        unused = f"model/{name}" if _own(mesh, name) in known else _own(mesh, name)
+        state.pop(unused, None)
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -130,8 +134,14 @@ def _state(
     *,
     everyone: bool = False,
 ) -> dict[str, Tensor]:
-    """This rank's tensors by global name; replicas hold the same, so one of them writes."""
+    """This rank's tensors by global name.
+
+    Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
+    as BatchNorm's running statistics differ until an evaluation averages them.
+    """
     state: dict[str, Tensor] = {f"generator/{mesh.rank}": torch.get_rng_state()}
+    if mesh.replica > 0:
+        state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
     if mesh.replica == 0 or everyone:
         state |= {f"model/{name}": tensor for name, tensor in stage.state_dict().items()}
         if optimizer is not None:
@@ -139,6 +149,10 @@ def _state(
                 for key, value in optimizer.state[parameter].items():
                     state[f"optimizer/{name}/{key}"] = value
     return state
+
+
+def _own(mesh: Mesh, name: str) -> str:
+    return f"replica{mesh.replica}/{name}"
 
 
 def _prepare(optimizer: torch.optim.Optimizer) -> None:
