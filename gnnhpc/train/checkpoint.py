@@ -12,7 +12,7 @@ import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -101,10 +101,8 @@ def load(
     generator = f"generator/{mesh.rank}"
     if generator not in known:
         state.pop(generator)
-    for name, _ in stage.named_buffers():
-        # Of another layout, or of replica 0: the model's own buffers serve.
-        unused = f"model/{name}" if _own(mesh, name) in known else _own(mesh, name)
-        state.pop(unused, None)
+    buffers = dict(stage.named_buffers())
+    others = _choose_buffers(state, mesh, buffers, known)
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -117,6 +115,9 @@ def load(
         )
     if generator in state:
         torch.set_rng_state(state[generator])
+    for name, copies in others.items():
+        together = torch.stack([buffers[name], *copies])
+        buffers[name].copy_(together.mean(0) if together.is_floating_point() else together[0])
 
 
 @contextlib.contextmanager
@@ -149,6 +150,27 @@ def _state(
                 for key, value in optimizer.state[parameter].items():
                     state[f"optimizer/{name}/{key}"] = value
     return state
+
+
+def _choose_buffers(
+    state: dict[str, Tensor], mesh: Mesh, buffers: dict[str, Tensor], known: Collection[str]
+) -> dict[str, list[Tensor]]:
+    """Ask for this replica's buffers; of another number of replicas for all, to be averaged.
+
+    An evaluation averages them over replicas, so the average is what a layout with others goes on
+    from. Returns the further copies of each buffer that will be read.
+    """
+    others: dict[str, list[Tensor]] = {}
+    for name, buffer in buffers.items():
+        copies = sum(key.startswith("replica") and key.endswith(f"/{name}") for key in known)
+        if copies + 1 == mesh.layout.replicas:
+            # Replica 0's are the model's.
+            state.pop(f"model/{name}" if mesh.replica else _own(mesh, name), None)
+            continue
+        state.pop(_own(mesh, name), None)
+        others[name] = [torch.empty_like(buffer) for _ in range(copies)]
+        state |= {f"replica{r}/{name}": copy for r, copy in enumerate(others[name], 1)}
+    return others
 
 
 def _own(mesh: Mesh, name: str) -> str:

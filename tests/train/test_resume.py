@@ -15,6 +15,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from gnnhpc.check.verify import twin_of
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
@@ -142,8 +143,7 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
 def alone(experiment: Experiment) -> tuple[Parts, Mesh]:
     """The same micro-batches in one process."""
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    chunks = {"layout": mesh.layout, "microbatches": experiment.total_chunks}
-    return assemble(experiment.model_copy(update=chunks), mesh, None), mesh
+    return assemble(twin_of(experiment), mesh, None), mesh
 
 
 def evaluate(parts: Parts) -> float:
