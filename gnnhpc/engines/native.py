@@ -152,6 +152,10 @@ class ForwardOnly:
                 x = first_input(microbatch) if received is None else received
                 with timer.span("forward", m):
                     output = plan.stage(x, microbatch.context)
+                if received is not None and _shares_memory(output, received):
+                    # A stage of dropout alone hands its input on; the buffer is filled again
+                    # while what was sent from it, or is still to be judged, waits.
+                    output = output.clone()
                 if links.activations_out is None:
                     outputs.append(output)
                 else:
@@ -161,3 +165,7 @@ class ForwardOnly:
             with timer.span("wait"):
                 links.flush()
         return outputs
+
+
+def _shares_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

@@ -89,7 +89,8 @@ struct Lanes {
       return x;
     } else {
       const Real least = Real{} - 87.0f;
-      x = x > least ? x : least;
+      // Not the other way round: NaN must come through, so that it reaches the loss.
+      x = x < least ? least : x;
       const Integer n = __builtin_convertvector(x * 1.44269504088896341f - 0.5f, Integer);
       const Real whole = __builtin_convertvector(n, Real);
       const Real r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
@@ -118,8 +119,8 @@ void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
       const T* __restrict from = x + row * width;
       T* __restrict to = out + row * width;
       for (i64 k = 0; k < width; ++k) {
-        const T scaled = from[k] * scale;
-        to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : T(0);
+        // A product, not a choice: NaN and infinity do not vanish where they are dropped.
+        to[k] = from[k] * (own.keeps(base + static_cast<u32>(k)) ? scale : T(0));
       }
     }
   });
@@ -133,8 +134,7 @@ void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T sc
     T* __restrict to = out;
     const i64 last = even_cut(count, part + 1, parts);
     for (i64 k = even_cut(count, part, parts); k < last; ++k) {
-      const T scaled = from[k] * scale;
-      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : T(0);
+      to[k] = from[k] * (own.keeps(static_cast<u32>(ids[k])) ? scale : T(0));
     }
   });
 }

@@ -60,7 +60,8 @@ def layer_mask(seed: int, step: int, name: str, p: float) -> Mask:
     """The mask of layer `name` at training step `step`; `p` is the share dropped, in [0, 1)."""
     digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
     first, second = (int.from_bytes(part, "big") for part in (digest[:4], digest[4:8]))
-    return Mask(first, second, round(p * 2**32), 1.0 / (1.0 - p))
+    # The kernel compares 32 bits, in which 2**32 would be 0 and drop nothing.
+    return Mask(first, second, min(round(p * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
 
 
 def number_entries(rows: Tensor, width: int) -> Tensor:

@@ -12,7 +12,7 @@ import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -101,6 +101,8 @@ def load(
     generator = f"generator/{mesh.rank}"
     if generator not in known:
         state.pop(generator)
+    buffers = dict(stage.named_buffers())
+    others = _choose_buffers(state, mesh, buffers, known)
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -113,6 +115,9 @@ def load(
         )
     if generator in state:
         torch.set_rng_state(state[generator])
+    for name, copies in others.items():
+        together = torch.stack([buffers[name], *copies])
+        buffers[name].copy_(together.mean(0) if together.is_floating_point() else together[0])
 
 
 @contextlib.contextmanager
@@ -130,8 +135,14 @@ def _state(
     *,
     all_replicas: bool = False,
 ) -> dict[str, Tensor]:
-    """This rank's tensors by global name; replicas hold the same, so one of them writes."""
+    """This rank's tensors by global name.
+
+    Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
+    as BatchNorm's running statistics differ until an evaluation averages them.
+    """
     state: dict[str, Tensor] = {f"generator/{mesh.rank}": torch.get_rng_state()}
+    if mesh.replica > 0:
+        state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
     if mesh.replica == 0 or all_replicas:
         state |= {f"model/{name}": tensor for name, tensor in stage.state_dict().items()}
         if optimizer is not None:
@@ -139,6 +150,31 @@ def _state(
                 for key, value in optimizer.state[parameter].items():
                     state[f"optimizer/{name}/{key}"] = value
     return state
+
+
+def _choose_buffers(
+    state: dict[str, Tensor], mesh: Mesh, buffers: dict[str, Tensor], known: Collection[str]
+) -> dict[str, list[Tensor]]:
+    """Ask for this replica's buffers; of another number of replicas for all, to be averaged.
+
+    An evaluation averages them over replicas, so the average is what a layout with others goes on
+    from. Returns the further copies of each buffer that will be read.
+    """
+    others: dict[str, list[Tensor]] = {}
+    for name, buffer in buffers.items():
+        copies = sum(key.startswith("replica") and key.endswith(f"/{name}") for key in known)
+        if copies + 1 == mesh.layout.replicas:
+            # Replica 0's are the model's.
+            state.pop(f"model/{name}" if mesh.replica else _own(mesh, name), None)
+            continue
+        state.pop(_own(mesh, name), None)
+        others[name] = [torch.empty_like(buffer) for _ in range(copies)]
+        state |= {f"replica{r}/{name}": copy for r, copy in enumerate(others[name], 1)}
+    return others
+
+
+def _own(mesh: Mesh, name: str) -> str:
+    return f"replica{mesh.replica}/{name}"
 
 
 def _prepare(optimizer: torch.optim.Optimizer) -> None:

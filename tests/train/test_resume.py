@@ -15,6 +15,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from gnnhpc.check.verify import twin_of
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
@@ -34,6 +35,7 @@ STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "checkpoint_every
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
+    "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
 }
 
 
@@ -141,8 +143,7 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
 def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
     """The same micro-batches in one process."""
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    chunks = {"layout": mesh.layout, "microbatches": experiment.total_chunks}
-    return set_up(experiment.model_copy(update=chunks), mesh, None), mesh
+    return set_up(twin_of(experiment), mesh, None), mesh
 
 
 def evaluate(parts: TrainingParts) -> float:
