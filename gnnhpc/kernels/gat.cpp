@@ -119,8 +119,10 @@ void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
       const T* __restrict from = x + row * width;
       T* __restrict to = out + row * width;
       for (i64 k = 0; k < width; ++k) {
-        // A product, not a choice: NaN and infinity do not vanish where they are dropped.
-        to[k] = from[k] * (own.keeps(base + static_cast<u32>(k)) ? scale : T(0));
+        const T scaled = from[k] * scale;
+        // A product, so that NaN and infinity do not vanish where they are dropped.
+        const T dropped = from[k] * T(0);
+        to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : dropped;
       }
     }
   });
@@ -134,7 +136,9 @@ void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T sc
     T* __restrict to = out;
     const i64 last = even_cut(count, part + 1, parts);
     for (i64 k = even_cut(count, part, parts); k < last; ++k) {
-      to[k] = from[k] * (own.keeps(static_cast<u32>(ids[k])) ? scale : T(0));
+      const T scaled = from[k] * scale;
+      const T dropped = from[k] * T(0);
+      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : dropped;
     }
   });
 }
