@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import gantt, graph_chunks, loss_curves, speed
+from analysis.figures import gantt, graph_chunks, loss_curves, speedup
+from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.panels import MAX_PANELS
-from analysis.figures.parallel import run_in_parallel
 from analysis.figures.studies import Study, find_studies
 from analysis.figures.style import COLUMN_IN, load_backends, save_figure
 from analysis.render.document import Picture
@@ -69,28 +69,28 @@ FIGURE_KINDS = (
         "Speedup over the sequential run (samples a second, training), with bootstrap intervals; "
         "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it and "
         "not explained by the seconds of its layers: not valid.",
-        lambda study, _: speed.speedup(study),
+        lambda study, _: speedup.speedup(study),
     ),
     FigureKind(
         "efficiency",
         "efficiency",
         "Ideal step time (the schedule with the measured forward and backward seconds of each "
         "stage, and nothing else) over the measured step time.",
-        lambda study, _: speed.efficiency(study),
+        lambda study, _: speedup.efficiency(study),
     ),
     FigureKind(
         "bubble",
         "bubble",
         "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
         "wait, (S-1)/(M+S-1).",
-        lambda study, _: speed.bubble(study),
+        lambda study, _: speedup.bubble(study),
     ),
     FigureKind(
         "step-times",
         "step times",
         "Step times after warm-up, barrier to barrier. Boxes span the quartiles, whiskers 1.5 "
         "times that; every step beyond is drawn, none is dropped.",
-        lambda study, _: speed.step_times(study),
+        lambda study, _: speedup.step_times(study),
     ),
     FigureKind(
         "loss",

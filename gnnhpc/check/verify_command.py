@@ -22,7 +22,7 @@ from gnnhpc.spec.manifest import Cell, read_manifest
 from gnnhpc.spec.own_model_files import copy_models, load_model
 
 if TYPE_CHECKING:
-    from gnnhpc.check.compare import Difference, Verdict
+    from gnnhpc.check.compare_gradients import Difference, Verdict
 
 TIMEOUT_S = 600.0
 

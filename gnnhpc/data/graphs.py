@@ -24,9 +24,9 @@ from gnnhpc.data.generators import (
     mask_of,
     synthetic_graph,
 )
-from gnnhpc.data.layouts import Pyg
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, SyntheticCitation
 from gnnhpc.graphs.graph import Graph

@@ -20,7 +20,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.settings import Whole
 from gnnhpc.data.files import Download, Files
-from gnnhpc.data.layouts import (
+from gnnhpc.data.published_files import (
     Published,
     Pyg,
     geom_gcn,

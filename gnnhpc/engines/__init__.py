@@ -20,6 +20,6 @@ def build_engine(name: str, plan: StagePlan) -> Engine:
         from gnnhpc.engines.native import NativeEngine
 
         return NativeEngine(plan)
-    from gnnhpc.engines.pipelining import PipeliningEngine
+    from gnnhpc.engines.torch_pipelining import PipeliningEngine
 
     return PipeliningEngine(plan)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import in_flight, stage_order
 from gnnhpc.engines.base import StagePlan, StepOutput, backward, first_input, parameters_of
-from gnnhpc.engines.gradients import Gradients
+from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.transfer import Receiver, Sender
 
 

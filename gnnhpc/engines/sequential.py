@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.gradients import Gradients
+from gnnhpc.engines.flat_gradients import Gradients
 
 
 class SequentialEngine:

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 import analysis
-from analysis.figures import catalog, graph_chunks, loss_curves, speed
+from analysis.figures import catalog, graph_chunks, loss_curves, speedup
 from analysis.figures.catalog import (
     FIGURE_KINDS,
     PublishedPoints,
@@ -79,17 +79,17 @@ def colours_by_label(figure: Figure) -> dict[str, str]:
 def test_a_layout_has_one_colour_in_every_figure(vig: Study, gat: Study) -> None:
     expected = {name: layout_look(name).colour for name in LAYOUTS}
     for figure in (
-        speed.speedup(vig),
-        speed.efficiency(vig),
-        speed.bubble(vig),
+        speedup.speedup(vig),
+        speedup.efficiency(vig),
+        speedup.bubble(vig),
         loss_curves.training_loss(vig),
-        speed.speedup(gat),
+        speedup.speedup(gat),
         graph_chunks.chunk_time(gat),
         graph_chunks.chunk_accuracy(gat),
     ):
         assert colours_by_label(drawn(figure)) == expected
     boxes = [
-        to_hex(patch.get_facecolor()) for patch in drawn(speed.step_times(vig)).axes[0].patches
+        to_hex(patch.get_facecolor()) for patch in drawn(speedup.step_times(vig)).axes[0].patches
     ]
     assert set(boxes) == set(expected.values())
 
@@ -121,12 +121,12 @@ def test_layouts_are_ordered_by_size() -> None:
 
 def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
     for figure, across, up in (
-        (speed.speedup(vig), "micro-batches a mini-batch", "speedup over seq (ratio)"),
-        (speed.speedup(gat), "chunks a replica", "speedup over seq (ratio)"),
-        (speed.efficiency(vig), "micro-batches a mini-batch", "efficiency (ideal / step time)"),
-        (speed.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
+        (speedup.speedup(vig), "micro-batches a mini-batch", "speedup over seq (ratio)"),
+        (speedup.speedup(gat), "chunks a replica", "speedup over seq (ratio)"),
+        (speedup.efficiency(vig), "micro-batches a mini-batch", "efficiency (ideal / step time)"),
+        (speedup.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
         (
-            speed.step_times(vig),
+            speedup.step_times(vig),
             "difference from the median step time (%)",
             "layout, micro-batches",
         ),
@@ -142,7 +142,7 @@ def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
 
 
 def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
-    figure = drawn(speed.speedup(vig))
+    figure = drawn(speedup.speedup(vig))
     (axes,) = figure.axes
     row = vig.summary[
         (vig.summary["layout"] == "pp4")
@@ -171,7 +171,7 @@ def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
 
 def test_a_row_that_is_not_to_be_believed_is_hollow(vig: Study) -> None:
     summary = vig.summary.assign(valid=vig.summary["layout"] != "pp2")
-    figure = drawn(speed.speedup(replace(vig, summary=summary)))
+    figure = drawn(speedup.speedup(replace(vig, summary=summary)))
     hollow = [one for one in figure.axes[0].get_lines() if one.get_markerfacecolor() == "white"]
     (points,) = hollow
     assert to_hex(points.get_color()) or points.get_markeredgecolor() == layout_look("pp2").colour
@@ -183,7 +183,7 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
     here = (steps["layout"] == "pp2") & (steps["phase"] == "train") & steps["kept"]
     chosen = steps.index[here][:3]
     steps.loc[chosen, "wall_s"] *= np.array([3.0, 5.0, 9.0])
-    figure = drawn(speed.step_times(replace(vig, steps=steps)))
+    figure = drawn(speedup.step_times(replace(vig, steps=steps)))
     shown = np.concatenate(
         [
             np.asarray(line.get_xdata(), float)
@@ -231,7 +231,7 @@ def test_chunk_modes_are_told_apart_by_marker(gat: Study) -> None:
         if line.get_label() == "pp2" and line.get_linestyle() != "None"
     }
     assert markers == {"o", "^"}
-    panels = drawn(speed.speedup(gat)).axes
+    panels = drawn(speedup.speedup(gat)).axes
     assert [axes.get_title(loc="left") for axes in panels] == ["contiguous", "halo"]
 
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from analysis.figures import parallel
-from analysis.figures.parallel import run_in_parallel
+from analysis.figures import draw_in_parallel as parallel
+from analysis.figures.draw_in_parallel import run_in_parallel
 from gnnhpc.core.errors import InputError
 
 

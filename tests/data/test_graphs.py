@@ -15,8 +15,8 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import Graph, load_graph, shchur_split
-from gnnhpc.data.layouts import graph_facts
 from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.published_files import graph_facts
 from gnnhpc.data.settings import SyntheticCitation
 from tests.tools.data_files import real_file, set_facts, write_npz, write_planetoid
 
@@ -78,12 +78,12 @@ def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) ->
     code = f"""
 import sys, pathlib
 import dataclasses
-from gnnhpc.data.layouts import graph_facts
+from gnnhpc.data.published_files import graph_facts
 from gnnhpc.data.published import PUBLISHED
 facts = graph_facts(700, 4000, 40, 3)
 PUBLISHED["cora"] = dataclasses.replace(PUBLISHED["cora"], facts=facts)
 from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.layouts import graph_facts
+from gnnhpc.data.published_files import graph_facts
 from gnnhpc.data.published import PublishedGraph
 graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
 assert graph.edges.shape == {tuple(graph.edges.shape)}

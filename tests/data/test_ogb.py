@@ -13,8 +13,8 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.layouts import graph_facts
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
+from gnnhpc.data.published_files import graph_facts
 from tests.data.test_graphs import check, counts
 from tests.tools.data_files import set_facts, write_ogb, write_table
 
@@ -89,7 +89,7 @@ def test_a_cut_off_archive_is_named(config: PublishedGraph, tmp_path: Path) -> N
 def test_reading_needs_neither_ogb_nor_pyg(config: PublishedGraph, tmp_path: Path) -> None:
     code = f"""
 import dataclasses, pathlib, sys
-from gnnhpc.data.layouts import graph_facts
+from gnnhpc.data.published_files import graph_facts
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
 name = {config.name!r}
 PUBLISHED[name] = dataclasses.replace(PUBLISHED[name], facts=graph_facts(30, 60, 5, 4))

@@ -23,9 +23,9 @@ from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.check import verify
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import stage as stage_module
-from gnnhpc.engines.gradients import Gradients
+from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.native import NativeEngine, StageLinks
-from gnnhpc.engines.pipelining import TimedStage
+from gnnhpc.engines.torch_pipelining import TimedStage
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.tasks.task import Loss

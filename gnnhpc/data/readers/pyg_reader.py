@@ -15,8 +15,8 @@ from torch_geometric.transforms import Compose, NormalizeFeatures
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.cache import Arrays
-from gnnhpc.data.layouts import Pyg
 from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.readers.arrays import check_sizes, ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
 from gnnhpc.data.readers.unpickle import read_arrays

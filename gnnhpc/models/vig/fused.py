@@ -19,7 +19,7 @@ from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.vig_torch import Result, Statistics, Weights
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.vig.parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
 
 
 class FusedGrapher(GrapherParameters):

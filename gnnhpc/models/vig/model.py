@@ -89,13 +89,13 @@ class Vig(Model):
         Raises ValueError for a layer of another model, or images that are not square with three
         channels.
         """
-        from gnnhpc.models.vig import fused, parameters, reference
+        from gnnhpc.models.vig import fused, layer_parameters, reference
 
         nodes, channels = layer.inputs
         side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
-        if side * side != nodes or channels != parameters.CHANNELS:
+        if side * side != nodes or channels != layer_parameters.CHANNELS:
             raise ValueError(
-                f"{layer.name}: square images of {parameters.CHANNELS} channels, not {layer.inputs}"
+                f"{layer.name}: square images of {layer_parameters.CHANNELS} channels, not {layer.inputs}"
             )
         if layer.kind == "readout":
             return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)

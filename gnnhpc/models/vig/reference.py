@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gnnhpc.models.context import Context
 from gnnhpc.models.protocol import BatchNormMode
-from gnnhpc.models.vig.parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
 
 
 @functools.lru_cache(maxsize=8)

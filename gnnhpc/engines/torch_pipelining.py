@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.ddp import DdpReplicas
+from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer

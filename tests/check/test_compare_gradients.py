@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.check.compare import (
+from gnnhpc.check.compare_gradients import (
     Array,
     StepsTaken,
     Verdict,
