@@ -46,8 +46,7 @@ def verify_cells(cells: Iterable[Cell], steps: int, *, float64: bool) -> int:
             experiment = experiment.model_copy(update={"dtype": "float64"})
         this = dataclasses.replace(cell, experiment=experiment)
         environment = read_environment()
-        world_size = experiment.layout.world_size
-        if environment.world_size == world_size:
+        if environment.world_size == experiment.rank_map.processes:
             status = max(status, _as_rank(this, environment, steps))
         else:
             status = max(status, _spawn(this, steps))
@@ -67,7 +66,7 @@ def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
 
 def _spawn(cell: Cell, steps: int) -> int:
     """Start a `verify --cell` for each rank on this machine."""
-    size = cell.experiment.layout.world_size
+    size = cell.experiment.rank_map.processes
     replicas = cell.experiment.layout.replicas
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
+from gnnhpc.core.rank_map import RankMap
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
 
@@ -135,15 +135,16 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
     )
 
 
-def check_world_size(environment: Environment, layout: Layout) -> None:
-    """Raises InputError if the launcher started another number of ranks than the layout has."""
-    if environment.world_size != layout.world_size:
+def check_world_size(environment: Environment, ranks: RankMap) -> None:
+    """Raises InputError if the launcher started another number of processes than are mapped."""
+    wanted = ranks.processes
+    if environment.world_size != wanted:
         raise InputError(
             "environment",
             f"world size under {environment.launcher}",
             environment.world_size,
-            f"{layout.world_size}, one rank for each of {layout}; start it with srun -n "
-            f"{layout.world_size} or torchrun --nproc-per-node {layout.world_size}",
+            f"{wanted}, one rank for each of {ranks.layout}; start it with srun -n "
+            f"{wanted} or torchrun --nproc-per-node {wanted}",
         )
 
 

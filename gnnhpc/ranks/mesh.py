@@ -61,6 +61,11 @@ class Mesh:
         return stage
 
     @property
+    def place(self) -> int:
+        """The number in the layout of the one stage of a process that holds one."""
+        return self.layout.rank_of(self.replica, self.stage)
+
+    @property
     def is_first(self) -> bool:
         """Whether the first stage is here."""
         return self.stages[0] == 0

@@ -21,11 +21,12 @@ Status = Literal["done", "failed", "interrupted"]
 
 @dataclass(frozen=True)
 class Header:
-    """First line of `rank-NNNN.jsonl`: which rank this is and what it ran on."""
+    """First line of `rank-NNNN.jsonl`: which stage of which replica this is, and what it ran on."""
 
     cell: str
     attempt: int
     rank: int
+    """The stage's place in the layout, replica after replica; also the file's number."""
     replica: int
     stage: int
     world_size: int
@@ -42,6 +43,8 @@ class Header:
     parameters: int
     started_at: str
     """UTC, ISO 8601."""
+    process: int | None = None
+    """Rank of torch.distributed that holds the stage; None in records that are older."""
     slurm: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     startup_s: dict[str, float] = field(default_factory=dict)

@@ -135,7 +135,7 @@ class Attempt:
 
     def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
         write_failure(paths, failure, by=self.environment.rank)
-        size = self.cell.experiment.layout.world_size
+        size = self.cell.experiment.rank_map.processes
         first = find_first_failure(paths, size, self.hosts, failure)
         steps = first.step if first.phase == "train" and first.step is not None else 0
         result = replace(self.result("failed"), failure=first, train_steps=steps)

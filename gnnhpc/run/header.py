@@ -1,4 +1,4 @@
-"""The header of one rank's records: which rank it is and what it runs on."""
+"""The header of one stage's records: whose they are and what it runs on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
     return Header(
         cell=attempt.cell.id,
         attempt=attempt.known_paths.number,
-        rank=mesh.rank,
+        rank=mesh.place,
+        process=mesh.rank,
         replica=mesh.replica,
         stage=mesh.stage,
         world_size=mesh.layout.world_size,

@@ -65,7 +65,7 @@ class Worker:
 
     def run(self) -> int:
         """Returns the exit status; the cell's errors are printed and recorded, not raised."""
-        check_world_size(self.environment, self.cell.experiment.layout)
+        check_world_size(self.environment, self.cell.experiment.rank_map)
         map_large_blocks_separately()
         with handled_signals(self.attempt.exit_after_signal) as signals:
             try:
@@ -157,7 +157,7 @@ class Worker:
         from gnnhpc.train.progress import progress_reporter
 
         start = self.attempt.resume_point.step if self.attempt.resume_point else 0
-        records = self.attempt.known_paths.records(mesh.rank)
+        records = self.attempt.known_paths.records(mesh.place)
         observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples)
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, mo
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.rank_map import RankMap
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -140,6 +141,11 @@ class Experiment(Strict):
                 f"batch_size: found {self.batch_size} x {self.layout.replicas} replicas; "
                 f"allowed: at most the {available} images of {self.data.name}"
             )
+
+    @property
+    def rank_map(self) -> RankMap:
+        """Which process holds which stages: of both engines each holds one."""
+        return RankMap(self.layout)
 
     @property
     def total_chunks(self) -> int:

@@ -27,7 +27,7 @@ class LocalCell:
     def from_cell(cls, cell: Cell) -> LocalCell:
         experiment = cell.experiment
         gpu = experiment.device == "gpu"
-        return cls(cell.array, cell.index, cell.id, experiment.layout.world_size, gpu)
+        return cls(cell.array, cell.index, cell.id, experiment.rank_map.processes, gpu)
 
 
 @dataclass(frozen=True)

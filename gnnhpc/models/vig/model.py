@@ -93,9 +93,10 @@ class Vig(Model):
 
         nodes, channels = layer.inputs
         side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
-        if side * side != nodes or channels != layer_parameters.CHANNELS:
+        wanted = layer_parameters.CHANNELS
+        if side * side != nodes or channels != wanted:
             raise ValueError(
-                f"{layer.name}: square images of {layer_parameters.CHANNELS} channels, not {layer.inputs}"
+                f"{layer.name}: square images of {wanted} channels, not {layer.inputs}"
             )
         if layer.kind == "readout":
             return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
