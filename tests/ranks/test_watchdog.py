@@ -141,7 +141,7 @@ SCENES: list[Callable[[Scene], None]] = [
 
 def play(folder: str) -> dict[str, Verdicts]:
     watchdog._EVERY_S = 0.4
-    watchdog._FROZEN_LOOKS = 3
+    watchdog._FROZEN_CHECKS = 3
     mesh = join(read_environment(), Layout(1, RANKS), torch.device("cpu"))
     pids = mesh.gather_objects(os.getpid())
     verdicts = {}
