@@ -35,6 +35,7 @@ def audit(
         _replicas(observations, layout),
         _gradients(observations),
         _loss(observations),
+        _times(observations),
         _reductions(observations, layout),
         _threads(observations),
         _noise(observations),
@@ -141,6 +142,29 @@ def _gradients(observations: Sequence[RankObservations]) -> Check:
             norms,
         )
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
+
+
+def _times(observations: Sequence[RankObservations]) -> Check:
+    """What a rank did in a step fits into it, steps follow one another, and the run holds all."""
+    wrong = [
+        text
+        for each in observations
+        for count, text in (
+            (each.overfull_steps, f"rank {each.rank} computed longer than {{}} steps lasted"),
+            (each.overlapping_steps, f"{{}} steps of rank {each.rank} began before their time"),
+        )
+        if count
+        for text in [text.format(count)]
+    ]
+    wrong += [
+        f"the steps of rank {each.rank} add up to {each.all_steps_s:.3f} s of a run of "
+        f"{each.run_s:.3f} s"
+        for each in observations
+        if not each.all_steps_s <= each.run_s
+    ]
+    if wrong:
+        return Check("step times", "invalid", "; ".join(wrong), {})
+    return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
 
 
 def _loss(observations: Sequence[RankObservations]) -> Check:

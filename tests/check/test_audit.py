@@ -52,6 +52,9 @@ def good(rank: int) -> RankObservations:
         repeated_samples=0,
         samples=10,
         backward_s=1.0,
+        overfull_steps=0,
+        overlapping_steps=0,
+        all_steps_s=1.5,
         median_grad_norm=0.5,
         reductions=STEPS,
         train_steps=STEPS,
@@ -87,7 +90,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert {check.verdict for check in found.values()} == {"ok"}
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
-        *("all-reduce", "threads", "noise", "drift", "cost", "edges"),
+        *("step times", "all-reduce", "threads", "noise", "drift", "cost", "edges"),
     }
 
 
@@ -276,16 +279,50 @@ def test_samples_are_counted_by_epoch() -> None:
     assert finding(observer, "train_steps") == 3
 
 
-def record(phase: str = "train", *, warmup: bool = False) -> StepRecord:
-    zeros = dict.fromkeys(
-        ("start_s", "wall_s", "cpu_s", "forward_s", "backward_s", "allreduce_s"), 0.0
-    ) | dict.fromkeys(("optimizer_s", "wait_s", "data_s"), 0.0)
-    return StepRecord(phase=phase, step=0, epoch=0, warmup=warmup, samples=1, **zeros)  # type: ignore[arg-type]
+def record(
+    phase: str = "train", *, warmup: bool = False, start: float = 0.0, wall: float = 0.0
+) -> StepRecord:
+    seconds = dict.fromkeys(
+        ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s"), 0.0
+    ) | {"start_s": start, "wall_s": wall}
+    return StepRecord(phase=phase, step=0, epoch=0, warmup=warmup, samples=1, **seconds)  # type: ignore[arg-type]
 
 
 def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
     spans = [Span("forward", 0, 0.0, 1.0), Span("wait", 0, 1.0, 2.0), Span("backward", 0, 2.0, 4.0)]
     return StepTimes(wall, cpu, spans, {}, 5, steal)
+
+
+@pytest.mark.parametrize("wall", [2.9, -1.0, float("nan")])
+def test_a_step_shorter_than_what_was_done_in_it_is_found(wall: float) -> None:
+    observer = observations()
+    observer.observe_times(record(warmup=True, wall=3.0), times(3.0, 3.0))
+    assert finding(observer, "overfull_steps") == 0
+    observer.observe_times(record(start=3.0, wall=wall), times(wall, 3.0))
+    assert finding(observer, "overfull_steps") == 1
+
+
+def test_a_step_that_begins_within_the_one_before_is_found() -> None:
+    observer = observations()
+    for start in (0.0, 3.0, 5.9, float("nan")):
+        observer.observe_times(record(start=start, wall=3.0), times(3.0, 3.0))
+    assert finding(observer, "overlapping_steps") == 2
+    assert finding(observer, "all_steps_s") == 12.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overfull_steps": 2}, "rank 1 computed longer than 2 steps lasted"),
+        ({"overlapping_steps": 3}, "3 steps of rank 1 began before their time"),
+        ({"all_steps_s": 2.5}, "the steps of rank 1 add up to 2.500 s of a run of 2.000 s"),
+        ({"all_steps_s": float("nan")}, "the steps of rank 1 add up to nan s"),
+    ],
+)
+def test_times_that_contradict_each_other_are_invalid(changes: dict[str, Any], words: str) -> None:
+    found = checks({1: changes})["step times"]
+    assert (found.verdict, words in found.detail) == ("invalid", True), found.detail
+    assert checks()["step times"].verdict == "ok"
 
 
 def test_shares_are_over_steps_that_are_no_warm_up() -> None:
