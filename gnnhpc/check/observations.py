@@ -37,6 +37,8 @@ class RankObservations:
     host: str
     layers: list[str]
     parameters: int
+    implementation: str
+    """Which code computed the layers here: a compiled kernel is not to be had everywhere."""
     threads: int
     threads_wanted: int
     cpus: list[int]
@@ -198,6 +200,7 @@ def gather_observations(
         host=environment.host,
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
+        implementation=parts.implementation,
         threads=torch.get_num_threads(),
         threads_wanted=environment.cpus,
         cpus=sorted(os.sched_getaffinity(0)),

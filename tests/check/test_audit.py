@@ -43,6 +43,7 @@ def good(rank: int) -> RankObservations:
         host=f"n{rank}",
         layers=[layer.name for layer in layers],
         parameters=sum(layer.parameters for layer in layers),
+        implementation="fused/c++",
         threads=1,
         threads_wanted=1,
         cpus=[0, 1],
@@ -90,7 +91,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert {check.verdict for check in found.values()} == {"ok"}
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
-        *("step times", "all-reduce", "threads", "noise", "drift", "cost", "edges"),
+        *("step times", "all-reduce", "kernels", "threads", "noise", "drift", "cost", "edges"),
     }
 
 
@@ -224,6 +225,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "host",
             "layers",
             "parameters",
+            "implementation",
             "threads",
             "threads_wanted",
             "cpus",
@@ -291,6 +293,23 @@ def record(
 def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
     spans = [Span("forward", 0, 0.0, 1.0), Span("wait", 0, 1.0, 2.0), Span("backward", 0, 2.0, 4.0)]
     return StepTimes(wall, cpu, spans, {}, 5, steal)
+
+
+def test_ranks_that_computed_by_different_code_are_found() -> None:
+    found = checks({2: {"implementation": "fused/torch"}})["kernels"]
+    assert found.verdict == "invalid"
+    assert found.detail == (
+        "ranks computed by different code: fused/c++ on ranks [0, 1, 3], fused/torch on ranks [2]"
+    )
+
+
+def test_a_rank_pinned_to_fewer_cpus_than_threads_is_named() -> None:
+    """Though all ranks of its host together have enough."""
+    hosts = {rank: {"host": "n", "cpus": [0, 1, 2, 3], "threads": 1} for rank in range(4)}
+    hosts[3] |= {"cpus": [0], "threads": 2, "threads_wanted": 2}
+    hosts[0] |= {"cpus": list(range(8))}
+    found = checks(hosts)["oversubscribed"]
+    assert "rank 3 on n: 2 threads on the 1 CPUs it may use" in found.detail
 
 
 @pytest.mark.parametrize("wall", [2.9, -1.0, float("nan")])
