@@ -35,7 +35,9 @@ def audit(
         _replicas(observations, layout),
         _gradients(observations),
         _loss(observations),
+        _times(observations),
         _reductions(observations, layout),
+        _kernels(observations),
         _threads(observations),
         _noise(observations),
         _drift(observations[0].step_s),
@@ -143,6 +145,29 @@ def _gradients(observations: Sequence[RankObservations]) -> Check:
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
 
 
+def _times(observations: Sequence[RankObservations]) -> Check:
+    """What a rank did in a step fits into it, steps follow one another, and the run holds all."""
+    wrong = [
+        text
+        for each in observations
+        for count, text in (
+            (each.overfull_steps, f"rank {each.rank} computed longer than {{}} steps lasted"),
+            (each.overlapping_steps, f"{{}} steps of rank {each.rank} began before their time"),
+        )
+        if count
+        for text in [text.format(count)]
+    ]
+    wrong += [
+        f"the steps of rank {each.rank} add up to {each.all_steps_s:.3f} s of a run of "
+        f"{each.run_s:.3f} s"
+        for each in observations
+        if not each.all_steps_s <= each.run_s
+    ]
+    if wrong:
+        return Check("step times", "invalid", "; ".join(wrong), {})
+    return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
+
+
 def _loss(observations: Sequence[RankObservations]) -> Check:
     wrong = max(each.differing_losses for each in observations)
     if wrong:
@@ -175,6 +200,18 @@ def _reductions(observations: Sequence[RankObservations], layout: Layout) -> Che
     return Check("all-reduce", "ok", f"{wanted} a step", {})
 
 
+def _kernels(observations: Sequence[RankObservations]) -> Check:
+    """One rank without a compiler computes the same, but its time is another program's."""
+    ranks: dict[str, list[int]] = {}
+    for each in observations:
+        ranks.setdefault(each.implementation, []).append(each.rank)
+    values = {"implementations": ranks}
+    if len(ranks) > 1:
+        found = ", ".join(f"{name} on ranks {held}" for name, held in ranks.items())
+        return Check("kernels", "invalid", f"ranks computed by different code: {found}", values)
+    return Check("kernels", "ok", f"{observations[0].implementation} on every rank", values)
+
+
 def _threads(observations: Sequence[RankObservations]) -> Check:
     wrong = [each.rank for each in observations if each.threads != each.threads_wanted]
     if wrong:
@@ -184,6 +221,16 @@ def _threads(observations: Sequence[RankObservations]) -> Check:
             "invalid",
             f"rank {each.rank} ran {each.threads} threads, {each.threads_wanted} were asked for",
             {},
+        )
+    pinned = [each for each in observations if each.threads > len(each.cpus)]
+    if pinned:
+        each = pinned[0]
+        return Check(
+            "oversubscribed",
+            "suspect",
+            f"rank {each.rank} on {each.host}: {each.threads} threads on the {len(each.cpus)} CPUs "
+            "it may use, whatever its neighbours have",
+            {"ranks": [each.rank for each in pinned]},
         )
     by_host: dict[str, list[RankObservations]] = {}
     for each in observations:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""
+TIME_TOLERANCE_S = 1e-4
+"""Between two readings of a clock, as at a step's begin for its stamp and for its length."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class RankObservations:
     host: str
     layers: list[str]
     parameters: int
+    implementation: str
+    """Which code computed the layers here: a compiled kernel is not to be had everywhere."""
     threads: int
     threads_wanted: int
     cpus: list[int]
@@ -46,6 +50,12 @@ class RankObservations:
     samples: int
     """This replica's, a step."""
     backward_s: float
+    overfull_steps: int
+    """Steps in which this rank computed for longer than they lasted."""
+    overlapping_steps: int
+    """Steps that began before the one before them had ended."""
+    all_steps_s: float
+    """Sum of all steps, warm-up and evaluation included."""
     median_grad_norm: float | None
     reductions: int
     train_steps: int
@@ -71,6 +81,10 @@ class RunObserver:
     mismatched_batches: int = 0
     unequal_gradients: int = 0
     differing_losses: int = 0
+    overfull_steps: int = 0
+    overlapping_steps: int = 0
+    _all_steps_s: float = 0.0
+    _step_end_s: float = -math.inf
     _uses: dict[int, np.ndarray[Any, np.dtype[np.int16]]] = field(default_factory=dict)
     _norms: list[float] = field(default_factory=list)
     _step_s: list[float] = field(default_factory=list)
@@ -129,7 +143,12 @@ class RunObserver:
             self.differing_losses += 1
 
     def observe_times(self, record: StepRecord, times: StepTimes) -> None:
-        """Adds up the times of steps that are no warm-up."""
+        """Checks each step's times, and adds up those of steps that are no warm-up."""
+        # Not `>`: a time that is no number is wrong too.
+        self.overfull_steps += not times.busy_s <= record.wall_s + TIME_TOLERANCE_S
+        self.overlapping_steps += not record.start_s >= self._step_end_s - TIME_TOLERANCE_S
+        self._step_end_s = record.start_s + record.wall_s
+        self._all_steps_s += record.wall_s
         if record.warmup:
             return
         self._switches += times.involuntary_switches
@@ -154,6 +173,9 @@ class RunObserver:
             unequal_gradients=self.unequal_gradients,
             differing_losses=self.differing_losses,
             backward_s=self._backward,
+            overfull_steps=self.overfull_steps,
+            overlapping_steps=self.overlapping_steps,
+            all_steps_s=self._all_steps_s,
             median_grad_norm=statistics.median(self._norms) if self._norms else None,
             train_steps=self._steps,
             step_s=self._step_s,
@@ -178,6 +200,7 @@ def gather_observations(
         host=environment.host,
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
+        implementation=parts.implementation,
         threads=torch.get_num_threads(),
         threads_wanted=environment.cpus,
         cpus=sorted(os.sched_getaffinity(0)),

@@ -106,6 +106,7 @@ def _take_steps(
         for batch in batches:
             if optimizer is not None:
                 optimizer.zero_grad(set_to_none=False)
+            parts.timer.prepare()
             parts.timer.start()
             trained = parts.engine.train_step(batch)
             stage.end_minibatch()

@@ -53,7 +53,7 @@ class Stage(nn.Module):
         timer = self.timer
         for layer, module, hop in zip(self.outlines, self._layers, self._hops, strict=True):
             start = timer.clock.mark() if timer is not None else None
-            rows = len(x)
+            rows, given = len(x), x
             x = module(x, context)
             if layer.rows == "hop":
                 rows = context.chunk.rows[hop]
@@ -61,7 +61,8 @@ class Stage(nn.Module):
                 raise _outline_mismatch(layer, rows, x)
             if timer is not None:
                 timer.layer_forward(layer.name, start, timer.clock.mark())
-                if isinstance(x, Tensor) and x.requires_grad:
+                # A layer that hands its input on has no backward; the mark before is that layer's.
+                if isinstance(x, Tensor) and x.requires_grad and x is not given:
                     x.register_hook(_MarkBackward(timer, layer.name))
         return x if isinstance(x, Tensor) else x.to_dense()
 

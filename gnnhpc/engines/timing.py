@@ -112,11 +112,15 @@ class StepTimer:
     _switches: int = 0
     _steal: float | None = None
 
-    def start(self) -> None:
+    def prepare(self) -> None:
+        """Before a step's first barrier: what takes time here would be the other ranks' wait."""
         self._open.clear()
         self._forward.clear()
         self._backward.clear()
         self._steal = steal_s()
+
+    def start(self) -> None:
+        """At a step's first barrier."""
         self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         self._cpu = time.process_time()
         self.clock.restart()

@@ -70,6 +70,7 @@ class Trainer:
     final: dict[str, float] = field(default_factory=dict)
     test_steps_done: int = 0
     _began_s: float = field(default_factory=time.perf_counter)
+    _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
 
     def run(self, start: int = 0) -> None:
         """Train from step `start` to the end, evaluating on the way as the experiment says.
@@ -78,6 +79,8 @@ class Trainer:
         """
         total = self.experiment.train_steps
         every = self.experiment.test_every or total
+        # A process that resumes is as cold as one that begins.
+        self._first_step = {"train": start, "test": self.test_steps_done}
         self.stage.train()
         with self.batches.open("train", start, total) as batches:
             for step, batch in zip(range(start, total), self._read(batches), strict=True):
@@ -101,6 +104,7 @@ class Trainer:
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
         mesh, timer = self.mesh, self.timer
+        timer.prepare()
         mesh.barrier()
         timer.start()
         started = time.perf_counter()
@@ -128,6 +132,7 @@ class Trainer:
             for batch in self._read(batches):
                 step = self.test_steps_done
                 self.progress.phase, self.progress.step = "test", step
+                self.timer.prepare()
                 self.mesh.barrier()
                 self.timer.start()
                 started = time.perf_counter()
@@ -157,7 +162,7 @@ class Trainer:
             phase=phase,
             step=step,
             epoch=batch.epoch,
-            warmup=step < self.experiment.warmup_steps,
+            warmup=step - self._first_step[phase] < self.experiment.warmup_steps,
             start_s=started - self._began_s,
             wall_s=times.wall_s,
             cpu_s=times.cpu_s,
@@ -165,7 +170,7 @@ class Trainer:
             backward_s=times.total("backward"),
             allreduce_s=times.total("allreduce"),
             optimizer_s=times.total("optimizer"),
-            wait_s=max(0.0, times.wall_s - times.busy_s),
+            wait_s=times.wall_s - times.busy_s,
             data_s=batch.waited_s,
             samples=batch.samples,
             loss=loss if self.mesh.is_last and math.isfinite(loss) else None,

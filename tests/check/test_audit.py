@@ -43,6 +43,7 @@ def good(rank: int) -> RankObservations:
         host=f"n{rank}",
         layers=[layer.name for layer in layers],
         parameters=sum(layer.parameters for layer in layers),
+        implementation="fused/c++",
         threads=1,
         threads_wanted=1,
         cpus=[0, 1],
@@ -52,6 +53,9 @@ def good(rank: int) -> RankObservations:
         repeated_samples=0,
         samples=10,
         backward_s=1.0,
+        overfull_steps=0,
+        overlapping_steps=0,
+        all_steps_s=1.5,
         median_grad_norm=0.5,
         reductions=STEPS,
         train_steps=STEPS,
@@ -87,7 +91,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert {check.verdict for check in found.values()} == {"ok"}
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
-        *("all-reduce", "threads", "noise", "drift", "cost", "edges"),
+        *("step times", "all-reduce", "kernels", "threads", "noise", "drift", "cost", "edges"),
     }
 
 
@@ -221,6 +225,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "host",
             "layers",
             "parameters",
+            "implementation",
             "threads",
             "threads_wanted",
             "cpus",
@@ -276,16 +281,67 @@ def test_samples_are_counted_by_epoch() -> None:
     assert finding(observer, "train_steps") == 3
 
 
-def record(phase: str = "train", *, warmup: bool = False) -> StepRecord:
-    zeros = dict.fromkeys(
-        ("start_s", "wall_s", "cpu_s", "forward_s", "backward_s", "allreduce_s"), 0.0
-    ) | dict.fromkeys(("optimizer_s", "wait_s", "data_s"), 0.0)
-    return StepRecord(phase=phase, step=0, epoch=0, warmup=warmup, samples=1, **zeros)  # type: ignore[arg-type]
+def record(
+    phase: str = "train", *, warmup: bool = False, start: float = 0.0, wall: float = 0.0
+) -> StepRecord:
+    seconds = dict.fromkeys(
+        ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s"), 0.0
+    ) | {"start_s": start, "wall_s": wall}
+    return StepRecord(phase=phase, step=0, epoch=0, warmup=warmup, samples=1, **seconds)  # type: ignore[arg-type]
 
 
 def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
     spans = [Span("forward", 0, 0.0, 1.0), Span("wait", 0, 1.0, 2.0), Span("backward", 0, 2.0, 4.0)]
     return StepTimes(wall, cpu, spans, {}, 5, steal)
+
+
+def test_ranks_that_computed_by_different_code_are_found() -> None:
+    found = checks({2: {"implementation": "fused/torch"}})["kernels"]
+    assert found.verdict == "invalid"
+    assert found.detail == (
+        "ranks computed by different code: fused/c++ on ranks [0, 1, 3], fused/torch on ranks [2]"
+    )
+
+
+def test_a_rank_pinned_to_fewer_cpus_than_threads_is_named() -> None:
+    """Though all ranks of its host together have enough."""
+    hosts = {rank: {"host": "n", "cpus": [0, 1, 2, 3], "threads": 1} for rank in range(4)}
+    hosts[3] |= {"cpus": [0], "threads": 2, "threads_wanted": 2}
+    hosts[0] |= {"cpus": list(range(8))}
+    found = checks(hosts)["oversubscribed"]
+    assert "rank 3 on n: 2 threads on the 1 CPUs it may use" in found.detail
+
+
+@pytest.mark.parametrize("wall", [2.9, -1.0, float("nan")])
+def test_a_step_shorter_than_what_was_done_in_it_is_found(wall: float) -> None:
+    observer = observations()
+    observer.observe_times(record(warmup=True, wall=3.0), times(3.0, 3.0))
+    assert finding(observer, "overfull_steps") == 0
+    observer.observe_times(record(start=3.0, wall=wall), times(wall, 3.0))
+    assert finding(observer, "overfull_steps") == 1
+
+
+def test_a_step_that_begins_within_the_one_before_is_found() -> None:
+    observer = observations()
+    for start in (0.0, 3.0, 5.9, float("nan")):
+        observer.observe_times(record(start=start, wall=3.0), times(3.0, 3.0))
+    assert finding(observer, "overlapping_steps") == 2
+    assert finding(observer, "all_steps_s") == 12.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overfull_steps": 2}, "rank 1 computed longer than 2 steps lasted"),
+        ({"overlapping_steps": 3}, "3 steps of rank 1 began before their time"),
+        ({"all_steps_s": 2.5}, "the steps of rank 1 add up to 2.500 s of a run of 2.000 s"),
+        ({"all_steps_s": float("nan")}, "the steps of rank 1 add up to nan s"),
+    ],
+)
+def test_times_that_contradict_each_other_are_invalid(changes: dict[str, Any], words: str) -> None:
+    found = checks({1: changes})["step times"]
+    assert (found.verdict, words in found.detail) == ("invalid", True), found.detail
+    assert checks()["step times"].verdict == "ok"
 
 
 def test_shares_are_over_steps_that_are_no_warm_up() -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
 from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import cut
+from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
 
 MODELS = [
@@ -69,3 +71,18 @@ def test_seeds_of_layers_never_change() -> None:
     assert layer_seed(0, "block0.grapher") == 13_947_324_011_667_947
     assert layer_seed(1, "block0.grapher") != layer_seed(0, "block0.grapher")
     assert layer_seed(0, "block1.grapher") != layer_seed(0, "block0.grapher")
+
+
+def test_a_layer_that_hands_its_input_on_takes_no_ones_backward() -> None:
+    """Without dropout ELU's output is the next dropout's too; its backward is ELU's."""
+    experiment = gat(model={"name": "gat", "dropout": 0.0}, microbatches=1)
+    mesh = Mesh(Layout(), 0, torch.device("cpu"))
+    parts = set_up(experiment, mesh, None)
+    with parts.batches.open("train", 0, 1) as batches:
+        for batch in batches:
+            parts.timer.prepare()
+            parts.timer.start()
+            parts.engine.train_step(batch)
+    layers = parts.timer.stop().layers
+    assert layers["layer0.elu"][1] > 0
+    assert layers["layer1.dropout"][1] == 0

@@ -40,6 +40,7 @@ def clock() -> HandMoved:
 def timer(clock: HandMoved) -> StepTimer:
     clock.at = 100.0
     timer = StepTimer(clock)
+    timer.prepare()
     timer.start()
     return timer
 
@@ -80,6 +81,7 @@ def test_a_step_starts_empty(clock: HandMoved, timer: StepTimer) -> None:
         timer.layer_forward("a", clock.mark(), clock.mark())
         clock.at += 1.0
     timer.stop()
+    timer.prepare()
     timer.start()
     clock.at += 3.0
     times = timer.stop()
@@ -147,6 +149,7 @@ def test_what_a_watchdog_sees(timer: StepTimer) -> None:
 
 def test_on_a_real_clock_spans_lie_inside_the_step_one_after_another() -> None:
     timer = StepTimer(Clock(torch.device("cpu")))
+    timer.prepare()
     timer.start()
     values = torch.rand(300, 300)
     for microbatch in range(5):

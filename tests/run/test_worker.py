@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.kernels import load_kernel
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.experiment import Experiment
@@ -242,3 +245,22 @@ def test_the_command_alone_and_under_torchruns_variables(tmp_path: Path) -> None
     startup = json.loads(attempt.records(1).read_text().splitlines()[0])["startup_s"]
     assert {"imports", "rendezvous", "build", "total"} <= startup.keys()
     assert Layout.parse(result.layout["name"]) == Layout.parse("pp2")
+
+
+def without_kernels(rank: int) -> None:
+    """As on a node that has no compiler."""
+    if os.environ["RANK"] == str(rank):
+        os.environ["GNNHPC_KERNELS"] = "off"
+        load_kernel.cache_clear()
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(load_kernel("gat") is None, reason="no compiler")
+def test_a_node_without_a_compiler_makes_the_cell_invalid(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, gat(layout="pp2"))
+    ran = run(tmp_path, cell, plant=functools.partial(without_kernels, 1))
+    assert ran.statuses == [0, 0]
+    assert not ran.result.valid
+    (check,) = [check for check in ran.result.audit if check.verdict == "invalid"]
+    assert check.name == "kernels"
+    assert check.detail.endswith("fused/c++ on ranks [0], fused/torch on ranks [1]")

@@ -104,6 +104,16 @@ def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
 
 
 @pytest.mark.distributed
+def test_the_first_steps_after_a_resume_are_warm_up(both: Runs) -> None:
+    _, attempts = both
+    warm = attempts[0].cell.experiment.warmup_steps
+    assert warm == 2
+    for attempt in attempts:
+        marks = [step["warmup"] for step in attempt.steps(0, "train")]
+        assert marks == [True] * warm + [False] * (len(marks) - warm)
+
+
+@pytest.mark.distributed
 def test_losses_are_those_of_the_uninterrupted_run_to_the_bit(both: Runs) -> None:
     whole, attempts = both
     assert whole.statuses == [0] * len(whole.statuses)
@@ -148,6 +158,7 @@ def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
 
 def evaluate(parts: TrainingParts) -> float:
     parts.stage.eval()
+    parts.timer.prepare()
     parts.timer.start()
     with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
