@@ -169,10 +169,12 @@ def test_a_missing_network_interface_is_named(user: User) -> None:
     assert "nosuch0" in result.failure.error
 
 
-def test_ranks_with_other_code_are_refused(user: User) -> None:
+def python_with_other_code(user: User, *packages: str) -> str:
+    """An interpreter for a site file that finds another version of `packages` on rank 1."""
     other = user.home / "other code"
-    shutil.copytree(ROOT / "gnnhpc", other / "gnnhpc", ignore=shutil.ignore_patterns("__pyc*"))
-    with (other / "gnnhpc" / "train.py").open("a") as stream:
+    for package in packages:
+        shutil.copytree(ROOT / package, other / package, ignore=shutil.ignore_patterns("__pyc*"))
+    with (other / "gnnhpc" / "train" / "loop.py").open("a") as stream:
         stream.write("\n# Another version.\n")
     wrapper = user.home / "python"
     wrapper.write_text(
@@ -181,7 +183,20 @@ def test_ranks_with_other_code_are_refused(user: User) -> None:
         f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     wrapper.chmod(0o755)
-    run = user.submit([SHORT], name="versions", site={"python": shlex.quote(str(wrapper))})
+    return shlex.quote(str(wrapper))
+
+
+def test_a_rank_that_finds_a_gnnhpc_apart_from_jobs_is_refused(user: User) -> None:
+    python = python_with_other_code(user, "gnnhpc")
+    run = user.submit([SHORT], name="mixed", site={"python": python})
+    run.wait_until_idle()
+    assert "error: python path: found gnnhpc in " in run.logs()
+    assert [cell["state"] for cell in run.status().values()] != ["done"]
+
+
+def test_ranks_with_other_code_are_refused(user: User) -> None:
+    python = python_with_other_code(user, "gnnhpc", "jobs", "analysis")
+    run = user.submit([SHORT], name="versions", site={"python": python})
     result = run.result(run.cells[0])
     assert result.status == "failed"
     assert result.failure is not None
