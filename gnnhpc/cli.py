@@ -21,7 +21,10 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 add_version(app)
 
-Model = Annotated[str | None, typer.Option(help="vig or gat; sub-keys with --set model.blocks=4")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="vig, gat, or your own as module:Class; sub-keys with --set model.blocks=4"),
+]
 Data = Annotated[
     str | None,
     typer.Option(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.summary.summary_table import VARIANT_COLUMNS
+from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +39,8 @@ class Study:
 
     @property
     def title(self) -> str:
-        names = {"vig": "ViG", "gat": "GAT"}
-        return f"{names.get(self.model, self.model)}, {self.data}"
+        known = model_class(self.model)
+        return f"{(known.title if known else '') or self.model}, {self.data}"
 
     def panels(
         self, frame: pd.DataFrame, but: tuple[str, ...] = ()

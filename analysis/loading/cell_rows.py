@@ -25,14 +25,19 @@ def flat_settings(experiment: Experiment) -> dict[str, Any]:
         if key in _NOT_SETTINGS:
             continue
         if isinstance(value, dict):
-            flat |= {f"{key}_{inner}": content for inner, content in value.items()}
+            flat |= {f"{key}_{inner}": _plain(content) for inner, content in value.items()}
         else:
-            flat[key] = json.dumps(value) if isinstance(value, list) else value
+            flat[key] = _plain(value)
     for key in ("model_name", "data_name", *(f"data_{key}" for key in experiment.data.elsewhere)):
         del flat[key]
     # A user's own model says nothing of whose code computes a layer: it is the user's.
     flat["implementation"] = flat.pop("model_implementation", "own")
     return flat | {"model": experiment.model.label, "data": experiment.data.label}
+
+
+def _plain(value: Any) -> Any:
+    """A value that rows can be grouped by."""
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def cell_row(

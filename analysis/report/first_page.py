@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
 from analysis.summary.variant_columns import with_variant_columns
+from gnnhpc.models.registry import model_class
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check, Result
 
@@ -107,7 +108,8 @@ def _verdict(counts: CellCounts) -> Iterator[Text]:
 
 def _batchnorm(run: Run) -> Iterator[Text]:
     """Which statistics BatchNorm used; nothing for models without it."""
-    modes = run.cells.loc[run.cells["model"] == "vig", "batchnorm"]
+    using = [_uses_batchnorm(str(model)) for model in run.cells["model"]]
+    modes = run.cells.loc[using, "batchnorm"]
     words = {
         "micro": "each micro-batch normalises by its own statistics, and running statistics are "
         "updated a micro-batch at a time, as GPipe does",
@@ -120,6 +122,12 @@ def _batchnorm(run: Run) -> Iterator[Text]:
             f"BatchNorm, mode {name} ({cells} cells): {words.get(name, name)}. Evaluation uses "
             "running statistics that are synchronised over replicas."
         )
+
+
+def _uses_batchnorm(model: str) -> bool:
+    """Of a user's own model nothing is known without its file."""
+    known = model_class(model)
+    return known is not None and known.uses_batchnorm
 
 
 def _raised_checks(run: Run) -> Iterator[tuple[str, list[Check]]]:

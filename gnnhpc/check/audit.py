@@ -123,11 +123,11 @@ def _replicas(observations: Sequence[RankObservations], layout: Layout) -> Check
 
 
 def _gradients(observations: Sequence[RankObservations]) -> Check:
-    """A stage with parameters must run backward and have a gradient that is not zero."""
+    """A stage that trains must run backward and have a gradient that is not zero."""
     without = [
         each.rank
         for each in observations
-        if each.parameters
+        if each.trained_parameters
         and (
             not each.median_grad_norm
             or not math.isfinite(each.median_grad_norm)
@@ -186,7 +186,7 @@ def _reductions(observations: Sequence[RankObservations], layout: Layout) -> Che
     wrong = [
         each.rank
         for each in observations
-        if each.parameters and each.reductions != wanted * each.train_steps
+        if each.trained_parameters and each.reductions != wanted * each.train_steps
     ]
     if wrong:
         each = observations[wrong[0]]

@@ -37,6 +37,8 @@ class RankObservations:
     host: str
     layers: list[str]
     parameters: int
+    trained_parameters: int
+    """Those that are not frozen."""
     implementation: str
     """Which code computed the layers here: a compiled kernel is not to be had everywhere."""
     threads: int
@@ -196,10 +198,13 @@ def gather_observations(
     """Every rank's observations, in rank order, on every rank; a collective."""
     import torch
 
+    from gnnhpc.engines.base import parameters_of
+
     mine = observer.result(
         host=environment.host,
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
+        trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),
         implementation=parts.implementation,
         threads=torch.get_num_threads(),
         threads_wanted=environment.cpus,

@@ -6,15 +6,20 @@ that are sent between stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts, Kind
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
-neighbours' inputs, so a halo chunk loses its outermost zone. `pool`: many nodes become one row."""
+neighbours' inputs, so a halo chunk loses its outermost zone. `pool`: many nodes become one row; no
+task here takes such rows yet."""
+ROWS_OF: dict[Kind, tuple[Rows, ...]] = {"images": ("same",), "graph": ("same", "hop")}
+"""What layers may do to the rows of each kind of data."""
 
 
 @dataclass(frozen=True)
@@ -57,27 +62,30 @@ def parameter_count(layers: Sequence[LayerOutline]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def check_outline(layers: Sequence[LayerOutline], where: object) -> Outlines:
-    """The layers, as a tuple; raises InputError if names, shapes or costs do not make a model."""
+def check_outline(layers: Sequence[LayerOutline], facts: Facts, where: object) -> Outlines:
+    """The layers, as a tuple.
+
+    Raises InputError where names, shapes or costs do not make a model of data of these sizes.
+    """
     if not layers:
         raise InputError(where, "outline", "no layers", "at least one")
+    given: tuple[int, ...] = (facts.features,)
+    if facts.kind == "images":
+        given = (facts.image_size**2, facts.features)
+    source = f"a {'node' if facts.kind == 'graph' else 'picture'} of the data"
     for number, layer in enumerate(layers):
-        key = f"outline.{number}"
-        if not isinstance(layer, LayerOutline):
-            raise InputError(where, key, f"a {type(layer).__name__}", "a gnnhpc.Layer")
-        if not layer.name or any(not part.isidentifier() for part in layer.name.split(".")):
-            raise InputError(where, f"{key}.name", repr(layer.name), "names joined by dots")
-        if layer.rows not in get_args(Rows):
-            raise InputError(where, f"{key}.rows", repr(layer.rows), ", ".join(get_args(Rows)))
-        if not layer.cost > 0:
-            raise InputError(where, f"{key}.cost", layer.cost, "more than 0")
-        if number and layer.inputs != layers[number - 1].shape:
+        _check_layer(layer, facts, where, f"outline.{number}")
+        if layer.inputs != given:
             raise InputError(
                 where,
-                f"{key}.inputs",
+                f"outline.{number}.inputs",
                 f"{layer.inputs} in {layer.name}",
-                f"{layers[number - 1].shape}, the shape of {layers[number - 1].name} before it",
+                f"{given}, the shape of {source} before it",
             )
+        given, source = layer.shape, layer.name
+    if given != (facts.classes,):
+        allowed = f"{(facts.classes,)}, the classes of the data"
+        raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{given} in {source}", allowed)
     names = [layer.name for layer in layers]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -92,3 +100,28 @@ def check_outline(layers: Sequence[LayerOutline], where: object) -> Outlines:
                 "a name of its own",
             )
     return tuple(layers)
+
+
+def _check_layer(layer: object, facts: Facts, where: object, key: str) -> None:
+    """One layer by itself, each value of the type that it is used as."""
+    if not isinstance(layer, LayerOutline):
+        raise InputError(where, key, f"a {type(layer).__name__}", "a gnnhpc.Layer")
+    names = layer.name.split(".") if isinstance(layer.name, str) else [""]
+    if not all(name.isidentifier() for name in names):
+        raise InputError(where, f"{key}.name", repr(layer.name), "names joined by dots")
+    for field in ("inputs", "shape"):
+        sizes = getattr(layer, field)
+        if not isinstance(sizes, tuple) or not all(_is_count(size) and size for size in sizes):
+            allowed = "a tuple of whole numbers from 1"
+            raise InputError(where, f"{key}.{field}", repr(sizes), allowed)
+    if layer.rows not in ROWS_OF[facts.kind]:
+        allowed = f"{' or '.join(ROWS_OF[facts.kind])}, for {facts.kind} data"
+        raise InputError(where, f"{key}.rows", repr(layer.rows), allowed)
+    if layer.parameters is not None and not _is_count(layer.parameters):
+        raise InputError(where, f"{key}.parameters", repr(layer.parameters), "a count, or None")
+    if not isinstance(layer.cost, int | float) or not 0 < layer.cost < math.inf:
+        raise InputError(where, f"{key}.cost", repr(layer.cost), "a finite number, more than 0")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

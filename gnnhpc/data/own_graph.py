@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.settings import Positive
+from gnnhpc.core.user_paths import expand_user
 from gnnhpc.data.files import sha256
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.settings import Data
@@ -67,7 +68,7 @@ class OwnGraph(Data):
         """
         from gnnhpc.data.readers.own_graph_sizes import read_sizes
 
-        path = (folder / Path(self.path).expanduser()).resolve()
+        path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
         sizes = read_sizes(path, self.classes)
         found = {**dict(zip(_SIZES, sizes, strict=True)), "digest": sha256(path)}
         for key, value in found.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.user_paths import expand_user
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"
@@ -20,7 +21,7 @@ def data_root(flag: str | Path | None) -> Path | None:
     """
     named = flag or os.environ.get(ROOT_VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
+        return expand_user(named, "data root").absolute()
     return next((folder for folder in default_roots() if folder.is_dir()), None)
 
 
@@ -38,9 +39,9 @@ def cache_root() -> Path:
     """Where loaded graphs are kept: $GNNHPC_CACHE, else the user's own cache folder."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
+        return expand_user(named, "data root").absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "gnnhpc"
+    return expand_user(base, "cache folder").absolute() / "gnnhpc"
 
 
 class Checkable(Protocol):

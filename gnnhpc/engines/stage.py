@@ -39,11 +39,12 @@ class Stage(nn.Module):
             parent: nn.Module = self
             *groups, name = layer.name.split(".")
             for group in groups:
-                if group not in parent._modules:
-                    parent.add_module(group, nn.Module())
+                # Not by add_module: a layer may be called `half` or `timer`, as a module's own is.
+                parent._modules.setdefault(group, nn.Module())
                 parent = cast(nn.Module, parent._modules[group])
-            parent.add_module(name, module)
-        self._layers = list(modules)
+            parent._modules[name] = module
+        self.layers = list(modules)
+        """The modules in order."""
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         """One micro-batch's activation [rows, ...] through all layers.
@@ -51,7 +52,7 @@ class Stage(nn.Module):
         Raises GnnhpcError for a layer whose output has not the shape in its outline.
         """
         timer = self.timer
-        for layer, module, hop in zip(self.outlines, self._layers, self._hops, strict=True):
+        for layer, module, hop in zip(self.outlines, self.layers, self._hops, strict=True):
             start = timer.clock.mark() if timer is not None else None
             rows, given = len(x), x
             x = module(x, context)

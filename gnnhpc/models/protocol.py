@@ -42,6 +42,10 @@ class Model(Strict):
     """Kinds of data this model works on."""
     outputs: ClassVar[Outputs] = "logits"
     """What the last layer gives a row, [classes] numbers."""
+    uses_batchnorm: ClassVar[bool] = True
+    """Whether the experiment's `batchnorm` means anything to the layers."""
+    title: ClassVar[str] = ""
+    """As figures show it; the label where there is none."""
     sparse_inputs: ClassVar[bool] = False
     """Whether the first layer takes features as `SparseRows` where they are stored so."""
 

@@ -11,9 +11,10 @@ from gnnhpc.spec.experiment import Experiment
 
 
 def outline(experiment: Experiment, where: object = "spec") -> Outlines:
-    """The layers of the model on the experiment's data; InputError for layers that do not chain."""
-    layers = experiment.model.outline(experiment.data.facts())
-    return check_outline(layers, f"{where}: model {experiment.model.name}")
+    """The layers of the model on the experiment's data; InputError where they do not fit."""
+    facts = experiment.data.facts()
+    layers = experiment.model.outline(facts)
+    return check_outline(layers, facts, f"{where}: model {experiment.model.name}")
 
 
 def cut(

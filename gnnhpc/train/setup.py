@@ -13,6 +13,7 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
 from gnnhpc.engines import Engine, StagePlan, build_engine
+from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import Clock, StepTimer
 from gnnhpc.ranks.environment import Environment
@@ -76,6 +77,9 @@ def set_up(
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
+    _check_parameters(experiment, stage)
+    trains = mesh.gather_objects(bool(parameters_of(stage)))
+    before = [rank for rank in mesh.rank_map.pipeline(mesh.replica) if rank < mesh.rank]
     plan = StagePlan(
         stage=stage,
         mesh=mesh,
@@ -86,7 +90,7 @@ def set_up(
         input_shape=batches.shape_after(mine.start - 1),
         output_shape=batches.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
-        upstream_trains=any(layer.parameters != 0 for layer in outlines[: mine.start]),
+        upstream_trains=any(trains[rank] for rank in before),
     )
     return TrainingParts(
         outlines=outlines,
@@ -99,6 +103,19 @@ def set_up(
         timer=timer,
         implementation=experiment.model.loaded.implementation_note(plan.dtype, mesh.device),
     )
+
+
+def _check_parameters(experiment: Experiment, stage: Stage) -> None:
+    """Raises InputError for a layer with other parameters than its outline counts."""
+    for layer, module in zip(stage.outlines, stage.layers, strict=True):
+        built = sum(p.numel() for p in module.parameters())
+        if layer.parameters not in (None, built):
+            raise InputError(
+                f"model {experiment.model.name}",
+                f"parameters of {layer.name}",
+                f"{layer.parameters} in its outline",
+                f"{built}, as it is built, or None",
+            )
 
 
 def _planned_cut(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.user_paths import expand_user
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
@@ -82,7 +83,7 @@ def submit(
 
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:
     """The path of a plan's run folder."""
-    return Path(runs).expanduser().absolute() / plan.name
+    return expand_user(runs, "--runs").absolute() / plan.name
 
 
 def check_cluster(cluster: str, run: Path) -> None:

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Strict
+from gnnhpc.core.user_paths import expand_user
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 from jobs.spec.yaml_file import read_mapping, read_text
 
@@ -133,7 +134,7 @@ def find_site_file(file: str | Path | None = None) -> Path | None:
     """The site file that is used, None if there is none."""
     named = file or os.environ.get(SITE_FILE_VARIABLE)
     if named:
-        return Path(named).expanduser()
+        return expand_user(named, "--site-file")
     config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     for path in (Path("site.yaml"), config / "gnnhpc" / "site.yaml"):
         if path.is_file():

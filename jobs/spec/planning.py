@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.user_paths import expand_user
 from gnnhpc.data.roots import check_data, data_root
 from gnnhpc.models.own_model import OwnModel, torch_import_s
 from gnnhpc.spec.experiment import Experiment
@@ -91,9 +92,10 @@ def plan_of_new_cells(first: Plan, existing: Sequence[Cell]) -> Plan:
 def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -> Path | None:
     """The flag's, the spec's, or what the environment names; a named one must exist."""
     if flag is not None:
-        place, named = "--data-root", Path(flag).expanduser()
+        place, named = "--data-root", expand_user(flag, "--data-root")
     elif sweep.data_root is not None:
-        place, named = f"{source}: data_root", base / Path(sweep.data_root).expanduser()
+        place = f"{source}: data_root"
+        named = base / expand_user(sweep.data_root, place)
     else:
         return data_root(None)
     if not named.is_dir():

@@ -50,7 +50,7 @@ GRID_KEYS = (
     }
 )
 # Keys that a kind of data does not have: left out as a default, an error in a grid.
-_NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size", "batchnorm")}
+_NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size",)}
 
 
 class Sweep(Strict):
@@ -207,7 +207,7 @@ class _Grid:
                     for chunks in self.chunks:
                         for schedule in self.schedules:
                             base = {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                            base |= self._fields_for(data.facts().kind)
+                            base |= self._fields_for(model, data.facts().kind)
                             if chunks is not None and data.facts().kind == "graph":
                                 base["chunks"] = chunks
                             yield from self._over_layouts(base, schedule)
@@ -228,22 +228,17 @@ class _Grid:
                     del raw["balance"]
                 yield self._experiment(raw)
 
-    def _fields_for(self, kind: str) -> dict[str, Any]:
-        """The fixed fields, without defaults that this kind of data does not have."""
-        fixed = dict(self.fixed)
-        for name in _NOT_FOR_DATA[kind]:
-            if name not in self.values:
-                continue
-            if not self.origin[name].startswith("defaults."):
-                other = "graph" if kind == "images" else "image"
-                raise InputError(
-                    self.where,
-                    self.origin[name],
-                    short_value(self.values[name]),
-                    f"nothing here, {name} is for {other} data",
-                )
-            fixed.pop(name, None)
-        return fixed
+    def _fields_for(self, model: Model, kind: str) -> dict[str, Any]:
+        """The fixed fields, without defaults that mean nothing to this model and kind of data."""
+        other = "graph" if kind == "images" else "image"
+        reasons = {name: f"{name} is for {other} data" for name in _NOT_FOR_DATA[kind]}
+        if not model.loaded.uses_batchnorm:
+            reasons["batchnorm"] = f"{model.label} has no BatchNorm"
+        for name, reason in reasons.items():
+            if name in self.values and not self.origin[name].startswith("defaults."):
+                found = short_value(self.values[name])
+                raise InputError(self.where, self.origin[name], found, f"nothing here, {reason}")
+        return {name: value for name, value in self.fixed.items() if name not in reasons}
 
     def _experiment(self, raw: dict[str, Any]) -> Experiment:
         try:

@@ -43,6 +43,7 @@ def good(rank: int) -> RankObservations:
         host=f"n{rank}",
         layers=[layer.name for layer in layers],
         parameters=sum(layer.parameters for layer in layers),
+        trained_parameters=sum(layer.parameters for layer in layers),
         implementation="fused/c++",
         threads=1,
         threads_wanted=1,
@@ -168,7 +169,12 @@ def test_a_stage_that_does_not_learn(silent: dict[str, Any]) -> None:
 
 
 def test_a_stage_with_nothing_to_learn_needs_no_gradient() -> None:
-    nothing = {"parameters": 0, "median_grad_norm": None, "backward_s": 0.0, "reductions": 0}
+    nothing = {
+        "trained_parameters": 0,
+        "median_grad_norm": None,
+        "backward_s": 0.0,
+        "reductions": 0,
+    }
     found = checks({1: nothing, 3: nothing})
     assert found["gradients"].verdict == "ok"
     assert found["all-reduce"].verdict == "ok"
@@ -225,6 +231,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "host",
             "layers",
             "parameters",
+            "trained_parameters",
             "implementation",
             "threads",
             "threads_wanted",

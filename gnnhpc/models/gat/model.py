@@ -20,6 +20,8 @@ class Gat(Model):
     """Graph attention network of Velickovic et al. 2018, as Dearing & Wang train it."""
 
     outputs: ClassVar[Outputs] = "log_probabilities"
+    uses_batchnorm: ClassVar[bool] = False
+    title: ClassVar[str] = "GAT"
     sparse_inputs: ClassVar[bool] = True
 
     name: Literal["gat"] = "gat"

@@ -26,6 +26,7 @@ class Vig(Model):
     """Vision GNN over a pixel grid, as J. Raffi's study builds it."""
 
     takes: ClassVar[tuple[Kind, ...]] = ("images",)
+    title: ClassVar[str] = "ViG"
 
     name: Literal["vig"] = "vig"
     blocks: Positive = 8
