@@ -25,6 +25,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
 from gnnhpc.spec.own_model_files import copy_models, load_model
+from jobs.spec.overrides import apply_overrides
 from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error
 
@@ -316,6 +317,21 @@ def test_a_copy_is_whole_or_not_there(folder: Path) -> None:
     run.code.unlink()
     copy_models(run, [experiment])
     assert source_digest(run.own_model(digest_of(experiment)) / "deep") == digest_of(experiment)
+
+
+@pytest.mark.parametrize(
+    ("models", "changed"),
+    [
+        (["gat", "net:Net"], [True, False]),
+        (["gat", {"name": "net:Net", "heads": 2}], [True, True]),
+        (["vig", "net:Net"], [False, True]),
+    ],
+)
+def test_set_reaches_own_models_that_may_have_the_field(
+    models: list[Any], changed: list[bool]
+) -> None:
+    raw = apply_overrides({"grids": [{"models": models}]}, ["model.heads=[4, 1]"])
+    assert [m.get("heads") == [4, 1] for m in raw["grids"][0]["models"]] == changed
 
 
 def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> None:
