@@ -82,7 +82,6 @@ class Worker:
                 return EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
-        load_model(self.cell.experiment, self.run_paths)
         if self.environment.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
             self.attempt.paths = _claim_attempt(cell_paths)
@@ -139,6 +138,8 @@ class Worker:
         from gnnhpc.train.setup import set_up
 
         with self._timed("build"):
+            # Not before all ranks know the attempt: whichever cannot load it leaves a record.
+            load_model(self.cell.experiment, self.run_paths)
             parts = set_up(self.cell.experiment, mesh, data_root(self.cell.data_root))
             self.attempt.balance = [len(part) for part in parts.planned]
             self.attempt.implementation = parts.implementation

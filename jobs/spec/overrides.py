@@ -20,7 +20,9 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     """A copy of `raw` with every override in it; raises InputError for an unknown key.
 
     `train_steps=5` replaces the value everywhere; `data.train=100` changes every data set that
-    has this field; `grids.0.repeats=2` and `defaults.seed=1` mean one place alone.
+    has this field; `grids.0.repeats=2` and `defaults.seed=1` mean one place alone. The settings of
+    a user's own model are not known here: `model.heads=4` changes it where the spec gives it
+    `heads`, or where no built-in model of the sweep has this field.
     """
     result = copy.deepcopy(raw)
     for override in overrides:
@@ -69,17 +71,15 @@ def _set_field(raw: dict[str, Any], field: str, name: str, value: Any, key: str)
                 if isinstance(entry, dict):
                     entry[name] = value
         return
-    known: set[str] = set()
-    changed = False
-    for entry in list(_entries(raw, field)):
-        cls = config_class(field, entry.get("name"))
-        known |= cls.model_fields.keys() if cls else set()
-        # The settings of a user's own model are known once it is planned.
-        if cls and (name in cls.model_fields or cls.model_config.get("extra") == "allow"):
-            entry[name] = value
-            changed = True
-    if not changed:
+    entries = [(e, config_class(field, e.get("name"))) for e in _entries(raw, field)]
+    known = {key for _, cls in entries if cls for key in cls.model_fields}
+    typed = [entry for entry, cls in entries if cls and name in cls.model_fields]
+    own = [entry for entry, cls in entries if cls and cls.model_config.get("extra") == "allow"]
+    taking = typed + [entry for entry in own if name in entry or not typed]
+    if not taking:
         raise InputError(_FLAG, key, unknown_key_text(name, known), ", ".join(sorted(known)))
+    for entry in taking:
+        entry[name] = value
 
 
 def _entries(raw: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:

@@ -12,7 +12,8 @@ import yaml
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.user_paths import expand_user
 from gnnhpc.data.roots import check_data, data_root
-from gnnhpc.models.own_model import OwnModel, torch_import_s
+from gnnhpc.models.own_import import torch_import_s
+from gnnhpc.models.own_model import OwnModel
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, assign_indices
 from gnnhpc.spec.stage_cut import cut

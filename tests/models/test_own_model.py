@@ -18,12 +18,14 @@ from gnnhpc.core.outline import hops
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.models.context import Context
-from gnnhpc.models.own_model import OwnModel, source_digest
+from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.own_source import source_digest
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
 from gnnhpc.spec.own_model_files import copy_models, load_model
+from jobs.spec.overrides import apply_overrides
 from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error
 
@@ -67,6 +69,13 @@ def planned(folder: Path, model: Any, *, text: str = HEAD + NET, **keys: Any) ->
     return plan(folder / "mine.yaml").cells
 
 
+BAD_VALIDATOR = """
+    @__import__("pydantic").field_validator("width")
+    @classmethod
+    def _check(cls, value):
+        return {}["gone"]
+"""
+
 # What stands in net.py and how the model is named there -> how the one line goes on.
 MISTAKES: list[tuple[str, Any, str]] = [
     (NET, "other:Net", "grids.0.models: model other:Net: found no module other in "),
@@ -84,6 +93,17 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (NET, {"name": "net:Net", "widht": 3}, "grids.0.models: model net:Net: widht: found an unknow"),
     (NET, {"name": "net:Net", "width": "x"}, "grids.0.models: model net:Net: width: found 'x'; al"),
     (NET, {"name": "net:Net", "width": None}, "grids.0.models: model net:Net: width: found nothin"),
+    ("raise SystemExit(3)", "net:Net", "cannot be imported (SystemExit: 3); allowed: a gnnhpc.Mod"),
+    (NET + BAD_VALIDATOR, "net:Net", "net:Net: found KeyError: 'gone' while its settings were ch"),
+    (NET.replace('("graph",)', '"graph"'), "net:Net", "takes: found 'graph'; allowed: a tuple of"),
+    (NET.replace('("graph",)', "()"), "net:Net", "takes: found (); allowed: a tuple of 'images' "),
+    (NET.replace('"graph"', '"graphs"'), "net:Net", "takes: found ('graphs',); allowed: a tuple "),
+    (NET.replace("takes =", "takes: tuple ="), "net:Net", "takes: found a setting of this name; a"),
+    (NET + "    outputs = 'odds'", "net:Net", "outputs: found 'odds'; allowed: 'logits' or 'log_p"),
+    (NET + "    sparse_inputs = 1", "net:Net", "sparse_inputs: found 1; allowed: True or False"),
+    (NET + "    digest: str = 'x'", "net:Net", "digest: found a setting of this name; allowed: an"),
+    (NET + "    name: str = 'x'", "net:Net", "name: found a setting of this name; allowed: anothe"),
+    (NET, {"name": "net:Net", "digest": "0"}, "digest: found "),
     (NET.replace('"graph"', '"images"'), "net:Net", "grids.0.data: found 'synthetic-citation'; al"),
     (NET.replace("return [", "return 3 #"), "net:Net", "model net:Net: outline: found TypeError"),
     (NET.replace("return [", "return [] #"), "net:Net", "outline: found no layers; allowed: at le"),
@@ -119,6 +139,54 @@ def test_a_file_that_is_a_module_already_is_refused(folder: Path) -> None:
     (folder / "json.py").write_text(HEAD + NET)
     with pytest.raises(InputError, match=r"json\.py, but json is .* already; allowed: another"):
         OwnModel(name="json:Net").planned(folder)
+
+
+@pytest.mark.parametrize("helper", ["helper_x.py", "helper_x/__init__.py", "helper_x/v.py"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import helper_x\n" + NET,
+        NET.replace("raise", "import helper_x.v; raise"),
+        "import importlib; importlib.import_module('helper_x')\n" + NET,
+    ],
+    ids=["top", "build", "dynamic"],
+)
+@pytest.mark.parametrize("on_path", [False, True])
+def test_files_beside_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, helper: str, text: str, on_path: bool
+) -> None:
+    (folder / helper).parent.mkdir(exist_ok=True)
+    (folder / helper).write_text("")
+    if on_path:
+        monkeypatch.syspath_prepend(str(folder))
+    with pytest.raises(InputError) as refused:
+        planned(folder, "net:Net", text=HEAD + text)
+    if "importlib" in text and not on_path:
+        assert "ModuleNotFoundError: No module named 'helper_x'" in str(refused.value)
+    else:
+        beside = helper.partition("/")[0]
+        assert f"net.py that imports {beside} beside it; allowed: one file" in str(refused.value)
+    assert not {"net", "helper_x"} & set(sys.modules)
+
+
+def test_what_is_beside_does_no_harm_unless_it_is_imported(folder: Path) -> None:
+    (folder / "helper_x.py").write_text("1 / 0")
+    (folder / "numpy.py").write_text("1 / 0")
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING: import helper_x\nimport numpy\n"
+    planned(folder, "net:Net", text=HEAD + types + NET)
+    assert str(folder) not in sys.path
+
+
+def test_a_failed_import_leaves_other_modules_alone(folder: Path) -> None:
+    import numpy as np
+
+    before = set(sys.modules)
+    for name in ("numpy.nothing:X", "wheel_of_ours.nothing:X"):
+        (folder / "wheel_of_ours.py").write_text("")
+        with pytest.raises(InputError, match="cannot be imported"):
+            OwnModel(name=name).planned(folder)
+    assert sys.modules["numpy"] is np
+    assert before <= set(sys.modules)
 
 
 def test_settings_and_digest_are_content_and_defaults_are_not(folder: Path) -> None:
@@ -166,21 +234,104 @@ def test_a_file_that_is_edited_is_read_again(folder: Path) -> None:
     assert first.id != second.id
 
 
-def test_a_package_is_kept_whole(folder: Path) -> None:
+def package_in(folder: Path) -> Path:
+    """A package deep with the model in deep/model.py and its width in deep/width.py."""
     package = folder / "deep"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "model.py").write_text(HEAD + "from deep.width import WIDTH\n" + NET)
+    text = NET.replace("int = 4", "int = WIDTH")
+    (package / "model.py").write_text(HEAD + "from deep.width import WIDTH\n" + text)
     (package / "width.py").write_text("WIDTH = 4\n")
+    return package
+
+
+def experiment_of(folder: Path) -> Experiment:
     model = OwnModel(name="deep.model:Net").planned(folder)
-    assert isinstance(model, OwnModel)
-    before = model.digest
+    return Experiment.model_validate({"model": model, "data": GRAPH})
+
+
+def digest_of(experiment: Experiment) -> str:
+    assert isinstance(experiment.model, OwnModel)
+    assert experiment.model.digest is not None
+    return experiment.model.digest
+
+
+def files_below(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_package_is_kept_whole(folder: Path) -> None:
+    package = package_in(folder)
+    (package / "table.csv").write_text("1")
+    before = experiment_of(folder)
     run = RunPaths(folder / "run")
-    copy_models(run, [Experiment.model_validate({"model": model, "data": GRAPH})])
-    assert before is not None
-    assert (run.own_model(before) / "deep" / "width.py").is_file()
+    copy_models(run, [before])
+    kept = run.own_model(digest_of(before)) / "deep"
+    assert files_below(kept) == {"__init__.py", "model.py", "width.py", "table.csv"}
+    (package / "table.csv").write_text("2")
+    assert digest_of(experiment_of(folder)) != digest_of(before), "data of the package count too"
+
+
+def test_a_package_is_read_again_where_any_of_it_is_edited(folder: Path) -> None:
+    package = package_in(folder)
+    first = experiment_of(folder)
+    # Of the same size and in the same second, as a notebook may.
     (package / "width.py").write_text("WIDTH = 5\n")
-    assert source_digest(package) != before
+    second = experiment_of(folder)
+    widths = [e.model.outline(e.data.facts())[0].shape for e in (first, second)]
+    assert widths == [(4,), (5,)]
+
+
+def test_a_package_that_holds_the_runs_is_not_copied_into_itself(folder: Path) -> None:
+    package = package_in(folder)
+    before = digest_of(experiment_of(folder))
+    for number in (1, 2):
+        run = RunPaths(package / "runs" / f"mine-{number}")
+        run.root.mkdir(parents=True)
+        run.manifest.write_text("")
+        for other in (".cache", "__pycache__"):
+            (package / other).mkdir(exist_ok=True)
+            (package / other / "file").write_text(f"{number}")
+        (package / ".hidden").write_text(f"{number}")
+        (package / "above").unlink(missing_ok=True)
+        (package / "above").symlink_to(package, target_is_directory=True)
+        experiment = experiment_of(folder)
+        assert digest_of(experiment) == before
+        copy_models(run, [experiment])
+        kept = run.own_model(before) / "deep"
+        assert files_below(kept) == {"__init__.py", "model.py", "width.py"}
+
+
+def test_a_copy_is_whole_or_not_there(folder: Path) -> None:
+    package = package_in(folder)
+    experiment, run = experiment_of(folder), RunPaths(folder / "run")
+    (package / "width.py").write_text("WIDTH = 6\n")
+    with pytest.raises(InputError, match="deep changed while it was being planned; allowed: s"):
+        copy_models(run, [experiment])
+    assert list(run.code.iterdir()) == []
+    (package / "width.py").write_text("WIDTH = 4\n")
+    run.code.rmdir()
+    run.code.write_text("no folder")
+    with pytest.raises(InputError, match=r"deep cannot be copied to .*model-"):
+        copy_models(run, [experiment])
+    run.code.unlink()
+    copy_models(run, [experiment])
+    assert source_digest(run.own_model(digest_of(experiment)) / "deep") == digest_of(experiment)
+
+
+@pytest.mark.parametrize(
+    ("models", "changed"),
+    [
+        (["gat", "net:Net"], [True, False]),
+        (["gat", {"name": "net:Net", "heads": 2}], [True, True]),
+        (["vig", "net:Net"], [False, True]),
+    ],
+)
+def test_set_reaches_own_models_that_may_have_the_field(
+    models: list[Any], changed: list[bool]
+) -> None:
+    raw = apply_overrides({"grids": [{"models": models}]}, ["model.heads=[4, 1]"])
+    assert [m.get("heads") == [4, 1] for m in raw["grids"][0]["models"]] == changed
 
 
 def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,13 +15,16 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
+from gnnhpc.models.own_model import OwnModel
 from gnnhpc.ranks import signals
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.run import worker
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.own_model_files import copy_models
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed
@@ -237,3 +242,57 @@ def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: 
     assert Result.read(first.attempt.result).status == "failed"
     assert again.result.valid
     assert again.result.resumed_from is None, "there was no checkpoint to go on from"
+
+
+OWN = """
+from gnnhpc import Layer, Model
+
+class Net(Model):
+    def outline(self, facts):
+        return [Layer("a", (facts.features,), (facts.classes,))]
+
+    def build(self, layer, options):
+        raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize("lost", ["file", "folder"])
+def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(
+    tmp_path: Path, lost: str
+) -> None:
+    (tmp_path / "own_net.py").write_text(OWN)
+    model = OwnModel(name="own_net:Net").planned(tmp_path)
+    run_folder = tmp_path / "run"
+    (cell,) = manifest_of(run_folder, gat(model=model, layout="dp2", microbatches=2))
+    copy_models(RunPaths(run_folder), [cell.experiment])
+    (kept,) = RunPaths(run_folder).code.glob("*/own_net.py")
+    if lost == "file":
+        kept.write_text(OWN + "# edited")
+        expected = r"model own_net:Net: digest: found .* in .*own_net\.py; allowed: .*"
+    else:
+        shutil.rmtree(kept.parent)
+        expected = "model own_net:Net: found no module own_net in .*"
+    ended = run(run_folder, cell)
+    assert ended.statuses == [2, 2]
+    assert ended.attempt.number == 1
+    assert (ended.result.status, ended.result.valid) == ("failed", False)
+    assert ended.result.failure is not None
+    assert re.fullmatch(expected, ended.result.failure.error)
+    assert "Traceback" not in "".join(ended.err)
+
+
+def unloadable(rank: int) -> None:
+    def load_model(*_: object) -> None:
+        raise InputError("model own_net:Net", None, "no module own_net")
+
+    if int(os.environ["RANK"]) == rank:
+        worker.load_model = load_model
+
+
+def test_a_model_that_one_node_does_not_see_is_that_ranks_failure(tmp_path: Path) -> None:
+    ended = ran(tmp_path, gat(layout="pp2"), unloadable, 1)
+    assert ended.statuses[1] == 2
+    assert ended.result.status == "failed"
+    assert ended.result.failure is not None
+    assert ended.result.failure.rank == 1
+    assert ended.result.failure.error == "model own_net:Net: found no module own_net"

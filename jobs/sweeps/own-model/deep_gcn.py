@@ -67,7 +67,7 @@ class DeepGcn(Model):
         class Residual(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                # The chunk knows every node's degree in the whole graph; GCNConv sees a piece.
+                # The chunk knows each node's degree in the graph as it is cut; GCNConv a piece.
                 self.conv = GCNConv(layer.inputs[0], layer.shape[0], normalize=False)
 
             def forward(self, x: Tensor, context: Context) -> Tensor:
