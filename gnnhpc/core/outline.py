@@ -120,7 +120,7 @@ def _check_layer(layer: object, facts: Facts, where: object, key: str) -> None:
     if layer.parameters is not None and not _is_count(layer.parameters):
         raise InputError(where, f"{key}.parameters", repr(layer.parameters), "a count, or None")
     if not isinstance(layer.cost, int | float) or not 0 < layer.cost < math.inf:
-        raise InputError(where, f"{key}.cost", repr(layer.cost), "a finite number, more than 0")
+        raise InputError(where, f"{key}.cost", repr(layer.cost), "more than 0, and finite")
 
 
 def _is_count(value: object) -> bool:

@@ -35,10 +35,10 @@ MISTAKES: list[tuple[list[Any], str]] = [
     ([layer(shape=(3.0,))], "outline.0.shape: found (3.0,); allowed: a tuple of whole numbers"),
     ([layer(shape=(0,))], "outline.0.shape: found (0,); allowed: a tuple of whole numbers from 1"),
     ([layer(rows="pool")], "outline.0.rows: found 'pool'; allowed: same or hop, for graph data"),
-    ([layer(cost="1")], "outline.0.cost: found '1'; allowed: a finite number, more than 0"),
+    ([layer(cost="1")], "outline.0.cost: found '1'; allowed: more than 0, and finite"),
     (
         [layer(cost=float("nan"))],
-        "outline.0.cost: found nan; allowed: a finite number, more than 0",
+        "outline.0.cost: found nan; allowed: more than 0, and finite",
     ),
     ([layer(parameters=1.5)], "outline.0.parameters: found 1.5; allowed: a count, or None"),
     ([layer(parameters=-1)], "outline.0.parameters: found -1; allowed: a count, or None"),
