@@ -49,10 +49,6 @@ class Batch:
     waited_s: float = 0.0
     """Seconds that the step waited for this batch."""
 
-    def targets(self, split: str) -> list[Tensor]:
-        """A split's labels, micro-batch by micro-batch."""
-        return [microbatch.targets[split] for microbatch in self.microbatches]
-
 
 class Batches(Protocol):
     """Where the batches of one replica come from, by phase and step."""

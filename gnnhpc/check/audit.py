@@ -147,22 +147,19 @@ def _gradients(observations: Sequence[RankObservations]) -> Check:
 
 def _times(observations: Sequence[RankObservations]) -> Check:
     """What a rank did in a step fits into it, steps follow one another, and the run holds all."""
-    wrong = [
-        text
-        for each in observations
-        for count, text in (
-            (each.overfull_steps, f"rank {each.rank} computed longer than {{}} steps lasted"),
-            (each.overlapping_steps, f"{{}} steps of rank {each.rank} began before their time"),
-        )
-        if count
-        for text in [text.format(count)]
-    ]
-    wrong += [
-        f"the steps of rank {each.rank} add up to {each.all_steps_s:.3f} s of a run of "
-        f"{each.run_s:.3f} s"
-        for each in observations
-        if not each.all_steps_s <= each.run_s
-    ]
+    wrong = []
+    for each in observations:
+        rank = f"rank {each.rank}"
+        if each.overfull_steps:
+            wrong.append(f"{rank} computed longer than {each.overfull_steps} steps lasted")
+        if each.overlapping_steps:
+            wrong.append(f"{each.overlapping_steps} steps of {rank} began before their time")
+        # Not `>`: a sum that is no number is wrong too.
+        if not each.all_steps_s <= each.run_s:
+            wrong.append(
+                f"the steps of {rank} add up to {each.all_steps_s:.3f} s of a run of "
+                f"{each.run_s:.3f} s"
+            )
     if wrong:
         return Check("step times", "invalid", "; ".join(wrong), {})
     return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})

@@ -31,9 +31,10 @@ def verify_manifest(path: Path, steps: int, *, float64: bool) -> int:
     """Verify every cell of a sweep, but only one of those that differ in repeat or length alone."""
     cells: dict[str, Cell] = {}
     for cell in read_manifest(path):
-        load_model(cell.experiment, RunPaths(path.resolve().parent))
         same = cell.experiment.model_copy(update={"repeat": 0, "train_steps": 1})
         cells.setdefault(same.id, cell)
+    for cell in cells.values():
+        load_model(cell.experiment, RunPaths(path.resolve().parent))
     return verify_cells(cells.values(), steps, float64=float64)
 
 

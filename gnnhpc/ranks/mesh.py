@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class Mesh:
 
     stages_per_process: int = 1
 
-    @property
+    @cached_property
     def rank_map(self) -> RankMap:
         return RankMap(self.layout, self.stages_per_process)
 
@@ -49,7 +50,7 @@ class Mesh:
     def replica(self) -> int:
         return self.rank_map.replica_of(self.rank)
 
-    @property
+    @cached_property
     def stages(self) -> range:
         """The stages that this process holds."""
         return self.rank_map.stages_of(self.rank)

@@ -206,7 +206,7 @@ def watching(mesh: Mesh, activity: Activity, on_hang: Callable[[int, str], None]
     watchdog = Watchdog(
         mesh.store,
         mesh.rank,
-        mesh.layout.world_size,
+        mesh.rank_map.processes,
         lambda: (activity.work, activity.doing),
         on_hang,
     )

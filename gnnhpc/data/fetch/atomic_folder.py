@@ -26,18 +26,12 @@ def publishing(target: Path) -> Iterator[Path | None]:
         if target.is_dir():
             yield None
             return
-        if alone:
-            _remove_abandoned(target)
-        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(6)}")
-        temporary.mkdir()
-        try:
+        with _partial_folder(target, alone=alone) as temporary:
             yield temporary
             with contextlib.suppress(OSError):
                 temporary.rename(target)
             if not target.is_dir():
                 raise OSError(f"{target} could not be made")
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -48,19 +42,12 @@ def adding(target: Path) -> Iterator[Path]:
     be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _turn(target) as alone:
-        if alone:
-            _remove_abandoned(target)
-        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(6)}")
-        temporary.mkdir()
-        try:
-            yield temporary
-            if target.is_dir():
-                _move_files(temporary, target)
-            else:
-                temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with _turn(target) as alone, _partial_folder(target, alone=alone) as temporary:
+        yield temporary
+        if target.is_dir():
+            _move_files(temporary, target)
+        else:
+            temporary.rename(target)
 
 
 def _move_files(source: Path, target: Path) -> None:
@@ -69,6 +56,19 @@ def _move_files(source: Path, target: Path) -> None:
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             path.rename(place)
+
+
+@contextlib.contextmanager
+def _partial_folder(target: Path, *, alone: bool) -> Iterator[Path]:
+    """A new folder beside `target`, removed at the end where it was not renamed."""
+    if alone:
+        _remove_abandoned(target)
+    temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(6)}")
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _prefix(target: Path) -> str:
