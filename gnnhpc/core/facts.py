@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["images", "graph"]
+SPLITS = ("train", "val", "test")
+"""The splits of a graph's nodes."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnhpc.core.facts import SPLITS
 from gnnhpc.data.cache import Arrays, load_or_build
 from gnnhpc.data.generators import (
     DATA_SEED,
@@ -31,8 +32,6 @@ from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, SyntheticCitation
 from gnnhpc.graphs.graph import Graph
 
-MASKS = ("train", "val", "test")
-
 
 def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
     """The graph of a configuration, from files, a cache of them, or a generator.
@@ -46,7 +45,7 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
     labels, edges = arrays["labels"], arrays["edges"]
     rng = np.random.default_rng([seed, len(labels)])
     if "train" in arrays:
-        masks = tuple(arrays[key] for key in MASKS)
+        masks = tuple(arrays[split] for split in SPLITS)
     else:
         masks = shchur_split(labels, facts.classes, rng)
     return Graph(
@@ -54,7 +53,7 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
         _features(arrays, (len(labels), facts.features), rng),
         torch.from_numpy(labels),
         torch.from_numpy(edges),
-        {key: torch.from_numpy(mask) for key, mask in zip(MASKS, masks, strict=True)},
+        {split: torch.from_numpy(mask) for split, mask in zip(SPLITS, masks, strict=True)},
         facts.classes,
     )
 
@@ -65,7 +64,7 @@ def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
     return {
         "labels": made.labels,
         "edges": made.edges,
-        **{key: getattr(made, key) for key in MASKS},
+        **{split: getattr(made, split) for split in SPLITS},
         "indptr": words.indptr,
         "columns": words.columns,
         "values": words.values,

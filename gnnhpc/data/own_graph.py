@@ -66,10 +66,10 @@ class OwnGraph(Data):
         Reads the headers of the arrays, labels and split. Raises InputError for a file that is
         no such graph, and for sizes or a digest in the spec that are not the file's.
         """
-        from gnnhpc.data.readers.own_graph_sizes import read_sizes
+        from gnnhpc.data.readers.own_graph_sizes import check_graph
 
         path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
-        sizes = read_sizes(path, self.classes)
+        sizes = check_graph(path, self.classes).sizes
         found = {**dict(zip(_SIZES, sizes, strict=True)), "digest": sha256(path)}
         for key, value in found.items():
             told = getattr(self, key)

@@ -12,7 +12,7 @@ from gnnhpc.data.cache import Arrays
 from gnnhpc.data.files import sha256
 from gnnhpc.data.readers.arrays import ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
-from gnnhpc.data.readers.own_graph_sizes import Ints, read_labels, read_masks, read_sizes
+from gnnhpc.data.readers.own_graph_sizes import Ints, check_graph
 
 Floats = npt.NDArray[np.float32]
 
@@ -27,10 +27,8 @@ def read_own_graph(path: Path, digest: str | None, classes: int | None) -> Array
     if found != digest:
         allowed = f"{digest}, the file as it was planned; submit again for a new one"
         raise InputError(path, "digest", found, allowed)
-    sizes = read_sizes(path, classes)
-    file = NpzFile(path)
-    arrays: Arrays = {"labels": read_labels(file, classes), "edges": _edges(file, sizes.nodes)}
-    arrays |= read_masks(file, sizes.nodes)
+    file, sizes, labels, masks = check_graph(path, classes)
+    arrays: Arrays = {"labels": labels, "edges": _edges(file, sizes.nodes), **masks}
     arrays |= {"dense": _dense(file)} if "x" in file else _rows(file, sizes.nodes, sizes.features)
     return arrays
 

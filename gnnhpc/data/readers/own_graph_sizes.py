@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import SPLITS
 from gnnhpc.data.readers.npz_file import Header, NpzFile
 
-SPLITS = ("train", "val", "test")
 CSR_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -34,26 +34,34 @@ class Sizes(NamedTuple):
     classes: int
 
 
-def read_sizes(path: Path, classes: int | None = None) -> Sizes:
-    """The sizes of the graph in this file; `classes` where the user says how many there are.
+class CheckedGraph(NamedTuple):
+    """A graph whose headers, labels and split are right; edges and features are not read yet."""
 
-    Reads headers, labels and split, not edges and features. Raises InputError for a mistake in
-    what it reads.
+    file: NpzFile
+    sizes: Sizes
+    labels: Ints
+    masks: dict[str, Mask]
+
+
+def check_graph(path: Path, classes: int | None = None) -> CheckedGraph:
+    """The graph in this file; `classes` where the user says how many there are.
+
+    Raises InputError for a mistake in what is read.
     """
     file = NpzFile(path)
     edges = _checked(file, "edge_index", "iu", 2, _EDGES)
     if edges.shape[0] != 2 or edges.shape[1] == 0:
         raise InputError(path, "edge_index", edges, f"{_EDGES}, at least one edge")
-    labels = read_labels(file, classes)
+    labels = _read_labels(file, classes)
     nodes, features = _feature_shape(file)
     if nodes != len(labels):
         key = "x_shape" if "x_shape" in file else "x"
         raise InputError(path, key, f"{nodes} nodes", f"{len(labels)} nodes, as in y")
-    read_masks(file, nodes)
-    return Sizes(nodes, edges.shape[1], features, classes or int(labels.max()) + 1)
+    sizes = Sizes(nodes, edges.shape[1], features, classes or int(labels.max()) + 1)
+    return CheckedGraph(file, sizes, labels, _read_masks(file, nodes))
 
 
-def read_labels(file: NpzFile, classes: int | None) -> Ints:
+def _read_labels(file: NpzFile, classes: int | None) -> Ints:
     """int64 [nodes] from 0; raises InputError for a label that is no class."""
     if _checked(file, "y", "iu", 1, _LABELS).shape[0] == 0:
         raise InputError(file.path, "y", "no nodes", f"{_LABELS}, at least one node")
@@ -71,7 +79,7 @@ def read_labels(file: NpzFile, classes: int | None) -> Ints:
     return labels
 
 
-def read_masks(file: NpzFile, nodes: int) -> dict[str, Mask]:
+def _read_masks(file: NpzFile, nodes: int) -> dict[str, Mask]:
     """bool [nodes] of each split; raises InputError for empty ones and those that overlap."""
     masks: dict[str, Mask] = {}
     for split in SPLITS:

@@ -14,6 +14,7 @@ from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.transforms import Compose, NormalizeFeatures
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import SPLITS
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.published_files import Pyg
@@ -106,7 +107,7 @@ def _arrays(config: PublishedGraph, pyg: Pyg, data: Data) -> Arrays:
         "labels": data.y.numpy().astype(np.int64),
         "edges": ordered_edges(source, target, len(data.y)),
     }
-    for split in ("train", "val", "test"):
+    for split in SPLITS:
         if f"{split}_mask" in data:
             mask = data[f"{split}_mask"].numpy()
             arrays[split] = mask[:, config.split].copy() if mask.ndim == 2 else mask
