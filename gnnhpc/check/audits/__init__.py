@@ -1,0 +1,4 @@
+"""The audit's checks, each a pure function of all ranks' observations.
+
+Imports records and below, and `check.observations`.
+"""

@@ -1,0 +1,42 @@
+"""What ranks were given: labels, samples, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gnnhpc.check.observations import RankObservations
+from gnnhpc.records.schema import Check
+
+
+def labels(observations: Sequence[RankObservations]) -> Check:
+    wrong = max(each.mismatched_batches for each in observations)
+    if wrong:
+        return Check(
+            "labels",
+            "invalid",
+            f"{wrong} mini-batches whose labels at the last stage are not those of the first "
+            "stage's inputs",
+            {"mismatched": wrong},
+        )
+    return Check("labels", "ok", "labels belong to inputs in every mini-batch", {})
+
+
+def samples(observations: Sequence[RankObservations]) -> Check:
+    repeated = max(each.repeated_samples for each in observations)
+    if repeated:
+        return Check(
+            "samples",
+            "invalid",
+            f"{repeated} samples were seen more than once in an epoch: replicas are not sharded",
+            {"repeated": repeated},
+        )
+    return Check("samples", "ok", "no sample was seen twice in an epoch", {})
+
+
+def edges(graph: dict[str, Any]) -> Check:
+    kept = float(graph["edges_kept"])
+    detail = f"{graph['mode']} chunks kept {kept:.1%} of the edges"
+    if kept < 1.0:
+        return Check("edges-lost", "suspect", detail, {"edges_kept": kept})
+    return Check("edges", "ok", detail, {"edges_kept": kept})

@@ -1,0 +1,47 @@
+"""What ranks hold: parameters, and the layers that were planned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnnhpc.check.observations import RankObservations
+from gnnhpc.core.layout import Layout
+from gnnhpc.core.outline import LayerOutline, parameter_count
+from gnnhpc.records.schema import Check
+
+
+def parameters(
+    observations: Sequence[RankObservations], outlines: Sequence[LayerOutline], layout: Layout
+) -> Check:
+    expected = parameter_count(outlines)
+    built = [
+        sum(observations[rank].parameters for rank in layout.pipeline_ranks(replica))
+        for replica in range(layout.replicas)
+    ]
+    wanted = built[0] if expected is None else expected
+    comparison = "its outline does not say" if expected is None else f"{expected} in the model"
+    return Check(
+        "parameters",
+        "ok" if all(count == wanted for count in built) else "invalid",
+        f"{built} built over the stages of each replica, {comparison}",
+        {"expected": expected, "built": built},
+    )
+
+
+def cut(
+    observations: Sequence[RankObservations],
+    outlines: Sequence[LayerOutline],
+    layout: Layout,
+    planned: Sequence[range],
+) -> Check:
+    names = [layer.name for layer in outlines]
+    wrong = [
+        each.rank
+        for each in observations
+        if each.layers != [names[i] for i in planned[layout.stage_of(each.rank)]]
+    ]
+    counts = [len(part) for part in planned]
+    whole = sorted(i for part in planned for i in part) == list(range(len(names)))
+    if wrong or not whole:
+        return Check("cut", "invalid", f"ranks {wrong} do not hold the layers planned {counts}", {})
+    return Check("cut", "ok", f"layers a stage: {counts} of {len(names)}", {"balance": counts})
