@@ -12,8 +12,9 @@ from torch.nn import functional
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
 from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.ranks.allocator import map_large_blocks_separately

@@ -16,8 +16,9 @@ from torch import Tensor
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.base import backward, first_input
+from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Loss
 

@@ -14,8 +14,9 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import cut

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from gnnhpc.engines import timing
-from gnnhpc.engines.timing import Clock, Span, StepTimer, peak_rss_mib, steal_s
+from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.timing import Span, StepTimer, peak_rss_mib, steal_s
 
 
 class HandMoved(Clock):

@@ -15,7 +15,8 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks import watchdog
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import Mesh, join, leave

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
-from gnnhpc.engines.timing import Clock, StepTimer
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment
