@@ -19,7 +19,8 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import audit
 from gnnhpc.check.compare_gradients import Array, StepsTaken, Verdict, compare
-from gnnhpc.check.observations import RunObserver, gather_observations
+from gnnhpc.check.observations import gather_observations
+from gnnhpc.check.observer import RunObserver
 from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh, join, leave

@@ -25,7 +25,7 @@ from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
-    from gnnhpc.check.observations import RunObserver
+    from gnnhpc.check.observer import RunObserver
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
     from gnnhpc.train.loop import Trainer
@@ -149,7 +149,8 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
-        from gnnhpc.check.observations import RunObserver, gather_observations
+        from gnnhpc.check.observations import gather_observations
+        from gnnhpc.check.observer import RunObserver
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header

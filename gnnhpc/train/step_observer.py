@@ -1,4 +1,4 @@
-"""What the training loop tells an observer; `gnnhpc.check.observations` has the one it uses."""
+"""What the training loop tells an observer; `gnnhpc.check.observer` has the one it uses."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import pytest
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import audit
-from gnnhpc.check.observations import RankObservations, RunObserver
+from gnnhpc.check.observations import RankObservations, rank_observations
+from gnnhpc.check.observer import RunObserver
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes
@@ -241,7 +242,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "reductions",
         )
     }
-    return getattr(observer.result(**known), name)
+    return getattr(rank_observations(observer, **known), name)
 
 
 def test_batches_of_first_and_last_stage_are_compared_in_each_replica() -> None:
@@ -281,7 +282,7 @@ def test_samples_are_counted_by_epoch() -> None:
     observer.observe_gradients(batch(1, 2), 0.5)
     observer.observe_gradients(batch(3, 2), 0.7)
     observer.observe_gradients(batch(2, epoch=1), None)
-    counts = observer.sample_counts()
+    counts = observer.sample_uses.epochs
     assert counts[0].tolist() == [0, 1, 2, 1, 0, 0, 0, 0, 0, 0]
     assert counts[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert finding(observer, "median_grad_norm") == 0.6

@@ -1,0 +1,96 @@
+"""What every rank observes of every run for the audit, outside the measured time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.sample_uses import SampleUses
+from gnnhpc.check.watches.step_times import StepTimesWatch
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.timing import StepTimes
+from gnnhpc.records.schema import StepRecord
+
+LOSS_TOLERANCE = 1e-4
+"""Relative difference of two sums of the same float32 losses that rounding cannot explain."""
+
+
+@dataclass
+class RunObserver:
+    """Collects observations step by step; takes little time, never inside a measured step."""
+
+    layout: Layout
+    rank: int
+    total_samples: int
+    grad_norm: float | None = None
+    mismatched_batches: int = 0
+    unequal_gradients: int = 0
+    differing_losses: int = 0
+    train_steps: int = 0
+    step_times: StepTimesWatch = field(default_factory=StepTimesWatch)
+    sample_uses: SampleUses = field(init=False)
+    observing_s: float = 0.0
+    _norms: list[float] = field(default_factory=list)
+    _began: float = field(default_factory=time.perf_counter)
+    _ended: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.sample_uses = SampleUses(self.total_samples)
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """Measures the time that observing takes: around all calls of the methods below."""
+        began = time.perf_counter()
+        yield
+        self._ended = time.perf_counter()
+        self.observing_s += self._ended - began
+
+    @property
+    def run_s(self) -> float:
+        """From before the first step to the end of the last observation."""
+        return self._ended - self._began
+
+    @property
+    def median_grad_norm(self) -> float | None:
+        return statistics.median(self._norms) if self._norms else None
+
+    def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
+        """After a training step: counts its samples, and keeps the norm of its gradient."""
+        self.grad_norm = grad_norm
+        self.train_steps += 1
+        if grad_norm is not None:
+            self._norms.append(grad_norm)
+        if len(batch.sample_ids):
+            self.sample_uses.count(batch.epoch, batch.sample_ids)
+
+    def compare_ranks(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
+        """First and last stage must have loaded the same batch; replicas must hold one gradient.
+
+        Both are by rank; the all-reduce leaves the same bits on every replica, so the norms
+        are compared for equality.
+        """
+        layout = self.layout
+        for replica in range(layout.replicas):
+            first = layout.rank_of(replica, 0)
+            last = layout.rank_of(replica, layout.stages - 1)
+            self.mismatched_batches += int(checksums[first] != checksums[last])
+        if norms is not None:
+            for stage in range(layout.stages):
+                ranks = layout.replica_ranks(stage)
+                self.unequal_gradients += int(len({norms[r] for r in ranks}) > 1)
+
+    def compare_losses(self, differentiated: float, reported: float) -> None:
+        """The loss whose gradient was taken must be the mean over labelled samples reported."""
+        if math.isfinite(reported) and not math.isclose(
+            differentiated, reported, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE
+        ):
+            self.differing_losses += 1
+
+    def observe_times(self, record: StepRecord, times: StepTimes) -> None:
+        """The record and the times of each step."""
+        self.step_times.observe(record, times)
