@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 
@@ -24,14 +25,15 @@ class DdpReplicas:
         self.timer = timer
         self.group = mesh.replicas
         self.reductions = 0
-        self._ready_at: float | None = None
+        self._ready_at: Mark | None = None
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
-                device_ids=[mesh.device] if mesh.device.type == "cuda" else None,
+                # No device_ids: with them DDP moves every tensor argument to the GPU, and the
+                # number of the micro-batch, read there, would stop the host at each forward.
                 forward_sync_buffers=False,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=_ONE_BUCKET_MIB,
@@ -43,8 +45,7 @@ class DdpReplicas:
         """Average one bucket of gradients over the replicas."""
         self.reductions += 1
         self.timer.doing = "waiting for the other replicas"
-        mark = self.timer.clock.mark()
-        self._ready_at = mark if isinstance(mark, float) else None
+        self._ready_at = self.timer.clock.mark()
         assert self.group is not None
         return allreduce_hook(self.group, bucket)
 

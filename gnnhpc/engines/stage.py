@@ -52,8 +52,9 @@ class Stage(nn.Module):
         Raises GnnhpcError for a layer whose output has not the shape in its outline.
         """
         timer = self.timer
+        # Each layer begins where the one before it ended: one mark a layer.
+        start = timer.clock.mark() if timer is not None else None
         for layer, module, hop in zip(self.outlines, self.layers, self._hops, strict=True):
-            start = timer.clock.mark() if timer is not None else None
             rows, given = len(x), x
             x = module(x, context)
             if layer.rows == "hop":
@@ -61,7 +62,9 @@ class Stage(nn.Module):
             if len(x) != rows or x.shape[1:] != layer.shape:
                 raise _outline_mismatch(layer, rows, x)
             if timer is not None:
-                timer.layer_forward(layer.name, start, timer.clock.mark())
+                end = timer.clock.mark()
+                timer.layer_forward(layer.name, start, end)
+                start = end
                 # A layer that hands its input on has no backward; the mark before is that layer's.
                 if isinstance(x, Tensor) and x.requires_grad and x is not given:
                     x.register_hook(_MarkBackward(timer, layer.name))

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from gnnhpc.engines.clock import Clock, Mark
 
@@ -37,6 +37,14 @@ class _OpenSpan:
     microbatch: int | None
     start: Mark
     end: Mark | None = None
+    reduced_from: Mark | None = None
+    """Where DDP's all-reduce began, inside a step's last backward."""
+
+    @property
+    def doing(self) -> str:
+        """In words, as the watchdog says it."""
+        of = "" if self.microbatch is None else f" of micro-batch {self.microbatch}"
+        return self.name + of
 
 
 @dataclass
@@ -67,6 +75,10 @@ class StepTimer:
     work: int = 0
     """How many spans have begun or ended since the start; the watchdog checks that it grows."""
     doing: str = "starting"
+    in_step: bool = False
+    """Between a step's barriers."""
+    spins: ClassVar[bool] = False
+    """Processor seconds show work; `gnnhpc.engines.device_activity` is for where they do not."""
     _open: list[_OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, object, object]] = field(default_factory=list)
     _backward: list[tuple[str | None, object]] = field(default_factory=list)
@@ -86,13 +98,14 @@ class StepTimer:
         self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         self._cpu = time.process_time()
         self.clock.restart()
+        self.in_step = True
 
     @contextlib.contextmanager
     def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_OpenSpan]:
         opened = _OpenSpan(name, microbatch, self.clock.mark())
         self._open.append(opened)
         self.work += 1
-        self.doing = name if microbatch is None else f"{name} of micro-batch {microbatch}"
+        self.doing = opened.doing
         yield opened
         opened.end = self.clock.mark()
         self.work += 1
@@ -112,14 +125,10 @@ class StepTimer:
             self.doing = before
             self.work += 1
 
-    def split_last_backward(self, at: float | None) -> None:
+    def split_last_backward(self, at: Mark | None) -> None:
         """End the last backward at `at`; the time after it was DDP's all-reduce."""
-        if at is None or not self._open or self._open[-1].name != "backward":
-            return
-        last = self._open[-1]
-        if isinstance(last.end, float) and isinstance(last.start, float) and at < last.end:
-            self._open.append(_OpenSpan("allreduce", None, at, last.end))
-            last.end = at
+        if at is not None and self._open and self._open[-1].name == "backward":
+            self._open[-1].reduced_from = at
 
     def layer_forward(self, name: str, start: object, end: object) -> None:
         self._forward.append((name, start, end))
@@ -128,20 +137,38 @@ class StepTimer:
         """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
 
+    def doing_on_device(self) -> str | None:
+        """The first piece of work that the device has not ended; None where it has ended all."""
+        reached = self.clock.has_reached
+        for each in list(self._open):
+            if each.end is None or not reached(each.end):
+                reduces = each.reduced_from is not None and reached(each.reduced_from)
+                return "allreduce" if reduces else each.doing
+        return None
+
     def stop(self) -> StepTimes:
         """End the step at its last barrier."""
         self.clock.synchronize()
+        self.in_step = False
         wall = self.clock.now_s()
         cpu = time.process_time() - self._cpu
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches
         steal = steal_s()
-        spans = [
-            Span(o.name, o.microbatch, self.clock.seconds(o.start), self.clock.seconds(o.end))
-            for o in self._open
-            if o.end is not None
-        ]
+        spans = list(self._closed_spans())
         stolen = None if steal is None or self._steal is None else max(0.0, steal - self._steal)
         return StepTimes(wall, cpu, spans, self._layers(), switches, stolen)
+
+    def _closed_spans(self) -> Iterator[Span]:
+        """Spans that have ended, in seconds: a device's marks have no time before it is done."""
+        seconds = self.clock.seconds
+        for each in self._open:
+            if each.end is None:
+                continue
+            start, end = seconds(each.start), seconds(each.end)
+            reduced = end if each.reduced_from is None else min(seconds(each.reduced_from), end)
+            yield Span(each.name, each.microbatch, start, reduced)
+            if reduced < end:
+                yield Span("allreduce", None, reduced, end)
 
     def _layers(self) -> dict[str, list[float]]:
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])

@@ -89,6 +89,7 @@ class PipeliningEngine:
             self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
         )
         self._numbers = torch.arange(plan.microbatches)
+        self._inputs = self._numbers.to(mesh.device)
 
     def _example_input(self) -> Tensor:
         plan = self.plan
@@ -107,7 +108,7 @@ class PipeliningEngine:
         plan, mesh = self.plan, self.plan.mesh
         plan.check(batch)
         self.numbered.batch = batch
-        args = (self._numbers.to(mesh.device),) if mesh.is_first else ()
+        args = (self._inputs,) if mesh.is_first else ()
         target = self._numbers if mesh.is_last else None
         losses: list[Tensor] = []
         output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)

@@ -2,7 +2,8 @@
 
 A collective cannot tell them apart: waiting for a slow rank looks like waiting for a dead one. But
 when for a while no rank has begun or ended a piece of work, and none has used its processor, then
-no rank computes anything and the waiting will not end.
+no rank computes anything and the waiting will not end. A host that waits for its GPU may spin: then
+its processor's use shows nothing, and what the GPU has reached counts instead.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Activity(Protocol):
         """The present piece of work, in words."""
         ...
 
+    @property
+    def spins(self) -> bool:
+        """Whether this process may use its processor while it waits."""
+        ...
+
 
 def hang_seconds() -> float:
     """$GNNHPC_HANG_S or the default; raises InputError for what is no positive number."""
@@ -80,8 +86,8 @@ _NOT_STARTED = json.dumps({"check": 0, "work": 0, "doing": "starting"})
 class Watchdog:
     """Writes this rank's activity to the store, checks all ranks', calls `on_hang(rank, why)` once.
 
-    `activity()` gives a counter that grows with the work, and what is being done. Time is counted
-    in checks, one a second, so that an hour in which the job was suspended does not count.
+    Time is counted in checks, one a second, so that an hour in which the job was suspended does not
+    count.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class Watchdog:
         store: Store,
         rank: int,
         world_size: int,
-        activity: Callable[[], tuple[int, str]],
+        activity: Activity,
         on_hang: Callable[[int, str], None],
     ) -> None:
         self._store = store
@@ -131,11 +137,11 @@ class Watchdog:
                 return
 
     def _measure(self, checks: int) -> str:
-        cpu = time.process_time()
-        self._busy += cpu - self._cpu > _BUSY_CPU_S
+        activity, cpu = self._activity, time.process_time()
+        self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
         self._cpu = cpu
-        count, doing = self._activity()
-        return json.dumps({"check": checks, "work": count + self._busy, "doing": doing})
+        work = activity.work + self._busy
+        return json.dumps({"check": checks, "work": work, "doing": activity.doing})
 
     def _exchange(self) -> None:
         keys = [self._key(rank) for rank in range(self._world_size)]
@@ -207,7 +213,7 @@ def watching(mesh: Mesh, activity: Activity, on_hang: Callable[[int, str], None]
         mesh.store,
         mesh.rank,
         mesh.rank_map.processes,
-        lambda: (activity.work, activity.doing),
+        activity,
         on_hang,
     )
     try:

@@ -151,6 +151,7 @@ class Worker:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.check.observer import RunObserver
+        from gnnhpc.engines.device_activity import activity_of
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
@@ -164,7 +165,7 @@ class Worker:
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
             progress_reporter(self.cell.experiment, mesh.rank, start) as report,
-            watching(mesh, parts.timer, self.attempt.exit_after_hang),
+            watching(mesh, activity_of(parts.timer), self.attempt.exit_after_hang),
         ):
             trainer = self._trainer(mesh, parts, writer, observer)
             trainer.stop_requested = signals.stop_requested

@@ -87,3 +87,19 @@ def test_a_layer_that_hands_its_input_on_takes_no_ones_backward() -> None:
     layers = parts.timer.stop().layers
     assert layers["layer0.elu"][1] > 0
     assert layers["layer1.dropout"][1] == 0
+
+
+def test_a_layer_costs_one_mark_forward_and_one_backward() -> None:
+    """On a GPU each is an event in the stream: some of them cannot be had for nothing."""
+    experiment = vig(microbatches=1)
+    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
+    clock, made = parts.timer.clock, []
+    mark = clock.mark
+    clock.mark = lambda: made.append(mark()) or made[-1]  # type: ignore[method-assign]
+    with parts.batches.open("train", 0, 1) as batches:
+        batch = next(iter(batches))
+        parts.timer.prepare()
+        parts.timer.start()
+        parts.engine.train_step(batch)
+    of_spans, of_the_ends = 2 * len(parts.timer.stop().spans), 2
+    assert len(made) == 2 * len(parts.outlines) + of_spans + of_the_ends

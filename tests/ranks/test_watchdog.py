@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,31 @@ def test_the_limit_is_a_positive_number_of_seconds(monkeypatch: pytest.MonkeyPat
             hang_seconds()
 
 
+@dataclass(frozen=True)
+class Doing:
+    """One thing for ever."""
+
+    doing: str
+    spins: bool = False
+    work: int = 7
+
+
+def test_processor_time_of_a_host_that_spins_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a synchronize with a GPU whose transfer hangs."""
+    monkeypatch.setattr(watchdog, "_EVERY_S", 0.2)
+    monkeypatch.setenv(VARIABLE, "0.6")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+    told = threading.Event()
+    dog = watchdog.Watchdog(
+        store, 0, 1, Doing("wait of micro-batch 2", spins=True), lambda rank, why: told.set()
+    )
+    end = time.monotonic() + 60
+    while not told.is_set() and time.monotonic() < end:
+        pass
+    dog.close()
+    assert told.is_set()
+
+
 def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 never writes to the store, as when it stops in its first second."""
     monkeypatch.setenv(VARIABLE, "2")
@@ -230,7 +256,7 @@ def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.Monk
         verdicts.append((rank, why))
         told.set()
 
-    dog = watchdog.Watchdog(store, 0, 2, lambda: (7, "wait"), tell)
+    dog = watchdog.Watchdog(store, 0, 2, Doing("wait"), tell)
     assert told.wait(60)
     dog.close()
     rank, why = verdicts[0]
