@@ -51,6 +51,11 @@ def kernel_status(name: str) -> str:
     return _status.get(name, "not asked for")
 
 
+def kernel_statuses() -> dict[str, str]:
+    """`kernel_status` of every kernel that this process has asked for."""
+    return dict(sorted(_status.items()))
+
+
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
     """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).

@@ -10,17 +10,15 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.source_files import files_below
 
 ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
-
-_RUN_FOLDER_FILE = "manifest.jsonl"
 
 
 def source_of(name: str, folders: Sequence[Path]) -> Path:
@@ -52,31 +50,9 @@ def source_files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
     try:
-        return sorted(_files_below(source))
+        return files_below(source)
     except OSError as error:
         raise _unreadable(source, error) from None
-
-
-def _files_below(source: Path) -> Iterator[Path]:
-    seen: set[Path] = set()
-    for place, folders, files in os.walk(source, onerror=_raise, followlinks=True):
-        here = Path(place)
-        # A link may lead back to a folder above.
-        if here.resolve() in seen:
-            folders.clear()
-            continue
-        seen.add(here.resolve())
-        folders[:] = [name for name in folders if not _is_left_out(here / name)]
-        yield from (here / f for f in files if not f.startswith(".") and (here / f).is_file())
-
-
-def _is_left_out(folder: Path) -> bool:
-    hidden = folder.name.startswith(".") or folder.name == "__pycache__"
-    return hidden or (folder / _RUN_FOLDER_FILE).exists()
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def source_digest(source: Path) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.rank_map import RankMap
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
+
+SITE_VARIABLE = "GNNHPC_SITE"
+"""Name and settings of the site that a job was submitted with: JSON, set by its script."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Environment:
     restart_count: int = 0
     slurm: tuple[tuple[str, str], ...] = ()
     """The SLURM_* values that the records keep."""
+    site: Mapping[str, Any] | None = None
+    """Settings that the job was started with: the site's, less what sbatch was told otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -69,6 +75,7 @@ class _Common(TypedDict):
     array_task_id: str | None
     restart_count: int
     slurm: tuple[tuple[str, str], ...]
+    site: dict[str, Any] | None
 
 
 def read_environment(env: Mapping[str, str] | None = None) -> Environment:
@@ -85,6 +92,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
         "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
         "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
+        "site": _site(env),
     }
     if "RANK" in env and "WORLD_SIZE" in env:
         return Environment(
@@ -205,6 +213,34 @@ def _first_host(env: Mapping[str, str]) -> str:
     except OSError:
         return env.get("SLURM_LAUNCH_NODE_IPADDR") or name
     return name
+
+
+_GRANTED = {
+    "cluster": "SLURM_CLUSTER_NAME",
+    "partition": "SLURM_JOB_PARTITION",
+    "constraint": "SLURM_JOB_CONSTRAINTS",
+    "hint": "SLURM_HINT",
+    "threads_per_core": "SLURM_THREADS_PER_CORE",
+    "cpus_per_task": "SLURM_CPUS_PER_TASK",
+}
+"""Settings that decide how fast a rank runs, and where Slurm says what was granted of them."""
+
+
+def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
+    """The site's settings, and in their place what Slurm granted: sbatch takes flags of its own."""
+    text = env.get(SITE_VARIABLE)
+    granted: dict[str, Any] = {
+        key: int(env[name]) if env[name].isdigit() else env[name]
+        for key, name in _GRANTED.items()
+        if env.get(name)
+    }
+    if not text:
+        return granted or None
+    try:
+        site = dict(json.loads(text))
+    except (TypeError, ValueError):
+        raise InputError("environment", SITE_VARIABLE, repr(text), "a JSON object") from None
+    return site | granted
 
 
 def _cpus(env: Mapping[str, str]) -> int:

@@ -14,12 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "torch-geometric", "torchgpipe", "submitit", "numpy", "pymetis", "gnnhpc")
+from gnnhpc.core.source_files import files_below
+from gnnhpc.core.version import VERSION
+
+PACKAGES = ("torch", "torch-geometric", "torchgpipe", "submitit", "numpy", "pymetis")
+SOURCES = (".py", ".cpp", ".h")
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what the numbers depend on; a package that is absent is left out."""
-    found = {"python": platform.python_version()}
+    """Versions of what the numbers depend on; a package that is not installed is left out."""
+    # Ours is that of the code which runs: another version of it may be installed.
+    found = {"python": platform.python_version(), "gnnhpc": VERSION}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
@@ -53,11 +58,16 @@ def _git(root: Path, *args: str) -> str:
 @functools.cache
 def code_digest() -> str:
     """A hash of the sources of gnnhpc: ranks of one cell must have the same."""
-    root = Path(__file__).resolve().parents[1]
+    return digest_of_sources(Path(__file__).resolve().parents[1])
+
+
+def digest_of_sources(package: Path) -> str:
+    """A hash of the names and contents of a package's sources, Python's and the kernels'."""
     digest = hashlib.sha256()
-    for path in sorted(path for kind in ("py", "cpp", "h") for path in root.rglob(f"*.{kind}")):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
+    for path in files_below(package):
+        if path.suffix in SOURCES:
+            digest.update(path.relative_to(package).as_posix().encode())
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -49,6 +49,18 @@ class Header:
     versions: dict[str, str] = field(default_factory=dict)
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of each part of starting: imports, rendezvous, data, build."""
+    code: str | None = None
+    """Digest of the sources of gnnhpc; None here and below in records that are older."""
+    code_from: str | None = None
+    """`snapshot`, the code that the run folder keeps, or `live`, what the checkout held."""
+    implementation: str | None = None
+    """Whose code computes this rank's layers."""
+    kernels: dict[str, str] | None = None
+    """Compiled kernels that were asked for, with the compiler or the reason for none."""
+    device_name: str | None = None
+    """Of a GPU; None for a CPU, whose name is `cpu_model`."""
+    site: dict[str, Any] | None = None
+    """Name and settings of the site that the job was started with, as far as they matter."""
     schema: int = SCHEMA
     kind: Literal["header"] = "header"
 
@@ -152,7 +164,7 @@ class Result:
     layout: dict[str, Any]
     """name, replicas, stages, world_size, balance (layers a stage), schedule."""
     provenance: dict[str, Any]
-    """git commit, versions, host of each rank, threads, Slurm ids, command line."""
+    """git commit, versions, what each rank computes with, site, Slurm ids, command line."""
     started_at: str
     ended_at: str
     train_steps: int

@@ -43,6 +43,8 @@ class Attempt:
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    """What each process computes with (`rank_facts`); empty until all are set up."""
     progress: Progress | None = None
     log: RankLog = field(default_factory=RankLog)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,7 +84,9 @@ class Attempt:
                 "machine": machine(),
                 "threads": self.environment.cpus,
                 "implementation": self.implementation,
+                "ranks": self.ranks,
                 "launcher": self.environment.launcher,
+                "site": self.environment.site,
                 "slurm": dict(self.environment.slurm),
                 "command": command_line(),
                 "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-
-import torch
+from typing import Any
 
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.provenance import cpu_model, versions
+from gnnhpc.records.provenance import code_digest, versions
 from gnnhpc.records.schema import Header
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.setup import TrainingParts
 
 
 def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
+    facts: dict[str, Any] = attempt.ranks[mesh.rank]
     return Header(
         cell=attempt.cell.id,
         attempt=attempt.known_paths.number,
@@ -22,16 +22,14 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         replica=mesh.replica,
         stage=mesh.stage,
         world_size=mesh.layout.world_size,
-        host=attempt.environment.host,
         pid=os.getpid(),
-        cpu_model=cpu_model(),
-        cpus=len(os.sched_getaffinity(0)),
-        threads=torch.get_num_threads(),
-        device=str(mesh.device),
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         started_at=attempt.started_at,
         slurm=dict(attempt.environment.slurm),
         versions=versions(),
         startup_s={name: round(s, 3) for name, s in attempt.startup_s.items()},
+        code=code_digest(),
+        site=None if attempt.environment.site is None else dict(attempt.environment.site),
+        **facts,
     )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.ranks.allocator import map_large_blocks_separately
@@ -16,7 +16,7 @@ from gnnhpc.ranks.environment import Environment, check_world_size, read_environ
 from gnnhpc.ranks.requeue import requeue_if_interrupted
 from gnnhpc.ranks.signals import Signals, handled_signals
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import code_digest, seconds_since_process_start
+from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import EventRecord
@@ -39,6 +39,27 @@ def run_cell(manifest: Path, array: str, index: int) -> int:
     """
     cell = find_cell(manifest, array, index)
     return Worker(cell, RunPaths(manifest.resolve().parent)).run()
+
+
+def _check_ranks_run_the_same(ranks: list[dict[str, Any]]) -> None:
+    """Raises GnnhpcError if a rank has other code, package versions or another cell than rank 0."""
+    first = ranks[0]
+    for rank, entry in enumerate(ranks):
+        for what in ("code", "versions", "cell"):
+            if entry[what] != first[what]:
+                raise GnnhpcError(
+                    f"rank {rank} on {entry['host']} runs other {what} "
+                    f"({_what_differs(entry[what], first[what])}) than "
+                    f"rank 0 on {first['host']} ({_what_differs(first[what], entry[what])})"
+                )
+
+
+def _what_differs(here: str | dict[str, str], there: str | dict[str, str]) -> str:
+    """Of versions those that the other has not."""
+    if isinstance(here, str) or isinstance(there, str):
+        return str(here)
+    names = sorted(name for name in here | there if here.get(name) != there.get(name))
+    return ", ".join(f"{name} {here.get(name, 'missing')}" for name in names)
 
 
 def _claim_attempt(cell_paths: CellPaths) -> AttemptPaths:
@@ -115,6 +136,7 @@ class Worker:
                     "attempt": paths.number if paths else None,
                     "resume_point": self.attempt.resume_point,
                     "code": code_digest(),
+                    "versions": versions(),
                     "cell": self.cell.id,
                     "host": self.environment.host,
                 }
@@ -124,17 +146,12 @@ class Worker:
         self.attempt.paths = self.run_paths.cell(self.cell.id).attempt(ranks[0]["attempt"])
         if self.environment.launcher != "alone":
             self.attempt.log.redirect(self.attempt.paths.log(mesh.rank))
-        for rank, entry in enumerate(ranks):
-            for what in ("code", "cell"):
-                if entry[what] != ranks[0][what]:
-                    raise GnnhpcError(
-                        f"rank {rank} on {entry['host']} runs other {what} ({entry[what]}) than "
-                        f"rank 0 on {ranks[0]['host']} ({ranks[0][what]})"
-                    )
+        _check_ranks_run_the_same(ranks)
         return mesh
 
     def _set_up(self, mesh: Mesh) -> TrainingParts:
         from gnnhpc.data.roots import data_root
+        from gnnhpc.run.rank_facts import rank_facts
         from gnnhpc.train.setup import set_up
 
         with self._timed("build"):
@@ -143,7 +160,7 @@ class Worker:
             parts = set_up(self.cell.experiment, mesh, data_root(self.cell.data_root))
             self.attempt.balance = [len(part) for part in parts.planned]
             self.attempt.implementation = parts.implementation
-            mesh.barrier()
+            self.attempt.ranks = mesh.gather_objects(rank_facts(self.environment, mesh, parts))
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 
@@ -13,6 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.rank_map import RankMap
 from gnnhpc.ranks.environment import (
+    SITE_VARIABLE,
     Environment,
     check_world_size,
     expand_nodelist,
@@ -213,3 +215,15 @@ def test_compressed_lists_expand_to_what_was_compressed(
             names += [prefix + text for text in texts]
         compressed.append(f"{prefix}[{','.join(inside)}]")
     assert expand_nodelist(",".join(compressed)) == names
+
+
+def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
+    asked = {"name": "lab", "partition": "slow", "cpus_per_task": 2, "modules": ["gcc"]}
+    assert read_environment({SITE_VARIABLE: json.dumps(asked)}).site == asked
+    granted = read_environment(
+        SRUN | {SITE_VARIABLE: json.dumps(asked), "SLURM_JOB_PARTITION": "fast"}
+    ).site
+    assert granted == asked | {"partition": "fast", "cpus_per_task": 7}
+    assert read_environment({}).site is None
+    with pytest.raises(InputError, match="GNNHPC_SITE: found '3'; allowed: a JSON object"):
+        read_environment({SITE_VARIABLE: "3"})

@@ -20,6 +20,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.ranks import signals
+from gnnhpc.records.provenance import versions
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.run import worker
@@ -72,6 +73,11 @@ def impatient(rank: int, step: int, action: Callable[[], None]) -> None:
 def other_code(rank: int) -> None:
     if int(os.environ["RANK"]) == rank:
         worker.code_digest = lambda: "0" * 16  # type: ignore[assignment]
+
+
+def other_torch(rank: int) -> None:
+    if int(os.environ["RANK"]) == rank:
+        worker.versions = lambda: versions() | {"torch": "1.0"}
 
 
 def small_disk(rank: int, limit: int) -> None:
@@ -205,6 +211,15 @@ def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.error.startswith("rank 1 on ")
     assert "runs other code (0000000000000000) than rank 0 on" in failure.error
+
+
+def test_ranks_with_other_packages(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), other_torch, 1)
+    assert cell.statuses == [1, 1]
+    failure = cell.result.failure
+    assert failure is not None
+    assert "runs other versions (torch 1.0) than rank 0 on" in failure.error
+    assert failure.error.endswith(f"(torch {versions()['torch']})")
 
 
 @pytest.mark.parametrize("limit", [3_000, 9_000])

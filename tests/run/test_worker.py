@@ -117,6 +117,29 @@ def test_every_rank_records_every_step(
         _check_steps(train, test, last=stage == layout.stages - 1, learns=header["parameters"] > 0)
 
 
+@pytest.mark.parametrize("place", CELLS[:8], ids=" / ".join)
+def test_result_and_headers_tell_what_decides_whether_times_may_be_compared(
+    ran: dict[tuple[str, str], Ran], place: tuple[str, str]
+) -> None:
+    cell = ran[place]
+    provenance = cell.result.provenance
+    ranks = range(cell.cell.experiment.layout.world_size)
+    assert len(provenance["ranks"]) == len(ranks)
+    for rank in ranks:
+        (header,) = cell.lines(rank, "header")
+        facts = provenance["ranks"][rank]
+        assert facts.items() <= header.items()
+        assert header["code"] == provenance["code"]
+        assert header["versions"] == provenance["versions"]
+        assert facts["implementation"] == provenance["implementation"]
+        assert facts["threads"] == provenance["threads"]
+        assert facts["cpu_model"]
+        assert (facts["device"], facts["device_name"]) == ("cpu", None)
+        assert facts["kernels"].keys() <= {"vig", "gat"}
+        if facts["implementation"].startswith("fused"):
+            assert facts["kernels"]
+
+
 def _check_steps(
     train: list[dict[str, Any]], test: list[dict[str, Any]], *, last: bool, learns: bool
 ) -> None:

@@ -1,0 +1,33 @@
+"""What one rank computes with: what decides whether its numbers may be compared with others'."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from gnnhpc.kernels.build import kernel_statuses
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.provenance import cpu_model
+from gnnhpc.train.setup import TrainingParts
+
+
+def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
+    """Host, CPU, threads, device and kernels of this rank; to be asked for after the set-up."""
+    return {
+        "host": environment.host,
+        "cpu_model": cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "device": str(mesh.device),
+        "device_name": _device_name(mesh.device),
+        "implementation": parts.implementation,
+        "kernels": kernel_statuses(),
+    }
+
+
+def _device_name(device: torch.device) -> str | None:
+    """The GPU's name; None for a CPU, whose name is the model's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
