@@ -36,6 +36,8 @@ def audit(
         times.drift(observations[0].step_s),
         times.cost(observations),
     ]
+    if observations[0].gpu is not None:
+        checks.append(machine.gpus(observations))
     if graph:
         checks.append(data.edges(graph))
     return checks

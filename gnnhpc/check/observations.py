@@ -56,6 +56,8 @@ class RankObservations:
     """Spent on observing, outside every measured step."""
     run_s: float
     """From before the first step to the end of the last observation."""
+    gpu: str | None = None
+    """Names the GPU that this rank computed on; None on a CPU."""
 
 
 def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservations:
@@ -99,5 +101,6 @@ def gather_observations(
         samples=parts.batches.samples,
         repeated_samples=observer.sample_uses.repeated(mesh),
         reductions=parts.engine.gradients.reductions,
+        gpu=mesh.gpu,
     )
     return [RankObservations(**each) for each in mesh.gather_objects(asdict(mine))]

@@ -22,10 +22,11 @@ from gnnhpc.check.compare_gradients import Array, StepsTaken, Verdict, compare
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.core.layout import Layout
+from gnnhpc.ranks.devices import choose_device
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.setup import TrainingParts, choose_device, set_up
+from gnnhpc.train.setup import TrainingParts, set_up
 
 STEPS = 3
 """Training steps after which parameters are compared; gradients are compared after the first."""
@@ -52,7 +53,7 @@ def verify_rank(
     Raises InputError for an experiment that cannot be run here.
     """
     torch.set_num_threads(environment.cpus)
-    mesh = join(environment, experiment.layout, choose_device(experiment, environment))
+    mesh = join(environment, experiment.layout, choose_device(experiment.device, environment))
     parts = set_up(experiment, mesh, root)
     observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples)
     mine = _take_steps(experiment, mesh, parts, observer, steps)

@@ -7,7 +7,6 @@ start.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.engines.base import parameters_of
@@ -39,7 +38,7 @@ class Gradients:
             return
         with self.timer.span("allreduce"):
             self.flat.div_(self.mesh.layout.replicas)
-            dist.all_reduce(self.flat, group=self.mesh.replicas)
+            self.mesh.sum_over_replicas(self.flat)
         self.reductions += 1
 
     def norm(self) -> float | None:

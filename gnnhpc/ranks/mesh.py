@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.rank_map import RankMap
+from gnnhpc.ranks.devices import check_sharing, exchange, own_device, uses_nccl
 from gnnhpc.ranks.environment import Environment, check_interface, resolve
 from gnnhpc.ranks.rendezvous import StorePortServer, find_store_port
 
 RENDEZVOUS_S = 120.0
 COLLECTIVE_S = 1800.0
+Direction = Literal["forward", "backward"]
+"""Activations travel forward, gradients backward."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,12 @@ class Mesh:
     """On rank 0, tells the other ranks the port of the store; none where the launcher sets it."""
 
     stages_per_process: int = 1
+    links: Mapping[tuple[Direction, int], dist.ProcessGroup] = field(default_factory=dict)
+    """With NCCL a group of two for each neighbour and direction; else empty."""
+    staged: bool = False
+    """Whether tensors of a GPU travel by gloo, through the host's memory."""
+    gpu: str | None = None
+    """Names this rank's GPU; None on a CPU."""
 
     @cached_property
     def rank_map(self) -> RankMap:
@@ -81,6 +92,31 @@ class Mesh:
         beside = self.stages[-1] + step if step > 0 else self.stages[0] + step
         return self.rank_map.process_of(self.replica, beside)
 
+    def link(self, direction: Direction, peer: int) -> dist.ProcessGroup:
+        """The group in which tensors of one direction travel between here and a neighbour."""
+        group = self.links.get((direction, peer))
+        group = group or (self.forward if direction == "forward" else self.backward)
+        assert group is not None, "a pipeline of one stage has no links"
+        return group
+
+    @property
+    def transfers(self) -> str | None:
+        """How tensors travel between ranks; None for a rank that is alone."""
+        if self.control is None:
+            return None
+        if self.staged:
+            return "gloo through host memory"
+        return "nccl" if self.device.type == "cuda" else "gloo"
+
+    def sum_over_replicas(self, tensor: torch.Tensor) -> None:
+        """Add up `tensor` over the replicas of this stage, in place; waits for all of them."""
+        if self.replicas is None:
+            return
+        travels = tensor.cpu() if self.staged else tensor
+        dist.all_reduce(travels, group=self.replicas)
+        if self.staged:
+            tensor.copy_(travels)
+
     def barrier(self) -> None:
         if self.control is not None:
             dist.barrier(group=self.control)
@@ -107,20 +143,24 @@ def join(
 ) -> Mesh:
     """Connect to the other ranks and make the process groups.
 
-    Raises InputError for a host name that does not resolve, and GnnhpcError if the other ranks do
-    not come in time.
+    Raises InputError for a host name that does not resolve and for ranks that share a GPU without
+    being told to, and GnnhpcError if the other ranks do not come in time.
     """
     ranks = RankMap(layout, stages_per_process)
+    mine = own_device(environment, device)
     if ranks.processes == 1:
-        return Mesh(layout, 0, device, stages_per_process=stages_per_process)
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        return Mesh(layout, 0, device, stages_per_process=stages_per_process, gpu=mine.gpu)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interface()
     store, port_server = _store(environment)
+    nccl = False
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        devices = exchange(store, mine, ranks.processes)
+        check_sharing(devices)
+        nccl = uses_nccl(devices)
     dist.init_process_group(
-        backend,
+        "cpu:gloo,cuda:nccl" if nccl else "gloo",
         store=store,
         rank=environment.rank,
         world_size=environment.world_size,
@@ -138,8 +178,9 @@ def join(
             group = dist.new_group(ranks.peers(stage), timeout=timeout)
             if stage in ranks.stages_of(environment.rank):
                 replicas = group
+    links = _link_groups(ranks, environment.rank, timeout) if nccl else {}
     control = dist.new_group(backend="gloo", timeout=timeout)
-    return Mesh(
+    mesh = Mesh(
         layout=layout,
         rank=environment.rank,
         device=device,
@@ -150,7 +191,52 @@ def join(
         control=control,
         store=store.clone(),
         port_server=port_server,
+        links=links,
+        staged=device.type == "cuda" and not nccl,
+        gpu=mine.gpu,
     )
+    if nccl:
+        _connect(mesh)
+    return mesh
+
+
+def _neighbours(ranks: RankMap) -> Iterator[tuple[Direction, int, int]]:
+    """Every link of every replica: its direction, the process that sends, the one that receives."""
+    for replica in range(ranks.layout.replicas):
+        for before, after in itertools.pairwise(ranks.pipeline(replica)):
+            yield "forward", before, after
+            yield "backward", after, before
+
+
+def _link_groups(
+    ranks: RankMap, rank: int, timeout: datetime.timedelta
+) -> dict[tuple[Direction, int], dist.ProcessGroup]:
+    """A group for each link: NCCL keeps the order of a communicator's transfers, so that a receive
+    which waits would hold up a send of the same one. Every rank makes all groups, as torch wants.
+    """
+    links: dict[tuple[Direction, int], dist.ProcessGroup] = {}
+    for direction, sender, receiver in _neighbours(ranks):
+        group = dist.new_group(sorted((sender, receiver)), timeout=timeout)
+        if rank in (sender, receiver):
+            links[direction, receiver if rank == sender else sender] = group
+    return links
+
+
+def _connect(mesh: Mesh) -> None:
+    """Send one number over each link, and reduce one.
+
+    NCCL makes a communicator at its first use, and there waits for the peer to come: in an order
+    that all ranks have, before any of them waits for something else.
+    """
+    number = torch.zeros(1, device=mesh.device)
+    for direction, sender, receiver in _neighbours(mesh.rank_map):
+        if mesh.rank == sender:
+            dist.send(number, dst=receiver, group=mesh.link(direction, receiver))
+        elif mesh.rank == receiver:
+            dist.recv(number, src=sender, group=mesh.link(direction, sender))
+    mesh.sum_over_replicas(number)
+    if mesh.device.type == "cuda":
+        torch.cuda.synchronize(mesh.device)
 
 
 def _store(environment: Environment) -> tuple[Any, StorePortServer | None]:

@@ -45,6 +45,8 @@ class Header:
     """UTC, ISO 8601."""
     process: int | None = None
     """Rank of torch.distributed that holds the stage; None in records that are older."""
+    device_facts: dict[str, Any] | None = None
+    """A GPU's name, driver, CUDA and NCCL; None on a CPU and in records that are older."""
     slurm: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     startup_s: dict[str, float] = field(default_factory=dict)

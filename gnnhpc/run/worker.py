@@ -122,13 +122,13 @@ class Worker:
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
+            from gnnhpc.ranks.devices import choose_device
             from gnnhpc.ranks.mesh import join
             from gnnhpc.train import loop as _  # noqa: F401 - the heavy imports, timed here
-            from gnnhpc.train.setup import choose_device
 
             torch.set_num_threads(self.environment.cpus)
         with self._timed("rendezvous"):
-            device = choose_device(self.cell.experiment, self.environment)
+            device = choose_device(self.cell.experiment.device, self.environment)
             mesh = join(self.environment, self.cell.experiment.layout, device)
             paths = self.attempt.paths
             ranks = mesh.gather_objects(

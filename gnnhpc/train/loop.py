@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Batches
@@ -226,8 +225,7 @@ class Trainer:
 
     def _average_running_statistics(self) -> None:
         """Average BatchNorm's running statistics over replicas, so that all evaluate one model."""
-        group = self.mesh.replicas
-        if group is None:
+        if self.mesh.replicas is None:
             return
         buffers = [
             buffer
@@ -237,7 +235,7 @@ class Trainer:
         if not buffers:
             return
         flat: Tensor = torch.cat([b.flatten() for b in buffers]) / self.mesh.layout.replicas
-        dist.all_reduce(flat, group=group)
+        self.mesh.sum_over_replicas(flat)
         for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
             buffer.copy_(part.view_as(buffer))
 

@@ -17,7 +17,6 @@ from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import cut, outline
@@ -41,21 +40,6 @@ class TrainingParts:
     timer: StepTimer
     implementation: str
     """Which code computes the layers here: not every machine can compile the kernels."""
-
-
-def choose_device(experiment: Experiment, environment: Environment) -> torch.device:
-    """Raises InputError if a GPU is asked for and this rank has none."""
-    if experiment.device == "cpu":
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if environment.local_rank >= max(count, 1) or not torch.cuda.is_available():
-        raise InputError(
-            "environment",
-            "device",
-            f"{count} GPUs on {environment.host}, local rank {environment.local_rank}",
-            "a GPU for each rank of a node, or device: cpu",
-        )
-    return torch.device("cuda", environment.local_rank)
 
 
 def set_up(

@@ -378,3 +378,12 @@ def test_what_the_audit_costs_is_said() -> None:
     found = checks({2: {"observing_s": 0.02}})["cost"]
     assert found.verdict == "ok"
     assert found.detail.startswith("the audit took 1.00% of the time")
+
+
+def test_ranks_that_share_a_gpu_are_suspect_and_a_cpu_has_none() -> None:
+    assert "shared_gpu" not in checks()
+    own = {rank: {"gpu": f"GPU-{rank}"} for rank in range(4)}
+    assert checks(own)["shared_gpu"].verdict == "ok"
+    shared = checks(own | {3: {"gpu": "GPU-1"}})["shared_gpu"]
+    assert shared.verdict == "suspect"
+    assert shared.detail == "ranks shared a GPU: ranks [1, 3] on GPU-1"

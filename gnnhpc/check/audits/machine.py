@@ -21,6 +21,18 @@ def kernels(observations: Sequence[RankObservations]) -> Check:
     return Check("kernels", "ok", f"{observations[0].implementation} on every rank", values)
 
 
+def gpus(observations: Sequence[RankObservations]) -> Check:
+    """Ranks that share a GPU, as they were told to, take each other's time."""
+    ranks: dict[str, list[int]] = {}
+    for each in observations:
+        ranks.setdefault(each.gpu or "none", []).append(each.rank)
+    shared = {gpu: held for gpu, held in ranks.items() if len(held) > 1}
+    if shared:
+        found = "; ".join(f"ranks {held} on {gpu}" for gpu, held in shared.items())
+        return Check("shared_gpu", "suspect", f"ranks shared a GPU: {found}", {"gpus": ranks})
+    return Check("shared_gpu", "ok", "each rank had a GPU of its own", {"gpus": ranks})
+
+
 def threads(observations: Sequence[RankObservations]) -> Check:
     wrong = [each.rank for each in observations if each.threads != each.threads_wanted]
     if wrong:

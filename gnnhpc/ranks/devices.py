@@ -1,0 +1,127 @@
+"""Which GPU a rank computes on, and whether another rank computes on the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.ranks.environment import Environment
+
+SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
+CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+_FEWEST_CONNECTIONS = 8
+"""CUDA's default. A rank uses up to seven streams: its layers', two for each neighbour, the
+all-reduce's and the copies'."""
+
+
+@dataclass(frozen=True)
+class RankDevice:
+    """What the other ranks must know of one rank's device before they connect."""
+
+    rank: int
+    host: str
+    gpu: str | None
+    """The same for two ranks only if they share a GPU; None on a CPU."""
+    nccl: bool
+    """Whether this torch has NCCL."""
+
+
+def choose_device(
+    kind: Literal["cpu", "gpu"], environment: Environment, env: Mapping[str, str] | None = None
+) -> torch.device:
+    """The local rank's GPU of those that it is shown, or its only one if it is shown one.
+
+    Two ranks may so choose the same; `check_sharing` finds them. Raises InputError where there is
+    no GPU, and for settings of CUDA under which ranks can wait for each other for ever.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    check_connections(os.environ if env is None else env)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise InputError(
+            "environment",
+            "device",
+            f"no GPU that torch {torch.__version__} can use on {environment.host}",
+            "a GPU for each rank of a node, or device: cpu",
+        )
+    return torch.device("cuda", environment.local_rank % count)
+
+
+def check_connections(env: Mapping[str, str]) -> None:
+    """Raises InputError for fewer hardware queues than a rank has streams.
+
+    In one queue a kernel waits for all that were given before it, in whatever stream: so a layer
+    waits for a receive, whose sender may wait for that layer.
+    """
+    text = env.get(CONNECTIONS_VARIABLE)
+    if not text:
+        return
+    if not text.isdecimal() or int(text) < _FEWEST_CONNECTIONS:
+        raise InputError(
+            "environment",
+            CONNECTIONS_VARIABLE,
+            f"{text!r}, with which layers and transfers can wait for each other for ever",
+            f"unset, or {_FEWEST_CONNECTIONS} and more",
+        )
+
+
+def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> str | None:
+    """Names a rank's GPU, or its slice of one, the same in every process; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    shown = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES", "")
+    if shown.startswith("MIG-"):
+        # CUDA shows a process one slice at most, and may give the whole GPU's number for it.
+        return shown.partition(",")[0]
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def exchange(store: Any, mine: RankDevice, world_size: int) -> list[RankDevice]:
+    """Every rank's device, by rank, through the ranks' store: no process group exists yet."""
+    store.set(f"device/{mine.rank}", json.dumps(asdict(mine)))
+    return [RankDevice(**json.loads(store.get(f"device/{rank}"))) for rank in range(world_size)]
+
+
+def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
+    """The ranks of each GPU that has more than one."""
+    ranks: dict[str, list[int]] = {}
+    for each in devices:
+        if each.gpu is not None:
+            ranks.setdefault(each.gpu, []).append(each.rank)
+    return {gpu: sharers for gpu, sharers in ranks.items() if len(sharers) > 1}
+
+
+def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
+    """Raises InputError if ranks share a GPU and nobody has asked for it."""
+    asked = (os.environ if env is None else env).get(SHARE_VARIABLE, "")
+    if asked not in ("", "0", "1"):
+        raise InputError("environment", SHARE_VARIABLE, repr(asked), "1, 0 or unset")
+    shared = shared_gpus(devices)
+    if not shared or asked == "1":
+        return
+    gpu, ranks = next(iter(shared.items()))
+    raise InputError(
+        "environment",
+        "device",
+        f"ranks {', '.join(map(str, ranks))} on {devices[ranks[0]].host} with one GPU, {gpu}",
+        f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it knowingly",
+    )
+
+
+def uses_nccl(devices: Sequence[RankDevice]) -> bool:
+    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU."""
+    return all(each.gpu and each.nccl for each in devices) and not shared_gpus(devices)
+
+
+def own_device(environment: Environment, device: torch.device) -> RankDevice:
+    return RankDevice(
+        environment.rank, environment.host, gpu_identity(device), dist.is_nccl_available()
+    )
