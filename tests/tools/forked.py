@@ -20,16 +20,32 @@ from pathlib import Path
 from tests.tools.ranks import lease_port
 
 PRELOADED = [
+    "rich.console",
+    "rich.table",
     "torch",
     "torch.distributed.checkpoint",
     "torch.distributed.pipelining",
-    "gnnhpc.cli",
-    "gnnhpc.train.loop",
-    "gnnhpc.train.setup",
-    "gnnhpc.train.checkpoint",
+    "yaml",
+    "gnnhpc.batches.chunk_batches",
+    "gnnhpc.batches.image_batches",
     "gnnhpc.check.verify",
+    "gnnhpc.check.verify_command",
+    "gnnhpc.cli",
+    "gnnhpc.engines.native",
+    "gnnhpc.engines.sequential",
+    "gnnhpc.engines.torch_pipelining",
     "gnnhpc.models.gat.fused",
+    "gnnhpc.models.vig.fused",
     "gnnhpc.models.vig.reference",
+    "gnnhpc.ranks.watchdog",
+    "gnnhpc.run.header",
+    "gnnhpc.run.results",
+    "gnnhpc.run.worker",
+    "gnnhpc.spec.cli_experiment",
+    "gnnhpc.train.checkpoint",
+    "gnnhpc.train.loop",
+    "gnnhpc.train.progress",
+    "gnnhpc.train.setup",
 ]
 Plant = Callable[[], None]
 

@@ -1,0 +1,27 @@
+"""All defects that are planted into a run's code; importing this registers them."""
+
+from __future__ import annotations
+
+from tests.defects.defect import DEFECTS
+from tests.defects.plants import (
+    evaluation,
+    graphs,
+    initial_values,
+    inputs,
+    machine,
+    masks,
+    optimizer,
+    order,
+    scaling,
+    timing,
+    transfers,
+)
+
+__all__ = ["DEFECTS", "KINDS"]
+
+KINDS = (
+    *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
+    *(graphs.KIND, masks.KIND, evaluation.KIND, timing.KIND, machine.KIND),
+    *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
+)
+"""Classes of defects, in the order of the matrix."""

@@ -1,0 +1,145 @@
+"""Times."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
+from gnnhpc.records.schema import StepRecord
+from gnnhpc.records.writer import RecordWriter
+from gnnhpc.train.loop import Trainer
+from tests.defects import settings
+from tests.defects.defect import planted
+from tests.defects.patching import around
+
+KIND = "timing"
+defect = functools.partial(planted, kind=KIND)
+
+
+def change_times(change: Any) -> None:
+    around(StepTimer, "stop", lambda true, timer: change(true(timer)))
+
+
+def change_record(change: Any) -> None:
+    """Change each step's record on its way to the file."""
+
+    def write(true: Any, writer: RecordWriter, *records: Any) -> None:
+        true(writer, *(change(r) if isinstance(r, StepRecord) else r for r in records))
+
+    around(RecordWriter, "write", write)
+
+
+@defect("a step time that leaves the backward out", setting=settings.VIG)
+def without_backward() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=t.wall_s - t.total("backward")))
+
+
+@defect("a clock at half speed", setting=settings.VIG)
+def half_speed() -> None:
+    """Spans and steps agree with each other, and with nothing else."""
+    around(Clock, "seconds", lambda true, clock, mark: true(clock, mark) / 2)
+    around(Clock, "now_s", lambda true, clock: true(clock) / 2)
+
+
+@defect("step times in milliseconds", setting=settings.VIG)
+def milliseconds() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=t.wall_s / 1e3))
+
+
+@defect("outliers replaced by the median, in silence", setting=settings.VIG)
+def smoothed() -> None:
+    shortest: list[float] = []
+
+    def cut(t: StepTimes) -> StepTimes:
+        shortest.append(t.wall_s)
+        least = min(shortest)
+        scale = least / t.wall_s
+        spans = [
+            dataclasses.replace(s, start_s=s.start_s * scale, end_s=s.end_s * scale)
+            for s in t.spans
+        ]
+        return dataclasses.replace(t, wall_s=least, cpu_s=t.cpu_s * scale, spans=spans)
+
+    change_times(cut)
+
+
+@defect("the clock stopped before the last stage is done", setting=settings.VIG)
+def before_barrier() -> None:
+    """Rank 0's own work only: what it waits for at the end is not in its step."""
+
+    def early(true: Any, timer: StepTimer) -> StepTimes:
+        ends = [timer.clock.seconds(o.end) for o in timer._open if o.end is not None]
+        times: StepTimes = true(timer)
+        return dataclasses.replace(times, wall_s=max(ends) if ends else times.wall_s)
+
+    around(StepTimer, "stop", early)
+
+
+@defect("the optimizer's step outside the measured time", setting=settings.VIG)
+def without_optimizer() -> None:
+    def step(true: Any, trainer: Trainer, *args: Any) -> Any:
+        optimizer = trainer.optimizer
+        if optimizer is None:
+            return true(trainer, *args)
+        trainer.optimizer = None
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+        result = true(trainer, *args)
+        optimizer.step()
+        trainer.optimizer = optimizer
+        return result
+
+    around(Trainer, "_train_step", step)
+
+
+@defect("a negative step time", setting=settings.VIG)
+def negative() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=-t.wall_s))
+
+
+@defect("a step time that is no number", setting=settings.VIG)
+def no_number() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=float("nan")))
+
+
+@defect("step times halved on the way to the file", setting=settings.VIG)
+def halved_in_file() -> None:
+    change_record(
+        lambda r: dataclasses.replace(
+            r, wall_s=r.wall_s / 2, wait_s=max(0.0, r.wait_s - r.wall_s / 2)
+        )
+    )
+
+
+@defect("waiting booked as forward", setting=settings.VIG)
+def wait_as_forward() -> None:
+    def busier(times: StepTimes) -> StepTimes:
+        spans = [
+            dataclasses.replace(s, name="forward") if s.name == "wait" else s for s in times.spans
+        ]
+        return dataclasses.replace(times, spans=spans)
+
+    change_times(busier)
+
+
+@defect("half of the backwards booked as waiting", setting=settings.VIG)
+def backward_as_wait() -> None:
+    def idler(times: StepTimes) -> StepTimes:
+        spans = [
+            dataclasses.replace(s, name="wait")
+            if s.name == "backward" and (s.microbatch or 0) % 2
+            else s
+            for s in times.spans
+        ]
+        return dataclasses.replace(times, spans=spans)
+
+    change_times(idler)
+
+
+@defect("warm-up steps measured", setting=settings.VIG)
+def warm_up() -> None:
+    change_record(lambda r: dataclasses.replace(r, warmup=False))

@@ -1,0 +1,58 @@
+"""The cells that defects are planted into: tiny, of both models, engines and kinds of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnnhpc.spec.experiment import Experiment
+
+_STEPS = {"train_steps": 10, "test_steps": 2, "test_every": 5, "warmup_steps": 2}
+_VIG: dict[str, Any] = {
+    "model": {"name": "vig", "blocks": 2, "grapher_width": 8, "ffn_width": 16, "readout_width": 16},
+    # Four mini-batches an epoch: ten steps see three orders of the data.
+    "data": {"name": "synthetic-cifar10", "image_size": 8, "train": 32, "test": 32},
+    "batch_size": 8,
+    "microbatches": 4,
+    "layout": "pp2",
+    **_STEPS,
+}
+_GAT: dict[str, Any] = {
+    "model": {"name": "gat"},
+    "data": {"name": "synthetic-citation", "nodes": 150, "edges": 600, "features": 32},
+    "microbatches": 3,
+    "chunks": "halo",
+    "layout": "pp2",
+    **_STEPS,
+}
+_REPLICAS = {"layout": "dp2", "batch_size": 4, "microbatches": 2}
+_SGD = {"optimizer": {"name": "sgd", "lr": 1e-4, "weight_decay": 0.01}}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A cell, and the environment it runs in."""
+
+    name: str
+    raw: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def experiment(self) -> Experiment:
+        return Experiment.model_validate(dict(self.raw))
+
+
+VIG = Setting("vig pp2", _VIG)
+VIG_SGD = Setting("vig pp2, sgd", _VIG | _SGD)
+VIG_TORCH = Setting("vig pp2 of torch", _VIG | {"engine": "pipelining"})
+VIG_1F1B = Setting("vig pp2, 1f1b", _VIG | {"schedule": "1f1b"})
+VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
+VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
+VIG_TWO_THREADS = Setting("vig pp2, 2 threads", _VIG, {"GNNHPC_THREADS": "2"})
+GAT = Setting("gat pp2", _GAT)
+GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
+
+SETTINGS = (
+    *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
+    *(GAT, GAT_REPLICAS),
+)
