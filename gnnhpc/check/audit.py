@@ -33,7 +33,7 @@ def audit(
         machine.kernels(observations),
         machine.threads(observations),
         times.noise(observations),
-        times.drift(observations[0].step_s),
+        times.drift(observations),
         times.cost(observations),
     ]
     if observations[0].gpu is not None:

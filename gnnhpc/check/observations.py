@@ -49,8 +49,17 @@ class RankObservations:
     train_steps: int
     step_s: list[float]
     """Of each training step that is no warm-up, barrier to barrier."""
+    step_compute_s: list[float]
+    """This rank's own computing in each of them."""
+    step_cpu_s: list[float]
+    """Processor time of its computing threads in each of them."""
     cpu_share: float | None
+    """Processor time of the computing threads over the time of their computing."""
+    compute_share: float | None
+    """This rank's own computing over the time of all steps."""
     steal_share: float | None
+    run_delay_share: float | None
+    """Of all steps' time, how long the computing threads were ready and had no processor."""
     switches: int
     observing_s: float
     """Spent on observing, outside every measured step."""
@@ -75,8 +84,12 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         median_grad_norm=observer.median_grad_norm,
         train_steps=observer.train_steps,
         step_s=times.step_s,
+        step_compute_s=times.step_compute_s,
+        step_cpu_s=times.step_cpu_s,
         cpu_share=times.cpu_share,
+        compute_share=times.compute_share,
         steal_share=times.steal_share,
+        run_delay_share=times.run_delay_share,
         switches=times.switches,
         observing_s=observer.observing_s,
         run_s=observer.run_s,

@@ -10,7 +10,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.engines.base import parameters_of
-from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 
@@ -25,7 +24,6 @@ class DdpReplicas:
         self.timer = timer
         self.group = mesh.replicas
         self.reductions = 0
-        self._ready_at: Mark | None = None
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
@@ -45,14 +43,9 @@ class DdpReplicas:
         """Average one bucket of gradients over the replicas."""
         self.reductions += 1
         self.timer.doing = "waiting for the other replicas"
-        self._ready_at = self.timer.clock.mark()
+        self.timer.arrive()
         assert self.group is not None
         return allreduce_hook(self.group, bucket)
-
-    def split_backward(self) -> None:
-        """Count the time after the last bucket was ready as all-reduce, not as backward."""
-        self.timer.split_last_backward(self._ready_at)
-        self._ready_at = None
 
     def norm(self) -> float | None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]

@@ -38,6 +38,7 @@ class Gradients:
             return
         with self.timer.span("allreduce"):
             self.flat.div_(self.mesh.layout.replicas)
+            self.timer.arrive()
             self.mesh.sum_over_replicas(self.flat)
         self.reductions += 1
 

@@ -61,7 +61,7 @@ class Stage(nn.Module):
                 rows = context.chunk.rows[hop]
             if len(x) != rows or x.shape[1:] != layer.shape:
                 raise _outline_mismatch(layer, rows, x)
-            if timer is not None:
+            if timer is not None and start is not None:
                 end = timer.clock.mark()
                 timer.layer_forward(layer.name, start, end)
                 start = end

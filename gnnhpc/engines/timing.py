@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import resource
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from gnnhpc.engines.clock import Clock, Mark
+from gnnhpc.engines.compute_threads import ComputeThreads
+from gnnhpc.engines.system_counters import steal_s
 
-STAT = Path("/proc/stat")
-STATUS = Path("/proc/self/status")
 SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
+COMPUTING: tuple[SpanName, ...] = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,19 @@ class Span:
     microbatch: int | None
     start_s: float
     end_s: float
+    cpu_s: float = field(default=0.0, compare=False)
+    """Processor time of the computing threads in it."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    def split(self, at: float, before: SpanName, after: SpanName, cpu_before: float) -> list[Span]:
+        """Two spans, of which the first ends and the second begins at `at`."""
+        return [
+            Span(before, self.microbatch, self.start_s, at, cpu_before),
+            Span(after, None, at, self.end_s, self.cpu_s - cpu_before),
+        ]
 
 
 @dataclass
@@ -36,9 +47,12 @@ class _OpenSpan:
     name: SpanName
     microbatch: int | None
     start: Mark
+    cpu_before_s: float
     end: Mark | None = None
+    cpu_s: float = 0.0
     reduced_from: Mark | None = None
-    """Where DDP's all-reduce began, inside a step's last backward."""
+    """Where the all-reduce began: DDP's is inside a step's last backward."""
+    cpu_until_reduced_s: float = 0.0
 
     @property
     def doing(self) -> str:
@@ -53,18 +67,50 @@ class StepTimes:
 
     wall_s: float
     cpu_s: float
+    """Processor time of the computing threads in forward, backward and optimizer."""
     spans: list[Span]
     layers: dict[str, list[float]]
     """Forward and backward seconds of each layer, summed over micro-batches."""
     involuntary_switches: int
     steal_s: float | None
+    waiting_cpu_s: float | None = None
+    """Processor time of the computing threads in the rest of the step, as of spinning workers;
+    None where a device computes, and `cpu_s` is that of the whole step."""
+    other_cpu_s: float | None = None
+    """Processor time of this process's other threads, which transfer and load."""
+    run_delay_s: float | None = None
+    """How long the computing threads could have run and had no processor."""
+    threads_used: int | None = None
+    """How many threads computed."""
+    arrival_s: float | None = None
+    """When this stage's gradients were ready for the all-reduce; None without replicas."""
 
     def total(self, name: SpanName) -> float:
-        return sum(span.end_s - span.start_s for span in self.spans if span.name == name)
+        return sum(span.seconds for span in self.spans if span.name == name)
+
+    @property
+    def compute_s(self) -> float:
+        return sum(span.seconds for span in self.spans if span.name in COMPUTING)
 
     @property
     def busy_s(self) -> float:
-        return sum(s.end_s - s.start_s for s in self.spans if s.name != "wait")
+        return sum(span.seconds for span in self.spans if span.name != "wait")
+
+    def wait_for_replicas(self, last_arrival_s: float) -> None:
+        """Count the all-reduce until the last replica had come as waiting, not as all-reduce.
+
+        `last_arrival_s` is the largest `arrival_s` of the stage's replicas: each counts from the
+        barrier that they left together, so the ranks need no common clock and no message more.
+        """
+        if self.arrival_s is None:
+            return
+        for number, span in enumerate(self.spans):
+            if span.name == "allreduce" and span.start_s == self.arrival_s:
+                at = min(max(last_arrival_s, span.start_s), span.end_s)
+                self.spans[number : number + 1] = [
+                    part for part in span.split(at, "wait", "allreduce", 0.0) if part.seconds > 0
+                ]
+                return
 
 
 @dataclass
@@ -79,10 +125,12 @@ class StepTimer:
     """Between a step's barriers."""
     spins: ClassVar[bool] = False
     """Processor seconds show work; `gnnhpc.engines.device_activity` is for where they do not."""
+    threads: ComputeThreads = field(default_factory=ComputeThreads)
     _open: list[_OpenSpan] = field(default_factory=list)
-    _forward: list[tuple[str, object, object]] = field(default_factory=list)
-    _backward: list[tuple[str | None, object]] = field(default_factory=list)
+    _forward: list[tuple[str, Mark, Mark]] = field(default_factory=list)
+    _backward: list[tuple[str | None, Mark]] = field(default_factory=list)
     _cpu: float = 0.0
+    _process_cpu: float = 0.0
     _switches: int = 0
     _steal: float | None = None
 
@@ -92,21 +140,23 @@ class StepTimer:
         self._forward.clear()
         self._backward.clear()
         self._steal = steal_s()
+        self.threads.look()
 
     def start(self) -> None:
         """At a step's first barrier."""
         self._switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        self._cpu = time.process_time()
+        self._process_cpu, self._cpu = time.process_time(), self.threads.cpu_s()
         self.clock.restart()
         self.in_step = True
 
     @contextlib.contextmanager
     def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_OpenSpan]:
-        opened = _OpenSpan(name, microbatch, self.clock.mark())
+        opened = _OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s())
         self._open.append(opened)
         self.work += 1
         self.doing = opened.doing
         yield opened
+        opened.cpu_s = self.threads.cpu_s() - opened.cpu_before_s
         opened.end = self.clock.mark()
         self.work += 1
         self.doing = "waiting for the other ranks"
@@ -125,15 +175,17 @@ class StepTimer:
             self.doing = before
             self.work += 1
 
-    def split_last_backward(self, at: Mark | None) -> None:
-        """End the last backward at `at`; the time after it was DDP's all-reduce."""
-        if at is not None and self._open and self._open[-1].name == "backward":
-            self._open[-1].reduced_from = at
+    def arrive(self) -> None:
+        """This stage's gradients are ready; what follows in the open span is their all-reduce."""
+        if self._open and self._open[-1].end is None:
+            opened = self._open[-1]
+            opened.reduced_from = self.clock.mark()
+            opened.cpu_until_reduced_s = self.threads.cpu_s() - opened.cpu_before_s
 
-    def layer_forward(self, name: str, start: object, end: object) -> None:
+    def layer_forward(self, name: str, start: Mark, end: Mark) -> None:
         self._forward.append((name, start, end))
 
-    def layer_backward(self, name: str | None, at: object) -> None:
+    def layer_backward(self, name: str | None, at: Mark) -> None:
         """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
 
@@ -151,12 +203,31 @@ class StepTimer:
         self.clock.synchronize()
         self.in_step = False
         wall = self.clock.now_s()
-        cpu = time.process_time() - self._cpu
+        process_cpu = time.process_time() - self._process_cpu
+        cpu = self.threads.cpu_s() - self._cpu
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches
+        use = self.threads.since_look()
         steal = steal_s()
-        spans = list(self._closed_spans())
         stolen = None if steal is None or self._steal is None else max(0.0, steal - self._steal)
-        return StepTimes(wall, cpu, spans, self._layers(), switches, stolen)
+        spans = list(self._closed_spans())
+        reduced = [each.reduced_from for each in self._open if each.reduced_from is not None]
+        arrival = self.clock.seconds(reduced[-1]) if reduced else None
+        # Spans of a device's clock say nothing of when the host's threads computed.
+        computing = sum(span.cpu_s for span in spans if span.name in COMPUTING)
+        waiting = None if self.clock.on_device else cpu - computing
+        return StepTimes(
+            wall_s=wall,
+            cpu_s=cpu if waiting is None else computing,
+            spans=spans,
+            layers=self._layers(arrival),
+            involuntary_switches=switches,
+            steal_s=stolen,
+            waiting_cpu_s=waiting,
+            other_cpu_s=process_cpu - cpu,
+            run_delay_s=use.run_delay_s,
+            threads_used=use.used,
+            arrival_s=arrival,
+        )
 
     def _closed_spans(self) -> Iterator[Span]:
         """Spans that have ended, in seconds: a device's marks have no time before it is done."""
@@ -164,49 +235,23 @@ class StepTimer:
         for each in self._open:
             if each.end is None:
                 continue
-            start, end = seconds(each.start), seconds(each.end)
-            reduced = end if each.reduced_from is None else min(seconds(each.reduced_from), end)
-            yield Span(each.name, each.microbatch, start, reduced)
-            if reduced < end:
-                yield Span("allreduce", None, reduced, end)
+            span = Span(
+                each.name, each.microbatch, seconds(each.start), seconds(each.end), each.cpu_s
+            )
+            at = None if each.reduced_from is None else seconds(each.reduced_from)
+            if at is None or not span.start_s < at < span.end_s:
+                yield span
+            else:
+                yield from span.split(at, span.name, "allreduce", each.cpu_until_reduced_s)
 
-    def _layers(self) -> dict[str, list[float]]:
+    def _layers(self, arrival: float | None) -> dict[str, list[float]]:
+        """The backward of a stage's first layer ends where its gradients are ready."""
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for name, start, end in self._forward:
-            layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)  # type: ignore[arg-type]
-        for (layer, at), (_, until) in itertools.pairwise(self._backward):
+            layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)
+        marks = [(layer, self.clock.seconds(at)) for layer, at in self._backward]
+        for (layer, at), (_, until) in itertools.pairwise(marks):
             if layer is not None:
-                layers[layer][1] += self.clock.seconds(until) - self.clock.seconds(at)  # type: ignore[arg-type]
+                end = until if arrival is None or arrival <= at else min(until, arrival)
+                layers[layer][1] += end - at
         return dict(layers)
-
-
-def steal_s() -> float | None:
-    """Seconds the host has taken, since boot, from a CPU this process may use, on average over
-    those; None if the system does not say.
-
-    Field 8 of each CPU's line, in clock ticks (proc(5)).
-    """
-    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    try:
-        with STAT.open(encoding="ascii") as stream:
-            cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
-            ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
-        return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def peak_rss_mib() -> float:
-    """The most memory this program has held, in MiB.
-
-    VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
-    one has started, because it is kept across exec.
-    """
-    try:
-        with STATUS.open(encoding="utf-8") as stream:
-            for line in stream:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) / 1024.0
-    except (OSError, IndexError, ValueError):
-        pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0

@@ -43,7 +43,6 @@ class TimedStage(PipelineStage):
     """A pipeline stage that records a span for each micro-batch's forward and backward."""
 
     timer: StepTimer
-    replicas: DdpReplicas
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
 
@@ -56,8 +55,6 @@ class TimedStage(PipelineStage):
         with self.timer.span("backward", bwd_chunk_id):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
             self.timer.layer_backward(None, self.timer.clock.mark())
-        if kwargs.get("last_backward"):
-            self.replicas.split_backward()
 
 
 class PipeliningEngine:
@@ -84,7 +81,6 @@ class PipeliningEngine:
             group=mesh.forward,
         )
         self.stage.timer = plan.timer
-        self.stage.replicas = self.gradients
         self.schedule = _SCHEDULES[plan.schedule](
             self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
         )

@@ -71,9 +71,15 @@ class Header:
 class StepRecord:
     """One mini-batch on one rank, between the barriers around it.
 
-    Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `allreduce_s`,
-    `optimizer_s` this rank's own work; `wait_s` the rest of `wall_s`, when this rank computed
-    nothing; `data_s` waiting for the batch, before the first barrier and not in `wall_s`.
+    Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
+    computing; `allreduce_s` averaging its gradients, from when the last of their replicas had come;
+    `wait_s` the rest of `wall_s`, waiting for that replica included; `data_s` waiting for the
+    batch, before the first barrier and not in `wall_s`.
+
+    `cpu_s` is processor time of the threads that compute (the engine's and OpenMP's workers) while
+    they compute, so its share is of `forward_s + backward_s + optimizer_s`. Records without
+    `waiting_cpu_s` are older: their `allreduce_s` counts waiting for other replicas too, and their
+    `cpu_s` all threads of the process over the whole step.
     """
 
     phase: Phase
@@ -105,6 +111,14 @@ class StepRecord:
     steal_s: float | None = None
     """Taken by the host from a CPU this rank may use, on average over those."""
     grad_norm: float | None = None
+    waiting_cpu_s: float | None = None
+    """Processor time of the computing threads in the rest of the step, such as spinning workers."""
+    other_cpu_s: float | None = None
+    """Processor time of this process's other threads in the step, which transfer and load."""
+    run_delay_s: float | None = None
+    """How long the computing threads could have run and had no processor, on average over them."""
+    threads_used: int | None = None
+    """How many threads computed."""
     kind: Literal["step"] = "step"
 
 

@@ -15,7 +15,8 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.timing import StepTimer, StepTimes, peak_rss_mib
+from gnnhpc.engines.system_counters import peak_rss_mib
+from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
 from gnnhpc.records.writer import RecordWriter
@@ -153,7 +154,7 @@ class Trainer:
         trained: StepOutput,
     ) -> bool:
         """After the last barrier: gather metrics, write the record; true if any rank is to stop."""
-        metrics = self._gather_metrics(phase, batch, trained)
+        metrics = self._gather_metrics(phase, batch, trained, times)
         loss = metrics.pop("loss")
         stop = bool(metrics.pop("stop"))
         grad_norm = self.observer.grad_norm if phase == "train" else None
@@ -179,6 +180,10 @@ class Trainer:
             peak_device_mib=self._peak_device_mib(),
             involuntary_switches=times.involuntary_switches,
             steal_s=times.steal_s,
+            waiting_cpu_s=times.waiting_cpu_s,
+            other_cpu_s=times.other_cpu_s,
+            run_delay_s=times.run_delay_s,
+            threads_used=times.threads_used,
             grad_norm=grad_norm,
         )
         self.writer.write(record, *self._spans(phase, step, times))
@@ -192,15 +197,21 @@ class Trainer:
         self.report(record)
         return stop
 
-    def _gather_metrics(self, phase: Phase, batch: Batch, trained: StepOutput) -> dict[str, float]:
-        """Metrics summed over the last stages of all replicas; checks what ranks must agree in."""
+    def _gather_metrics(
+        self, phase: Phase, batch: Batch, trained: StepOutput, times: StepTimes
+    ) -> dict[str, float]:
+        """Metrics summed over the last stages of all replicas; checks what ranks must agree in.
+
+        Also tells `times` when the last replica came to the all-reduce.
+        """
         names = self.task.metrics(phase)
-        values = torch.zeros(len(names) * 2 + 4, dtype=torch.float64)
+        values = torch.zeros(len(names) * 2 + 5, dtype=torch.float64)
         if self.mesh.is_last:
             tally = self.task.tally(phase, trained.outputs, batch)
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
+        values[-5] = times.arrival_s or 0.0
         values[-3] = float(self.stop_requested())
         values[-2] = float(batch.checksum)
         values[-1] = self.observer.grad_norm or 0.0
@@ -209,6 +220,8 @@ class Trainer:
             self.observer.compare_ranks(
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
+        peers = self.mesh.rank_map.peers(self.mesh.stage)
+        times.wait_for_replicas(float(everyone[peers, -5].max()))
         sums = everyone[:, : 2 * len(names)].sum(0)
         metrics = {
             name: float(sums[2 * i] / sums[2 * i + 1])

@@ -62,8 +62,12 @@ def good(rank: int) -> RankObservations:
         reductions=STEPS,
         train_steps=STEPS,
         step_s=[1.0] * STEPS,
+        step_compute_s=[0.8] * STEPS,
+        step_cpu_s=[0.8] * STEPS,
         cpu_share=1.0,
+        compute_share=0.8,
         steal_share=0.0,
+        run_delay_share=0.0,
         switches=3,
         observing_s=0.01,
         run_s=2.0,
@@ -139,7 +143,7 @@ BAD: dict[str, tuple[str, dict[int, dict[str, Any]], str]] = {
     "drift": (
         "suspect",
         {0: {"step_s": [1.0] * 8 + [1.25] * 4}},
-        "median step time changed +25% over the run",
+        "changed +25% over the run: not of computing, but of transfers and waiting",
     ),
 }
 
@@ -188,12 +192,25 @@ def test_layers_left_out_or_dealt_twice_are_no_cut() -> None:
         assert checks(held_now, planned=planned)["cut"].verdict == "invalid"
 
 
-def test_processor_time_short_of_busy_time_is_noise_on_one_thread_only() -> None:
-    assert (
-        checks({1: {"cpu_share": 0.9}})["noisy"].detail == "rank 1: 90% processor time of busy time"
-    )
+def test_processor_time_short_of_computing_time_is_noise_on_one_thread_only() -> None:
+    def detail(**changes: float | None) -> str:
+        return checks({1: {"cpu_share": 0.9} | changes})["noisy"].detail
+
+    share = "rank 1: 90% processor time of computing time; "
+    assert detail() == share + "it slept for the rest: page faults or storage"
+    # 8 % of its steps are missing.
+    assert detail(run_delay_share=0.045) == share + "other threads had its processors"
+    assert detail(run_delay_share=None) == share + "what took the rest is not known"
     several = everywhere(threads=2, threads_wanted=2, cpu_share=0.9)
     assert checks(several)["noise"].verdict == "ok"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_time_without_a_processor_is_noise_on_any_number_of_threads(threads: int) -> None:
+    changes = {"threads": threads, "threads_wanted": threads, "run_delay_share": 0.2}
+    assert checks({2: changes | {"cpu_share": 0.7}})["noisy"].detail == (
+        "rank 2 was ready to run for 20.0% of its steps while other threads had its processors"
+    )
 
 
 def test_few_steps_cannot_tell_a_drift() -> None:
@@ -204,6 +221,27 @@ def test_few_steps_cannot_tell_a_drift() -> None:
 def test_drift_is_first_third_against_last(step_s: list[float], verdict: str) -> None:
     steps = [step_s[0]] * 3 + [5.0] * 3 + [step_s[1]] * 3
     assert checks({0: {"step_s": steps}})["drift"].verdict == verdict
+
+
+SLOWER = [1.0] * 8 + [1.25] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"step_compute_s": SLOWER, "step_cpu_s": SLOWER},
+            "rank 3 computed for another processor time: other work, clock rate or memory",
+        ),
+        (
+            {"step_compute_s": SLOWER},
+            "rank 3 had its processors for another share of its computing time",
+        ),
+    ],
+)
+def test_a_drift_names_the_rank_and_what_changed(changes: dict[str, Any], words: str) -> None:
+    found = checks({0: {"step_s": SLOWER}, 3: changes})["drift"]
+    assert found.detail == f"median step time changed +25% over the run: {words}"
 
 
 def test_edges_that_chunks_lost_are_told() -> None:
@@ -300,7 +338,7 @@ def record(
 
 def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
     spans = [Span("forward", 0, 0.0, 1.0), Span("wait", 0, 1.0, 2.0), Span("backward", 0, 2.0, 4.0)]
-    return StepTimes(wall, cpu, spans, {}, 5, steal)
+    return StepTimes(wall, cpu, spans, {}, 5, steal, waiting_cpu_s=0.0, run_delay_s=0.5)
 
 
 def test_ranks_that_computed_by_different_code_are_found() -> None:
@@ -361,6 +399,10 @@ def test_shares_are_over_steps_that_are_no_warm_up() -> None:
     assert finding(observer, "backward_s") == 2.0
     assert finding(observer, "cpu_share") == pytest.approx(0.9)
     assert finding(observer, "steal_share") == pytest.approx(0.05)
+    assert finding(observer, "run_delay_share") == pytest.approx(0.1)
+    assert finding(observer, "compute_share") == pytest.approx(0.6)
+    assert finding(observer, "step_compute_s") == [3.0]
+    assert finding(observer, "step_cpu_s") == [2.7]
     assert finding(observer, "switches") == 10
 
 

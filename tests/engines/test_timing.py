@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnhpc.engines import timing
+from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.timing import Span, StepTimer, peak_rss_mib, steal_s
+from gnnhpc.engines.system_counters import peak_rss_mib, steal_s
+from gnnhpc.engines.timing import Span, StepTimer
 
 
 class HandMoved(Clock):
@@ -99,29 +100,56 @@ def test_all_reduce_inside_the_last_backward_is_taken_out(
     clock: HandMoved, timer: StepTimer
 ) -> None:
     with timer.span("backward", 0):
+        timer.layer_backward("a", clock.mark())
+        clock.at = 102.0
+        timer.arrive()
         clock.at = 103.0
-    timer.split_last_backward(102.0)
+        timer.layer_backward(None, clock.mark())
     times = timer.stop()
     assert times.spans == [Span("backward", 0, 0.0, 2.0), Span("allreduce", None, 2.0, 3.0)]
-    assert times.busy_s == 3.0
+    assert (times.arrival_s, times.layers) == (2.0, {"a": [0.0, 2.0]})
+    assert (times.busy_s, times.compute_s) == (3.0, 2.0)
 
 
-@pytest.mark.parametrize("at", [None, 103.0, 104.0])
-def test_a_backward_without_all_reduce_stays_whole(
-    clock: HandMoved, timer: StepTimer, at: float | None
+def test_waiting_for_the_last_replica_is_no_all_reduce(clock: HandMoved, timer: StepTimer) -> None:
+    with timer.span("allreduce"):
+        clock.at = 101.0
+        timer.arrive()
+        clock.at = 106.0
+    clock.at = 107.0
+    times = timer.stop()
+    times.wait_for_replicas(4.0)
+    assert times.spans == [
+        Span("allreduce", None, 0.0, 1.0),
+        Span("wait", None, 1.0, 4.0),
+        Span("allreduce", None, 4.0, 6.0),
+    ]
+    assert (times.busy_s, times.compute_s) == (3.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("last", "spans"),
+    [(0.0, [Span("allreduce", None, 0.0, 2.0)]), (9.0, [Span("wait", None, 0.0, 2.0)])],
+)
+def test_the_last_replica_itself_does_not_wait(
+    clock: HandMoved, timer: StepTimer, last: float, spans: list[Span]
 ) -> None:
+    """And none waits longer than until its own end."""
+    with timer.span("allreduce"):
+        timer.arrive()
+        clock.at = 102.0
+    times = timer.stop()
+    times.wait_for_replicas(last)
+    assert times.spans == spans
+
+
+def test_a_backward_without_all_reduce_stays_whole(clock: HandMoved, timer: StepTimer) -> None:
     with timer.span("backward", 0):
         clock.at = 103.0
-    timer.split_last_backward(at)
-    assert timer.stop().spans == [Span("backward", 0, 0.0, 3.0)]
-
-
-def test_only_a_backward_is_split(clock: HandMoved, timer: StepTimer) -> None:
-    timer.split_last_backward(101.0)
-    with timer.span("forward", 0):
-        clock.at = 103.0
-    timer.split_last_backward(101.0)
-    assert timer.stop().spans == [Span("forward", 0, 0.0, 3.0)]
+    timer.arrive()
+    times = timer.stop()
+    assert times.spans == [Span("backward", 0, 0.0, 3.0)]
+    assert times.arrival_s is None
 
 
 def test_seconds_of_a_layer_are_summed_over_micro_batches(
@@ -162,6 +190,9 @@ def test_on_a_real_clock_spans_lie_inside_the_step_one_after_another() -> None:
     assert ends[0] >= 0
     assert ends[-1] <= times.wall_s
     assert times.cpu_s > 0
+    assert times.cpu_s + (times.waiting_cpu_s or 0.0) <= times.wall_s * (
+        torch.get_num_threads() + 1
+    )
     assert times.involuntary_switches >= 0
 
 
@@ -176,7 +207,7 @@ def test_steal_is_that_of_the_cpus_this_process_may_use(
         "cpu2 1 1 1 1 1 1 1 599 0 0\n"
         "intr 5 5 5\n"
     )
-    monkeypatch.setattr(timing, "STAT", stat)
+    monkeypatch.setattr(system_counters, "STAT", stat)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert steal_s() == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))
     for silent in ("cpu0 1 1\n", "", "cpu0 a b c d e f g h\n"):
@@ -186,7 +217,7 @@ def test_steal_is_that_of_the_cpus_this_process_may_use(
     assert steal_s() is None
 
 
-PEAK = "from gnnhpc.engines.timing import peak_rss_mib; print(peak_rss_mib())"
+PEAK = "from gnnhpc.engines.system_counters import peak_rss_mib; print(peak_rss_mib())"
 
 
 def test_peak_memory_is_this_programs_alone() -> None:
@@ -201,5 +232,5 @@ def test_peak_memory_is_this_programs_alone() -> None:
 def test_peak_memory_where_proc_does_not_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(system_counters, "STATUS", tmp_path / "none")
     assert peak_rss_mib() > 20

@@ -35,39 +35,84 @@ def times(observations: Sequence[RankObservations]) -> Check:
 
 
 def noise(observations: Sequence[RankObservations]) -> Check:
-    """Processor time short of busy time on one thread, or time the host took, is noise."""
+    """Time that the host took, or without a processor, or asleep while computing, is noise.
+
+    The share of processor time can be judged on one thread only: several wait for one another.
+    """
     reasons = []
     for each in observations:
-        if each.steal_share is not None and each.steal_share > NOISY_SHARE:
-            reasons.append(f"rank {each.rank}: {each.steal_share:.1%} stolen by the host")
-        if each.threads == 1 and each.cpu_share is not None and each.cpu_share < 1 - NOISY_SHARE:
-            reasons.append(f"rank {each.rank}: {each.cpu_share:.0%} processor time of busy time")
+        rank, steal, delay = f"rank {each.rank}", each.steal_share, each.run_delay_share
+        if steal is not None and steal > NOISY_SHARE:
+            reasons.append(f"{rank}: {steal:.1%} stolen by the host")
+        if delay is not None and delay > NOISY_SHARE:
+            reasons.append(
+                f"{rank} was ready to run for {delay:.1%} of its steps while other threads had its "
+                "processors"
+            )
+        elif each.threads == 1 and each.cpu_share is not None and each.cpu_share < 1 - NOISY_SHARE:
+            reasons.append(
+                f"{rank}: {each.cpu_share:.0%} processor time of computing time; "
+                + _rest_of_computing(each)
+            )
     values = {
         str(each.rank): {
             "cpu": each.cpu_share,
             "steal": each.steal_share,
+            "run_delay": each.run_delay_share,
             "switches": each.switches,
         }
         for each in observations
     }
     if reasons:
         return Check("noisy", "suspect", "; ".join(reasons), values)
-    return Check("noise", "ok", "processor time accounts for busy time", values)
+    return Check("noise", "ok", "processor time accounts for computing time", values)
 
 
-def drift(step_s: Sequence[float]) -> Check:
-    third = len(step_s) // 3
-    if third < 3:
-        return Check("drift", "unknown", f"{len(step_s)} steps are too few to tell", {})
-    first = statistics.median(step_s[:third])
-    last = statistics.median(step_s[-third:])
+def _rest_of_computing(each: RankObservations) -> str:
+    """What took most of the computing time that was no processor time."""
+    if each.run_delay_share is None or each.cpu_share is None or each.compute_share is None:
+        return "what took the rest is not known"
+    missing = (1 - each.cpu_share) * each.compute_share
+    if each.run_delay_share > missing / 2:
+        return "other threads had its processors"
+    return "it slept for the rest: page faults or storage"
+
+
+def drift(observations: Sequence[RankObservations]) -> Check:
+    """First third of the training steps against the last, and which part of a step has changed."""
+    steps = observations[0].step_s
+    if len(steps) < 9:
+        return Check("drift", "unknown", f"{len(steps)} steps are too few to tell", {})
+    first, last = _thirds(steps)
     change = last / first - 1
     values = {"first_third_s": first, "last_third_s": last}
-    if abs(change) > DRIFT:
-        return Check(
-            "drift", "suspect", f"median step time changed {change:+.0%} over the run", values
-        )
+    if not abs(change) <= DRIFT:
+        why = _cause_of_drift(observations, last - first)
+        detail = f"median step time changed {change:+.0%} over the run: {why}"
+        return Check("drift", "suspect", detail, values)
     return Check("drift", "ok", f"median step time changed {change:+.1%} over the run", values)
+
+
+def _cause_of_drift(observations: Sequence[RankObservations], change_s: float) -> str:
+    """What accounts for half of the change or more, on the rank whose computing changed most."""
+
+    def change(seconds: Sequence[float]) -> float:
+        first, last = _thirds(seconds)
+        return (last - first) / change_s
+
+    most = max(observations, key=lambda each: change(each.step_compute_s))
+    rank = f"rank {most.rank}"
+    if change(most.step_compute_s) < 0.5:
+        return "not of computing, but of transfers and waiting"
+    if change(most.step_cpu_s) < 0.5:
+        return f"{rank} had its processors for another share of its computing time"
+    return f"{rank} computed for another processor time: other work, clock rate or memory"
+
+
+def _thirds(seconds: Sequence[float]) -> tuple[float, float]:
+    """Medians of the first third and of the last."""
+    third = len(seconds) // 3
+    return statistics.median(seconds[:third]), statistics.median(seconds[-third:])
 
 
 def cost(observations: Sequence[RankObservations]) -> Check:

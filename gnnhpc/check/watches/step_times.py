@@ -21,14 +21,19 @@ class StepTimesWatch:
     all_steps_s: float = 0.0
     """Of all steps, warm-up and evaluation included."""
     step_s: list[float] = field(default_factory=list)
-    """Of each training step."""
+    """Of each training step, barrier to barrier."""
+    step_compute_s: list[float] = field(default_factory=list)
+    """This rank's own computing in each of them."""
+    step_cpu_s: list[float] = field(default_factory=list)
+    """The computing threads' processor time in it."""
     backward_s: float = 0.0
     switches: int = 0
     _step_end_s: float = -math.inf
-    _cpu_s: float = 0.0
-    _busy_s: float = 0.0
+    _cpu_s: float | None = 0.0
+    _compute_s: float = 0.0
     _wall_s: float = 0.0
     _steal_s: float | None = 0.0
+    _run_delay_s: float | None = 0.0
 
     def observe(self, record: StepRecord, times: StepTimes) -> None:
         """Checks each step's times, and adds up those of steps that are no warm-up."""
@@ -40,23 +45,41 @@ class StepTimesWatch:
         if record.warmup:
             return
         self.switches += times.involuntary_switches
-        self._cpu_s += times.cpu_s
-        self._busy_s += times.busy_s
+        self._cpu_s = _add(self._cpu_s, None if times.waiting_cpu_s is None else times.cpu_s)
+        self._compute_s += times.compute_s
         self._wall_s += times.wall_s
-        if self._steal_s is not None:
-            self._steal_s = None if times.steal_s is None else self._steal_s + times.steal_s
+        self._steal_s = _add(self._steal_s, times.steal_s)
+        self._run_delay_s = _add(self._run_delay_s, times.run_delay_s)
         if record.phase == "train":
             self.step_s.append(times.wall_s)
+            self.step_compute_s.append(times.compute_s)
+            self.step_cpu_s.append(times.cpu_s)
             self.backward_s += times.total("backward")
 
     @property
     def cpu_share(self) -> float | None:
-        """Processor time of busy time; none without a step."""
-        return self._cpu_s / self._busy_s if self._busy_s else None
+        """Processor time of computing time; none without a step, or where a device computes."""
+        return _share(self._cpu_s, self._compute_s)
+
+    @property
+    def compute_share(self) -> float | None:
+        """Of the time of all steps, this rank's own computing; none without one."""
+        return _share(self._compute_s, self._wall_s)
 
     @property
     def steal_share(self) -> float | None:
         """Of the time of all steps; none without one, or where the system does not say."""
-        if self._steal_s is None or not self._wall_s:
-            return None
-        return self._steal_s / self._wall_s
+        return _share(self._steal_s, self._wall_s)
+
+    @property
+    def run_delay_share(self) -> float | None:
+        """Of the time of all steps, without a processor though ready to run; none as above."""
+        return _share(self._run_delay_s, self._wall_s)
+
+
+def _add(total: float | None, seconds: float | None) -> float | None:
+    return None if total is None or seconds is None else total + seconds
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None or not whole else part / whole

@@ -1,0 +1,135 @@
+"""The threads of this process that compute a step, told apart from those of gloo and of loaders.
+
+They are the thread that runs the engine and OpenMP's workers. Processor time is read by the
+kernel's clock of each thread (clock_getres(3), pthread_getcpuclockid(3)), so that what transfers
+and loading use is not taken for computing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+TASKS = Path("/proc/self/task")
+_USED_SHARE = 0.01
+"""Of the engine's thread's processor time, from which on a worker counts as having computed."""
+
+
+@dataclass
+class ThreadUse:
+    """What the computing threads did between two looks at them."""
+
+    used: int
+    """How many of them computed."""
+    run_delay_s: float | None
+    """How long, on average over these, they could have run and had no processor."""
+
+
+@dataclass
+class _Thread:
+    id: int
+    schedstat: BinaryIO | None
+    cpu_s: float = 0.0
+    cpu_before_s: float = 0.0
+    delay_before_s: float | None = None
+
+    @classmethod
+    def find(cls, number: int) -> _Thread:
+        schedstat = None
+        with contextlib.suppress(OSError):
+            # Not closed before the thread's last step; unbuffered, so that each read is a new one.
+            schedstat = (TASKS / str(number) / "schedstat").open("rb", buffering=0)
+        return cls(number, schedstat)
+
+    def read_cpu(self) -> float:
+        """Its processor seconds; those last read of a thread that has ended."""
+        with contextlib.suppress(OSError):
+            self.cpu_s = time.clock_gettime(_cpu_clock(self.id))
+        return self.cpu_s
+
+    def read_delay(self) -> float | None:
+        """Seconds it has waited for a processor: the second number of its schedstat."""
+        if self.schedstat is None:
+            return None
+        try:
+            self.schedstat.seek(0)
+            return int(self.schedstat.read().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return None
+
+
+def _cpu_clock(thread: int) -> int:
+    """The number of a thread's processor clock, as MAKE_THREAD_CPUCLOCK in Linux's headers."""
+    return ~thread << 3 | 6
+
+
+@dataclass
+class ComputeThreads:
+    """Found anew before each step: OpenMP's workers begin with the first parallel loop."""
+
+    _threads: list[_Thread] = field(default_factory=list)
+    _other: set[int] = field(default_factory=set)
+    """Threads known to be no computing ones."""
+
+    @property
+    def ids(self) -> list[int]:
+        return [thread.id for thread in self._threads]
+
+    def look(self) -> None:
+        """Find the threads, the engine's first, and note what each has used so far.
+
+        Called by the engine's thread.
+        """
+        own = threading.get_native_id()
+        there = {own}
+        with contextlib.suppress(OSError):
+            there = {int(path.name) for path in TASKS.iterdir()}
+        kept = {thread.id: thread for thread in self._threads if thread.id in there}
+        self._other &= there
+        for number in sorted(there - kept.keys() - self._other):
+            if number == own or _is_worker(number, own):
+                kept[number] = _Thread.find(number)
+            else:
+                self._other.add(number)
+        self._threads = sorted(kept.values(), key=lambda thread: (thread.id != own, thread.id))
+        for thread in self._threads:
+            thread.cpu_before_s = thread.read_cpu()
+            thread.delay_before_s = thread.read_delay()
+
+    def cpu_s(self) -> float:
+        """Processor seconds of all, since they began; takes half a microsecond a thread."""
+        return sum(thread.read_cpu() for thread in self._threads)
+
+    def since_look(self) -> ThreadUse:
+        """What they have done since the last look at them."""
+        cpu = [thread.read_cpu() - thread.cpu_before_s for thread in self._threads]
+        used = [
+            thread
+            for thread, seconds in zip(self._threads, cpu, strict=True)
+            if seconds > _USED_SHARE * cpu[0]
+        ]
+        delays = []
+        for thread in used:
+            before, now = thread.delay_before_s, thread.read_delay()
+            if before is None or now is None:
+                return ThreadUse(len(used), None)
+            delays.append(now - before)
+        return ThreadUse(len(used), sum(delays) / len(delays) if delays else None)
+
+
+def _is_worker(number: int, own: int) -> bool:
+    """OpenMP's workers carry their creator's name; gloo's and torch's have names of their own,
+    and Python knows the others.
+    """
+    if number in {thread.native_id for thread in threading.enumerate()}:
+        return False
+    try:
+        return (TASKS / str(number) / "comm").read_bytes() == (
+            TASKS / str(own) / "comm"
+        ).read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,44 @@
+"""What Linux counts of this process and its CPUs: time that the host has taken, peak memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import statistics
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+STATUS = Path("/proc/self/status")
+
+
+def steal_s() -> float | None:
+    """Seconds the host has taken, since boot, from a CPU this process may use, on average over
+    those; None if the system does not say.
+
+    Field 8 of each CPU's line, in clock ticks (proc(5)).
+    """
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    try:
+        with STAT.open(encoding="ascii") as stream:
+            cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
+            ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
+        return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def peak_rss_mib() -> float:
+    """The most memory this program has held, in MiB.
+
+    VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
+    one has started, because it is kept across exec.
+    """
+    try:
+        with STATUS.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 1024.0
+    except (OSError, IndexError, ValueError):
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
