@@ -5,13 +5,17 @@ Also the stage itself, transfers, gradients and timing. Imports tasks, batches a
 
 from __future__ import annotations
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.engines.base import Engine, StagePlan
 
 __all__ = ["Engine", "StagePlan", "build_engine"]
 
 
 def build_engine(name: str, plan: StagePlan) -> Engine:
-    """The sequential engine for a single stage, else the engine called `name`."""
+    """The sequential engine for a single stage, else the engine called `name`.
+
+    Raises InputError for torch's engine where tensors of a GPU travel through the host's memory.
+    """
     if plan.mesh.layout.stages == 1:
         from gnnhpc.engines.sequential import SequentialEngine
 
@@ -20,6 +24,13 @@ def build_engine(name: str, plan: StagePlan) -> Engine:
         from gnnhpc.engines.native import NativeEngine
 
         return NativeEngine(plan)
+    if plan.mesh.staged:
+        raise InputError(
+            "environment",
+            f"engine {name}",
+            "ranks whose GPUs cannot talk by NCCL",
+            "engine native, or NCCL and a GPU for each rank",
+        )
     from gnnhpc.engines.torch_pipelining import PipeliningEngine
 
     return PipeliningEngine(plan)

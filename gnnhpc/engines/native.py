@@ -8,49 +8,72 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import in_flight, stage_order
 from gnnhpc.engines.base import StagePlan, StepOutput, backward, first_input, parameters_of
 from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Receiver, Sender
+from gnnhpc.ranks.mesh import Direction
 
 
 class StageLinks:
     """The transfers of a stage, activations and gradients in and out; None if not needed."""
 
     def __init__(self, plan: StagePlan, *, training: bool) -> None:
+        self.plan = plan
         mesh, stages = plan.mesh, plan.mesh.layout.stages
-        assert mesh.forward is not None
-        assert mesh.backward is not None
         held = (
             in_flight(plan.schedule, mesh.stage, stages, plan.microbatches) + 1 if training else 2
         )
-        buffers = min(held, plan.microbatches)
+        self._done_before = done_before_posting(
+            plan.schedule, mesh.stage, stages, plan.microbatches, training=training
+        )
+        learns = plan.upstream_trains or bool(parameters_of(plan.stage))
         self.activations_in = (
             None
             if mesh.is_first
-            else Receiver(
-                mesh.neighbour(-1), mesh.forward, plan.input_shape, plan.dtype, mesh.device, buffers
-            )
+            else self._receiver("forward", plan.input_shape, min(held, plan.microbatches))
         )
-        self.activations_out = None if mesh.is_last else Sender(mesh.neighbour(1), mesh.forward)
-        learns = plan.upstream_trains or bool(parameters_of(plan.stage))
+        self.activations_out = None if mesh.is_last else self._sender("forward")
         self.gradients_in = (
             None
             if mesh.is_last or not training or not learns
-            else Receiver(
-                mesh.neighbour(1), mesh.backward, plan.output_shape, plan.dtype, mesh.device, 2
-            )
+            else self._receiver("backward", plan.output_shape, 2)
         )
         self.gradients_out = (
             None
             if mesh.is_first or not training or not plan.upstream_trains
-            else Sender(mesh.neighbour(-1), mesh.backward)
+            else self._sender("backward")
         )
+
+    def _receiver(self, direction: Direction, shape: tuple[int, ...], buffers: int) -> Receiver:
+        plan, mesh = self.plan, self.plan.mesh
+        peer = mesh.neighbour(-1 if direction == "forward" else 1)
+        group = mesh.link(direction, peer)
+        if mesh.staged:
+            hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
+            return StagedReceiver(peer, group, hosts, mesh.device)
+        tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
+        # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
+        needs = [n for action, n in self._done_before.items() if action.kind == direction]
+        return Receiver(peer, group, tensors, needs if mesh.links else None)
+
+    def _sender(self, direction: Direction) -> Sender:
+        mesh = self.plan.mesh
+        peer = mesh.neighbour(1 if direction == "forward" else -1)
+        return (StagedSender if mesh.staged else Sender)(peer, mesh.link(direction, peer))
 
     def expect(self, count: int) -> None:
         for receiver in (self.activations_in, self.gradients_in):
             if receiver is not None:
                 receiver.expect(count)
+
+    def allow(self, done: int) -> None:
+        """Post what may be received once `done` actions of the stage are done."""
+        for receiver in (self.activations_in, self.gradients_in):
+            if receiver is not None:
+                receiver.allow(done)
 
     def flush(self) -> None:
         for sender in (self.activations_out, self.gradients_out):
@@ -77,7 +100,8 @@ class NativeEngine:
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
         links.expect(plan.microbatches)
-        for action in self.order:
+        for done, action in enumerate(self.order):
+            links.allow(done)
             m = action.microbatch
             if action.kind == "forward":
                 microbatch = batch.microbatches[m]
@@ -145,6 +169,7 @@ class ForwardOnly:
         links.expect(plan.microbatches)
         with torch.no_grad():
             for m, microbatch in enumerate(batch.microbatches):
+                links.allow(m)
                 received: Tensor | None = None
                 if links.activations_in is not None:
                     with timer.span("wait", m):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -12,57 +12,64 @@ from torch import Tensor
 class Receiver:
     """Receives one tensor a micro-batch from one peer, in order.
 
-    On CPU the next receives are posted before they are needed, one for each free buffer, so that a
-    sender does not wait. NCCL runs transfers in the order they are issued, so on a GPU each is
-    posted when its tensor is taken.
+    Receives are posted before their tensors are needed, one for each free buffer, so that they come
+    while others are computed with. `needs[n]` is how many of the stage's actions must be done
+    before the n-th may be posted (gnnhpc.core.early_receives); without it there is no such limit.
     """
 
     def __init__(
         self,
         peer: int,
         group: dist.ProcessGroup,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        buffers: int,
+        buffers: Sequence[Tensor],
+        needs: Sequence[int] | None = None,
     ) -> None:
         self._peer = peer
         self._group = group
-        self._ahead = device.type == "cpu"
-        self._buffers = [torch.empty(shape, dtype=dtype, device=device) for _ in range(buffers)]
+        self._buffers = list(buffers)
+        self._needs = needs
         self._free: deque[Tensor] = deque(self._buffers)
         self._posted: deque[tuple[dist.Work, Tensor]] = deque()
         self._expected = 0
+        self._count = 0
+        """How many were posted in this step."""
+        self._done = 0
+        """Actions that the stage has done in this step."""
 
     def expect(self, count: int) -> None:
         """Begin a step in which `count` tensors are received."""
         self._expected = count
+        self._count = self._done = 0
         self._free = deque(self._buffers)
         self._posted.clear()
-        if self._ahead:
-            self._post()
+        self._post()
+
+    def allow(self, done: int) -> None:
+        """Say that `done` actions of the stage are done."""
+        self._done = done
+        self._post()
 
     def _post(self) -> None:
-        while self._expected and self._free:
+        while self._count < self._expected and self._free and self._may_post():
             buffer = self._free.popleft()
             work = dist.irecv(buffer, src=self._peer, group=self._group)
             assert work is not None
             self._posted.append((work, buffer))
-            self._expected -= 1
+            self._count += 1
+
+    def _may_post(self) -> bool:
+        return self._needs is None or self._needs[self._count] <= self._done
 
     def take(self) -> Tensor:
-        """The next tensor; blocks until it is received. Return its buffer with `release`."""
-        if not self._posted:
-            self._post()
+        """The next tensor; blocks until it is received. Return it with `release`."""
         work, buffer = self._posted.popleft()
         work.wait()
         return buffer
 
-    def release(self, buffer: Tensor) -> None:
-        """Let a buffer be used for another tensor."""
-        self._free.append(buffer)
-        if self._ahead:
-            self._post()
+    def release(self, taken: Tensor) -> None:
+        """Let the buffer of a tensor be used for another one."""
+        self._free.append(taken)
+        self._post()
 
 
 class Sender:

@@ -1,0 +1,97 @@
+"""Other ways for tensors to travel change no number: staged in host memory, or posted as for NCCL.
+
+Both run here on gloo and CPUs: which memory is whose, and which event is waited for, a GPU shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Literal
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.staged_transfer import StagedReceiver
+from gnnhpc.ranks.environment import read_environment
+from gnnhpc.ranks.mesh import _connect, _link_groups, join, leave
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import set_up
+from tests.tools.cells import gat, vig
+from tests.tools.ranks import spawn
+
+pytestmark = pytest.mark.distributed
+Way = Literal["plain", "staged", "linked"]
+STEPS = 2
+
+
+def train(experiment: Experiment, way: Way) -> list[float]:
+    """What this rank computed in two steps and an evaluation: gradients, then outputs, summed."""
+    torch.set_num_threads(1)
+    mesh = join(read_environment(), experiment.layout, torch.device("cpu"))
+    if way == "staged":
+        mesh = dataclasses.replace(mesh, staged=True)
+    if way == "linked":
+        links = _link_groups(mesh.rank_map, mesh.rank, datetime.timedelta(seconds=60))
+        mesh = dataclasses.replace(mesh, links=links)
+        _connect(mesh)
+    parts = set_up(experiment, mesh, None)
+    engine = parts.engine
+    assert isinstance(engine, NativeEngine)
+    receivers = [engine.training.activations_in, engine.training.gradients_in]
+    assert [isinstance(r, StagedReceiver) for r in receivers if r is not None] == [
+        way == "staged" for r in receivers if r is not None
+    ]
+    found = []
+    with parts.batches.open("train", 0, STEPS) as batches:
+        for batch in batches:
+            if parts.optimizer is not None:
+                parts.optimizer.zero_grad(set_to_none=False)
+            parts.timer.prepare()
+            parts.timer.start()
+            engine.train_step(batch)
+            found.append(engine.gradients.norm() or 0.0)
+            if parts.optimizer is not None:
+                parts.optimizer.step()
+    parts.stage.eval()
+    with parts.batches.open("test", 0, 1) as batches:
+        for batch in batches:
+            found += [float(out.double().sum()) for out in engine.evaluate(batch)]
+    mesh.barrier()
+    leave(mesh)
+    return found
+
+
+EXPERIMENTS = [
+    vig(layout="dp2-pp2", schedule="1f1b"),
+    gat(layout="pp3", schedule="1f1b", microbatches=5),
+]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: f"{e.model.name} {e.layout}")
+def test_the_same_numbers_by_every_way(experiment: Experiment) -> None:
+    size = experiment.layout.world_size
+    expected = spawn(train, size, experiment, "plain")
+    assert any(each[0] > 0 for each in expected)
+    assert spawn(train, size, experiment, "staged") == expected
+    assert spawn(train, size, experiment, "linked") == expected
+
+
+def refused(layout: Layout) -> str:
+    mesh = join(read_environment(), layout, torch.device("cpu"))
+    staged = dataclasses.replace(mesh, staged=True)
+    try:
+        set_up(vig(layout=str(layout), engine="pipelining"), staged, None)
+    except InputError as error:
+        return str(error)
+    finally:
+        leave(mesh)
+    return ""
+
+
+def test_torchs_engine_needs_nccl() -> None:
+    line = "environment: engine pipelining: found ranks whose GPUs cannot talk by NCCL; allowed: e"
+    assert all(said.startswith(line) for said in spawn(refused, 2, Layout(1, 2)))
