@@ -43,7 +43,7 @@ class Batch:
     """This replica's: images, or nodes that its chunks own."""
     epoch: int
     sample_ids: SampleIds
-    """Numbers of the samples in their split; empty where every step takes all."""
+    """Numbers of the samples in their split; of a graph the nodes that the chunks own."""
     checksum: int
     """Of inputs and labels; must be equal on the first and the last stage."""
     waited_s: float = 0.0

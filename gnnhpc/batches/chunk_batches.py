@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,6 @@ from gnnhpc.records.schema import Phase
 
 SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
 """The splits whose labels a phase needs."""
-_NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class ChunkBatches:
@@ -41,6 +41,7 @@ class ChunkBatches:
         self._inputs = [self._features(graph, chunk) if mesh.is_first else None for chunk in mine]
         self._chunks = [chunk.to(mesh.device) for chunk in mine]
         self._checksum = checksum(mine)
+        self._own = np.concatenate([chunk.nodes[: chunk.own].numpy() for chunk in mine])
         self.samples = sum(chunk.own for chunk in mine)
         self.total_samples = len(graph.labels)
         self._labelled = {split: int(mask.sum()) for split, mask in graph.masks.items()}
@@ -78,7 +79,7 @@ class ChunkBatches:
             labelled=self._labelled[phase],
             samples=self.samples,
             epoch=step,
-            sample_ids=_NO_IDS,
+            sample_ids=self._own,
             checksum=self._checksum,
         )
 
@@ -103,7 +104,9 @@ class ChunkBatches:
 
 
 def checksum(chunks: tuple[GraphChunk, ...]) -> int:
-    """A checksum of the nodes of these chunks, in their order."""
-    nodes = torch.cat([chunk.nodes for chunk in chunks])
-    weights = torch.arange(1, len(nodes) + 1)
-    return int(((nodes + 2) * (weights % 65_521)).sum()) % (1 << 32)
+    """CRC-32 of the nodes of these chunks and of their labels in every split, in their order."""
+    found = 0
+    for chunk in chunks:
+        for tensor in (chunk.nodes, *(chunk.targets[split] for split in sorted(chunk.targets))):
+            found = zlib.crc32(tensor.numpy().tobytes(), found)
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnnhpc.check.audits import data, gradients, machine, model, times
+from gnnhpc.check.audits.watched import watched_checks
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
@@ -38,6 +39,7 @@ def audit(
     ]
     if observations[0].gpu is not None:
         checks.append(machine.gpus(observations))
+    checks += watched_checks(observations, layout)
     if graph:
         checks.append(data.edges(graph))
     return checks

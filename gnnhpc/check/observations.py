@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.watches.watched import Watched
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
@@ -35,6 +36,8 @@ class RankObservations:
     differing_losses: int
     """Steps whose reported loss is not the one that was differentiated."""
     repeated_samples: int
+    unused_samples: int
+    """Nodes of a graph that were in no chunk; images may be left over in an epoch."""
     samples: int
     """This replica's, a step."""
     backward_s: float
@@ -67,6 +70,8 @@ class RankObservations:
     """From before the first step to the end of the last observation."""
     gpu: str | None = None
     """Names the GPU that this rank computed on; None on a CPU."""
+    watched: Watched | None = None
+    """What was looked at closely; none where nothing was."""
 
 
 def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservations:
@@ -93,6 +98,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         switches=times.switches,
         observing_s=observer.observing_s,
         run_s=observer.run_s,
+        watched=None if observer.watch is None else observer.watch.watched(),
         **rank_facts,
     )
 
@@ -101,6 +107,8 @@ def gather_observations(
     mesh: Mesh, parts: TrainingParts, observer: RunObserver, environment: Environment
 ) -> list[RankObservations]:
     """Every rank's observations, in rank order, on every rank; a collective."""
+    repeated, fewest = observer.sample_uses.together(mesh)
+    is_graph = bool(parts.batches.graph_facts())
     mine = rank_observations(
         observer,
         host=environment.host,
@@ -112,8 +120,10 @@ def gather_observations(
         threads_wanted=environment.cpus,
         cpus=sorted(os.sched_getaffinity(0)),
         samples=parts.batches.samples,
-        repeated_samples=observer.sample_uses.repeated(mesh),
+        repeated_samples=repeated,
+        unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
     )
-    return [RankObservations(**each) for each in mesh.gather_objects(asdict(mine))]
+    everyone: list[RankObservations] = mesh.gather_objects(mine)
+    return everyone

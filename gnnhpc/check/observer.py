@@ -9,10 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.check.watches.sample_uses import SampleUses
 from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.core.layout import Layout
+from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import StepRecord
 
@@ -27,6 +31,8 @@ class RunObserver:
     layout: Layout
     rank: int
     total_samples: int
+    watch: RunWatch | None = None
+    """Looks at few steps closely; none where steps are taken for another purpose."""
     grad_norm: float | None = None
     mismatched_batches: int = 0
     unequal_gradients: int = 0
@@ -49,6 +55,48 @@ class RunObserver:
         yield
         self._ended = time.perf_counter()
         self.observing_s += self._ended - began
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether this rank has spent too much on looking closely."""
+        return self.watch is not None and self.watch.budget.over
+
+    def agree_on_budget(self, *, over: bool) -> None:
+        """Whether any rank has: then none looks closely for a while."""
+        if self.watch is not None:
+            self.watch.budget.affordable = not over
+
+    def before_training_step(self, step: int, batch: Batch) -> None:
+        if self.watch is not None:
+            self.watch.before_training_step(step, batch)
+
+    def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        if self.watch is not None:
+            self.watch.after_training_step(step, batch, trained)
+
+    def before_evaluation(self, step: int) -> None:
+        if self.watch is not None:
+            self.watch.before_evaluation(step)
+
+    def after_averaging(self) -> None:
+        if self.watch is not None:
+            self.watch.after_averaging()
+
+    def before_test_step(self, step: int, batch: Batch) -> None:
+        if self.watch is not None:
+            self.watch.before_test_step(step, batch)
+
+    def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
+        if self.watch is not None:
+            self.watch.after_test_step(step, batch, outputs)
+
+    def after_evaluation(self) -> None:
+        if self.watch is not None:
+            self.watch.after_evaluation()
+
+    def before_checkpoint(self, step: int) -> None:
+        if self.watch is not None:
+            self.watch.before_checkpoint(step)
 
     @property
     def run_s(self) -> float:

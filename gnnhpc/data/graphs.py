@@ -71,7 +71,8 @@ def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
     }
 
 
-def _published(config: PublishedGraph, root: Path | None) -> Arrays:
+def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
+    """The arrays of a published graph, which are kept once its files have been read."""
     raw = config.raw_files(existing_root(config.name, root))
     return load_or_build(config, raw, _read_published)
 
@@ -96,7 +97,7 @@ def _own(config: OwnGraph, root: Path | None) -> Arrays:
 
 _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {
     SyntheticCitation: _made,
-    PublishedGraph: _published,
+    PublishedGraph: published_arrays,
     OwnGraph: _own,
 }
 

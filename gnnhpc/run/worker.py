@@ -168,6 +168,8 @@ class Worker:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.check.observer import RunObserver
+        from gnnhpc.check.watches.run_watch import RunWatch
+        from gnnhpc.data.roots import data_root
         from gnnhpc.engines.device_activity import activity_of
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
@@ -178,7 +180,8 @@ class Worker:
 
         start = self.attempt.resume_point.step if self.attempt.resume_point else 0
         records = self.attempt.known_paths.records(mesh.place)
-        observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples)
+        watch = RunWatch.of(self.cell.experiment, mesh, parts, data_root(self.cell.data_root))
+        observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
             progress_reporter(self.cell.experiment, mesh.rank, start) as report,
@@ -245,6 +248,8 @@ class Worker:
         from gnnhpc.train.checkpoint import save
 
         began = time.perf_counter()
+        with trainer.observer.observing():
+            trainer.observer.before_checkpoint(step)
         with parts.timer.storage("writing a checkpoint"):
             save(
                 self.attempt.known_paths,

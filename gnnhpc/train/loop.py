@@ -104,6 +104,8 @@ class Trainer:
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
         mesh, timer = self.mesh, self.timer
+        with self.observer.observing():
+            self.observer.before_training_step(step, batch)
         timer.prepare()
         mesh.barrier()
         timer.start()
@@ -121,17 +123,24 @@ class Trainer:
         times = timer.stop()
         with self.observer.observing():
             self.observer.observe_gradients(batch, self.engine.gradients.norm())
+            self.observer.after_training_step(step, batch, trained)
         return self._record_step(step, batch, "train", started, times, trained)
 
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:
             return
         self.stage.eval()
+        with self.observer.observing():
+            self.observer.before_evaluation(self.test_steps_done)
         self._average_running_statistics()
+        with self.observer.observing():
+            self.observer.after_averaging()
         with self.batches.open("test", 0, self.experiment.test_steps) as batches:
             for batch in self._read(batches):
                 step = self.test_steps_done
                 self.progress.phase, self.progress.step = "test", step
+                with self.observer.observing():
+                    self.observer.before_test_step(step, batch)
                 self.timer.prepare()
                 self.mesh.barrier()
                 self.timer.start()
@@ -140,8 +149,12 @@ class Trainer:
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()
+                with self.observer.observing():
+                    self.observer.after_test_step(step, batch, outputs)
                 self._record_step(step, batch, "test", started, times, StepOutput(outputs))
                 self.test_steps_done += 1
+        with self.observer.observing():
+            self.observer.after_evaluation()
         self.stage.train()
 
     def _record_step(
@@ -205,13 +218,14 @@ class Trainer:
         Also tells `times` when the last replica came to the all-reduce.
         """
         names = self.task.metrics(phase)
-        values = torch.zeros(len(names) * 2 + 5, dtype=torch.float64)
+        values = torch.zeros(len(names) * 2 + 6, dtype=torch.float64)
         if self.mesh.is_last:
             tally = self.task.tally(phase, trained.outputs, batch)
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
         values[-5] = times.arrival_s or 0.0
+        values[-6] = float(self.observer.over_budget)
         values[-3] = float(self.stop_requested())
         values[-2] = float(batch.checksum)
         values[-1] = self.observer.grad_norm or 0.0
@@ -220,6 +234,7 @@ class Trainer:
             self.observer.compare_ranks(
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
+            self.observer.agree_on_budget(over=bool(everyone[:, -6].max()))
         peers = self.mesh.rank_map.peers(self.mesh.stage)
         times.wait_for_replicas(float(everyone[peers, -5].max()))
         sums = everyone[:, : 2 * len(names)].sum(0)

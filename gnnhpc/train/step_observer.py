@@ -6,19 +6,63 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from torch import Tensor
+
 from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import StepRecord
 
 
 class StepObserver(Protocol):
-    """Called for each step after its last barrier, outside the measured time."""
+    """Called before and after each step, outside the measured time."""
 
     grad_norm: float | None
     """Of this stage's last gradient."""
 
+    @property
+    def over_budget(self) -> bool:
+        """Whether this rank has spent too much on looking closely at steps."""
+        ...
+
+    def agree_on_budget(self, *, over: bool) -> None:
+        """Whether any rank has: all choose alike which steps they look at."""
+        ...
+
     def observing(self) -> contextlib.AbstractContextManager[None]:
         """Measures the time that observing takes: around all calls of the methods below."""
+        ...
+
+    def before_training_step(self, step: int, batch: Batch) -> None:
+        """Before the first barrier of a step, its batch at hand."""
+        ...
+
+    def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        """After its last barrier, the batch not yet overwritten."""
+        ...
+
+    def before_evaluation(self, step: int) -> None:
+        """Before replicas average their statistics; `step` is the next of the test phase."""
+        ...
+
+    def after_averaging(self) -> None:
+        """Once all is as the evaluation will use it."""
+        ...
+
+    def before_test_step(self, step: int, batch: Batch) -> None:
+        """As `before_training_step`, of the test phase."""
+        ...
+
+    def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
+        """As `after_training_step`; `outputs` are one a micro-batch, on the last stage."""
+        ...
+
+    def after_evaluation(self) -> None:
+        """Before training goes on."""
+        ...
+
+    def before_checkpoint(self, step: int) -> None:
+        """Before training step `step`; raises GnnhpcError for a run not to be gone on with."""
         ...
 
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:

@@ -53,6 +53,7 @@ def good(rank: int) -> RankObservations:
         unequal_gradients=0,
         differing_losses=0,
         repeated_samples=0,
+        unused_samples=0,
         samples=10,
         backward_s=1.0,
         overfull_steps=0,
@@ -277,6 +278,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "cpus",
             "samples",
             "repeated_samples",
+            "unused_samples",
             "reductions",
         )
     }
@@ -320,9 +322,11 @@ def test_samples_are_counted_by_epoch() -> None:
     observer.observe_gradients(batch(1, 2), 0.5)
     observer.observe_gradients(batch(3, 2), 0.7)
     observer.observe_gradients(batch(2, epoch=1), None)
-    counts = observer.sample_uses.epochs
-    assert counts[0].tolist() == [0, 1, 2, 1, 0, 0, 0, 0, 0, 0]
-    assert counts[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    uses = observer.sample_uses.epochs()
+    assert [each.repeated for each in uses.values()] == [1, 0]
+    bits = [np.unpackbits(np.frombuffer(each.used, dtype=np.uint8))[:10] for each in uses.values()]
+    assert bits[0].tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert bits[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert finding(observer, "median_grad_norm") == 0.6
     assert finding(observer, "train_steps") == 3
 

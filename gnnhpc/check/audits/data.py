@@ -31,6 +31,14 @@ def samples(observations: Sequence[RankObservations]) -> Check:
             f"{repeated} samples were seen more than once in an epoch: replicas are not sharded",
             {"repeated": repeated},
         )
+    unused = max(each.unused_samples for each in observations)
+    if unused:
+        return Check(
+            "samples",
+            "invalid",
+            f"{unused} nodes of the graph were in no chunk of a step",
+            {"unused": unused},
+        )
     return Check("samples", "ok", "no sample was seen twice in an epoch", {})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -11,33 +10,79 @@ from gnnhpc.batches.batch import SampleIds
 from gnnhpc.ranks.mesh import Mesh
 
 
+@dataclass(frozen=True)
+class EpochUses:
+    """Which samples an epoch used, a bit each, and how many of them more than once."""
+
+    used: bytes
+    repeated: int
+
+
 @dataclass
 class SampleUses:
     """Of each epoch, how often this replica was given each of `total` samples."""
 
     total: int
-    epochs: dict[int, np.ndarray[Any, np.dtype[np.int16]]] = field(default_factory=dict)
+    _epochs: dict[int, EpochUses] = field(default_factory=dict)
+    """Those that are over."""
+    _epoch: int = -1
+    _given: list[SampleIds] = field(default_factory=list)
+    """Of each step of the present epoch."""
+    _whole: tuple[SampleIds, EpochUses] | None = None
+    """The last epoch of one step: of a graph every epoch has the same samples."""
 
     def count(self, epoch: int, sample_ids: SampleIds) -> None:
-        counts = self.epochs.setdefault(epoch, np.zeros(self.total, dtype=np.int16))
-        np.add.at(counts, sample_ids, 1)
+        """The samples of one step; they are not copied."""
+        if epoch != self._epoch:
+            self._close()
+            self._epoch = epoch
+        self._given.append(sample_ids)
 
-    def repeated(self, mesh: Mesh) -> int:
-        """Samples that were used more than once in an epoch, over all replicas; a collective.
+    def epochs(self) -> dict[int, EpochUses]:
+        """Of all epochs, the present one included."""
+        self._close()
+        return self._epochs
+
+    def together(self, mesh: Mesh) -> tuple[int, int | None]:
+        """Over all replicas: samples that were used more than once in an epoch, and the fewest
+        that any epoch used, none without an epoch; a collective.
 
         Counted on first stages only: the other stages of a replica have the same samples, which
         the checksums show.
         """
-        counts = self.epochs if mesh.is_first else {}
-        repeated = sum(np.flatnonzero(seen > 1).size for seen in counts.values())
-        packed = {epoch: np.packbits(seen > 0).tobytes() for epoch, seen in counts.items()}
-        everyone = [found for found in mesh.gather_objects(packed) if found]
+        mine = self.epochs() if mesh.is_first else {}
+        everyone = [found for found in mesh.gather_objects(mine) if found]
+        repeated, fewest = 0, None
+        counted: dict[tuple[bytes, ...], tuple[int, int]] = {}
         for epoch in {epoch for found in everyone for epoch in found}:
-            bits = [
-                np.unpackbits(np.frombuffer(found[epoch], dtype=np.uint8))
-                for found in everyone
-                if epoch in found
-            ]
-            together = np.sum(np.stack(bits), axis=0)
-            repeated += int((together > 1).sum())
-        return repeated
+            uses = [found[epoch] for found in everyone if epoch in found]
+            repeated += sum(each.repeated for each in uses)
+            key = tuple(each.used for each in uses)
+            if key not in counted:
+                counted[key] = _in_several_and_any(key)
+            several, any_of_them = counted[key]
+            repeated += several
+            fewest = any_of_them if fewest is None else min(fewest, any_of_them)
+        return repeated, fewest
+
+    def _close(self) -> None:
+        """Count the present epoch."""
+        if not self._given:
+            return
+        whole = self._given[0] if len(self._given) == 1 else None
+        if whole is not None and self._whole is not None and self._whole[0] is whole:
+            uses = self._whole[1]
+        else:
+            ids = np.concatenate(self._given)
+            counts = np.bincount(ids[(ids >= 0) & (ids < self.total)], minlength=self.total)
+            uses = EpochUses(np.packbits(counts > 0).tobytes(), int((counts > 1).sum()))
+        self._whole = None if whole is None else (whole, uses)
+        self._epochs[self._epoch] = uses
+        self._given = []
+
+
+def _in_several_and_any(packed: tuple[bytes, ...]) -> tuple[int, int]:
+    """Samples that more than one replica used, and those that any did."""
+    bits = [np.unpackbits(np.frombuffer(each, dtype=np.uint8)) for each in packed]
+    uses = np.sum(np.stack(bits), axis=0)
+    return int((uses > 1).sum()), int((uses > 0).sum())

@@ -1,0 +1,120 @@
+"""Watches evaluations: averaged statistics, modules in evaluation mode, and nothing changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.state_hashes import Hashes, differing, hashes_of, named_in_words
+from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
+
+_ROWS = 4
+"""Images that are evaluated again, to see that each is evaluated by itself."""
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A weighted sum of a tensor's elements: linear, so that the mean's is the projections' mean.
+
+    `size` is the same sum of their absolute values, by which rounding is judged.
+    """
+
+    value: float
+    size: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What one rank held in one evaluation, to be compared over replicas at the end."""
+
+    step: int
+    """Of the test phase, the first of this evaluation."""
+    own: dict[str, Projection]
+    """Of BatchNorm's running statistics before replicas averaged them, by name."""
+    averaged: dict[str, Projection]
+    buffers: Hashes
+    """Of all buffers, as the evaluation used them."""
+
+
+@dataclass
+class EvaluationWatch:
+    """Looks at a whole evaluation, outside its measured steps."""
+
+    stage: Stage
+    findings: Findings
+    evaluated: list[Evaluated] = field(default_factory=list)
+    _step: int = 0
+    _own: dict[str, Projection] = field(default_factory=dict)
+    _held: Hashes = field(default_factory=dict)
+
+    def before(self, step: int) -> None:
+        """Before replicas average their statistics."""
+        self._step = step
+        self._own = self._statistics()
+
+    def averaged(self) -> None:
+        """Before the first evaluated mini-batch."""
+        buffers = hashes_of(self.stage.named_buffers())
+        self.evaluated.append(Evaluated(self._step, self._own, self._statistics(), buffers))
+        self._held = buffers | hashes_of(self.stage.named_parameters())
+
+    def after(self) -> None:
+        """After the last evaluated mini-batch."""
+        self.findings.looks["evaluation"] += 1
+        now = hashes_of([*self.stage.named_buffers(), *self.stage.named_parameters()])
+        changed = differing(self._held, now)
+        if changed:
+            cause = f"evaluation changed {named_in_words(changed)}"
+            self.findings.add("evaluation", "test", self._step, cause)
+
+    @torch.no_grad()
+    def evaluate_again(self, x: Inputs, context: Context) -> None:
+        """A micro-batch that was evaluated, again: no dropout, no statistics of the micro-batch.
+
+        `x` may be a buffer that holds another micro-batch by now; any will do.
+        """
+        state = torch.get_rng_state()
+        cause = self._dependence(x, context)
+        torch.set_rng_state(state)
+        if cause is not None:
+            self.findings.add("evaluation", "test", self._step, cause)
+
+    def _dependence(self, x: Inputs, context: Context) -> str | None:
+        """What outputs depend on that they must not; masks of dropout follow from the step."""
+        images = isinstance(x, Tensor) and context.graph is None
+        given = x[:_ROWS] if isinstance(x, Tensor) and images else x
+        first = self.stage(given, context)
+        if not torch.equal(first, self.stage(given, context)):
+            return "a stage's outputs differ from one time to the next: something is random"
+        if not torch.equal(first, self.stage(given, replace(context, step=context.step + 1))):
+            return "a stage's outputs depend on the step: dropout is active in evaluation"
+        if isinstance(given, Tensor) and images and len(given) > 1:
+            alone = given.clone()
+            alone[1:] = 0.0
+            if not torch.equal(first[0], self.stage(alone, context)[0]):
+                return (
+                    "an image's output depends on the others of its micro-batch: BatchNorm uses "
+                    "their statistics, not the running ones"
+                )
+        return None
+
+    def _statistics(self) -> dict[str, Projection]:
+        return {
+            name: _projection(buffer)
+            for name, buffer in self.stage.named_buffers()
+            if name.endswith(_STATISTICS)
+        }
+
+
+def _projection(tensor: Tensor) -> Projection:
+    values = tensor.detach().to("cpu", torch.float64).reshape(-1).numpy()
+    # Weights that differ, so that statistics of the wrong channels do not add up to the same.
+    weights = 1.0 + (np.arange(len(values)) * 0.618033988749895) % 1.0
+    return Projection(float(values @ weights), float(np.abs(values) @ weights))

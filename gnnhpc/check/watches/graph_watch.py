@@ -1,0 +1,173 @@
+"""Holds a graph's features and labels, as stages are given them, against a second reading."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.check.plain.graph import Ids, PlainGraph, Values, plain_graph
+from gnnhpc.check.watches.chunk_edges import ChunkEdges
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.context import Context
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.experiment import Experiment
+
+ROWS = 24
+"""Rows of each chunk whose features are read again in one step."""
+_LABELLED: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
+
+
+@dataclass
+class GraphWatch:
+    """Of one replica's chunks, on whichever of its stages this rank holds."""
+
+    experiment: Experiment
+    mesh: Mesh
+    root: Path | None
+    findings: Findings
+    hops: int
+    """Layers that use neighbours, over all stages."""
+    _graph: PlainGraph | None = None
+    _edges: ChunkEdges = field(default_factory=ChunkEdges)
+
+    @property
+    def graph(self) -> PlainGraph:
+        """Read when first asked for."""
+        if self._graph is None:
+            self._graph = plain_graph(self.experiment.data, self.root)
+        return self._graph
+
+    def after(
+        self, phase: Phase, step: int, batch: Batch, given: list[tuple[Inputs, Context]]
+    ) -> None:
+        """After a step: what the stage's forward was given, and the labels beside it."""
+        chunks = [context.graph for _, context in given if context.graph is not None]
+        self._check_chunks(phase, step, batch, chunks)
+        rule = random.Random(f"{self.experiment.seed}/{phase}/{step}")
+        if self.mesh.is_first:
+            self.findings.looks["inputs"] += 1
+            for (x, _), chunk in zip(given, chunks, strict=True):
+                cause = self._features(x, chunk.nodes.cpu().numpy(), rule)
+                if cause is not None:
+                    self.findings.add("inputs", phase, step, cause)
+        if self.mesh.is_last:
+            self.findings.looks["targets"] += 1
+            labelled = int(self.graph.masks[phase].sum())
+            if batch.labelled != labelled:
+                divided = f"the loss is divided by {batch.labelled}, {phase} has {labelled} nodes"
+                self.findings.add("targets", phase, step, divided)
+            for microbatch, chunk in zip(batch.microbatches, chunks, strict=True):
+                for split in _LABELLED[phase]:
+                    cause = self._labels(microbatch.targets.get(split), chunk, split)
+                    if cause is not None:
+                        self.findings.add("targets", phase, step, cause)
+
+    def labels(self, phase: Phase, batch: Batch) -> list[Ids]:
+        """The labels of each micro-batch's own nodes as read again, -100 for other splits."""
+        chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
+        return [self._wanted_labels(chunk, phase) for chunk in chunks]
+
+    def _check_chunks(
+        self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
+    ) -> None:
+        self.findings.looks["chunks"] += 1
+        own = [chunk.nodes[: chunk.own].cpu().numpy() for chunk in chunks]
+        if chunks and not np.array_equal(np.concatenate(own), batch.sample_ids):
+            apart = "the chunks' own nodes are not the samples of the mini-batch"
+            self.findings.add("chunks", phase, step, apart)
+        for number, chunk in enumerate(chunks):
+            place = self.mesh.replica * self.experiment.microbatches + number
+            cause = self._edges.cause(self.graph, chunk, self.experiment, place, self.hops)
+            if cause is not None:
+                self.findings.add("chunks", phase, step, f"chunk {place}: {cause}")
+
+    def _features(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
+        """How rows of the first stage's input differ from the nodes' features; none if not."""
+        for place in rule.sample(range(len(nodes)), min(ROWS, len(nodes))):
+            found, node = _row(x, place), int(nodes[place])
+            wanted = self.graph.features(node) if node >= 0 else np.zeros_like(found)
+            wanted = wanted.astype(self.experiment.dtype).astype(np.float64)
+            if not self._same(found, wanted):
+                return self._explain(found, node, place, nodes)
+        return None
+
+    def _same(self, found: Values, wanted: Values) -> bool:
+        """To the bit, unless features were divided by sums in single precision."""
+        if not self.graph.divided:
+            return np.array_equal(found, wanted)
+        # A sum of n terms that are not negative is off by n roundings at most, the quotient by one.
+        error = (np.count_nonzero(wanted) + 2) * np.finfo(np.float32).eps
+        return found.shape == wanted.shape and bool(
+            (np.abs(found - wanted) <= error * np.abs(wanted)).all()
+        )
+
+    def _explain(self, found: Values, node: int, place: int, nodes: Ids) -> str:
+        if node < 0:
+            return f"the padding at row {place} is not zero"
+        told = f"the features at row {place} are not those of node {node}"
+        wanted = self.graph.features(node).astype(self.experiment.dtype).astype(np.float64)
+        if found.shape != wanted.shape:
+            return f"{told}: {found.shape[0]} of {wanted.shape[0]}"
+        for shift in (1, -1):
+            other = int(nodes[(place + shift) % len(nodes)])
+            if other >= 0 and self._same(found, self.graph.features(other)):
+                return f"{told} but of the one beside it: they are shifted"
+        ratio = float(found.sum() / wanted.sum()) if wanted.sum() else 0.0
+        if ratio and np.allclose(found, ratio * wanted, rtol=1e-5):
+            return f"{told}: they are scaled by {ratio:.4g}"
+        return told
+
+    def _wanted_labels(self, chunk: GraphChunk, split: str) -> Ids:
+        nodes = chunk.nodes[: chunk.own].cpu().numpy()
+        labels = np.full(chunk.rows[-1], IGNORED, dtype=np.int64)
+        labels[: chunk.own] = np.where(
+            self.graph.masks[split][nodes], self.graph.labels[nodes], IGNORED
+        )
+        return labels
+
+    def _labels(self, found: Tensor | None, chunk: GraphChunk, split: str) -> str | None:
+        if found is None:
+            return f"there are no targets of the {split} split"
+        told, wanted = found.detach().cpu().numpy(), self._wanted_labels(chunk, split)
+        if np.array_equal(told, wanted):
+            return None
+        wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
+        said = f"{wrong} targets of the {split} split differ from the graph's labels"
+        return f"{said}: {self._other_labels(told, wanted, chunk, split)}"
+
+    def _other_labels(self, told: Ids, wanted: Ids, chunk: GraphChunk, split: str) -> str:
+        """What targets are that are not those of the split."""
+        for other in self.graph.masks.keys() - {split}:
+            if np.array_equal(told, self._wanted_labels(chunk, other)):
+                return f"they are of the {other} split"
+        for shift in (1, -1):
+            if np.array_equal(told, np.roll(wanted, shift)):
+                return f"they are shifted by {shift}"
+        if np.array_equal(told == IGNORED, wanted == IGNORED):
+            return "the right nodes have other classes"
+        nodes = chunk.nodes[: chunk.own].cpu().numpy()
+        if np.array_equal(told[: chunk.own], self.graph.labels[nodes]):
+            return "nodes of every split are labelled"
+        return "other nodes are labelled"
+
+
+def _row(inputs: Inputs, place: int) -> Values:
+    """One row of the first stage's input, float64 [F]."""
+    if isinstance(inputs, Tensor):
+        return np.asarray(inputs[place].detach().cpu().double().numpy())
+    found = np.zeros(inputs.width)
+    first, end = (int(n) for n in inputs.indptr[place : place + 2])
+    np.add.at(
+        found,
+        inputs.columns[first:end].cpu().numpy(),
+        inputs.values[first:end].detach().cpu().double().numpy(),
+    )
+    return found

@@ -1,0 +1,210 @@
+"""Holds the images and labels that a stage is given against a second reading of the raw data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.check.plain.images import PlainImages, plain_images
+from gnnhpc.check.plain.order import Ids, PlainOrder
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.models.context import Context
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.experiment import Experiment
+
+ROWS = 64
+"""Images of a mini-batch that are read again, from all of its micro-batches."""
+Pixels = npt.NDArray[Any]
+
+
+@dataclass
+class _Split:
+    images: PlainImages
+    order: PlainOrder
+
+
+@dataclass
+class ImageWatch:
+    """Of one replica's mini-batches, on whichever of its stages this rank holds."""
+
+    experiment: Experiment
+    mesh: Mesh
+    root: Path | None
+    findings: Findings
+    total_samples: int
+    """Of the training split, as the batches count them."""
+    _splits: dict[Phase, _Split] = field(default_factory=dict)
+    _order: PlainOrder | None = None
+
+    def check_order(self, step: int, batch: Batch) -> None:
+        """In every training step: the samples are those that the documented rule names."""
+        if self._order is None:
+            self._order = self._plain_order(self.total_samples)
+        self.findings.looks["order"] += 1
+        if not np.array_equal(batch.sample_ids, self._order.ids(step)):
+            cause = self._order.explain(step, np.asarray(batch.sample_ids))
+            self.findings.add("order", "train", step, cause)
+
+    def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """Before step `number` of its phase (of its evaluation): what the engine will be given."""
+        inputs = [m.inputs for m in batch.microbatches if m.inputs is not None]
+        self._compare(phase, step, number, inputs, batch)
+
+    def after(
+        self,
+        phase: Phase,
+        step: int,
+        number: int,
+        batch: Batch,
+        given: list[tuple[Inputs, Context]],
+    ) -> None:
+        """After it: the very tensors that the first stage's forward was given."""
+        if self.mesh.is_first:
+            self._compare(phase, step, number, [x for x, _ in given], batch)
+
+    def labels(self, phase: Phase, number: int, batch: Batch) -> list[Ids] | None:
+        """The labels of each micro-batch as read again, where all of them can be."""
+        ids = self._split(phase).order.ids(number)
+        images = self._split(phase).images
+        if ids.max() >= images.readable:
+            return None
+        found = np.array([images.image(int(n))[1] for n in ids], dtype=np.int64)
+        return np.split(found, len(batch.microbatches))
+
+    def _compare(
+        self, phase: Phase, step: int, number: int, inputs: list[Inputs], batch: Batch
+    ) -> None:
+        split = self._split(phase)
+        ids = split.order.ids(number)
+        places = self._places(ids, split.images)
+        if not len(places):
+            return
+        rows = len(ids) // self.experiment.microbatches
+        if self.mesh.is_first:
+            self.findings.looks["inputs"] += 1
+            wanted = self._pixels(split.images, ids[places])
+            found = np.stack([_row(inputs[p // rows], p % rows) for p in places])
+            if not np.array_equal(found, wanted):
+                cause = self._explain_pixels(phase, number, places, found, wanted)
+                self.findings.add("inputs", phase, step, cause)
+        if self.mesh.is_last:
+            self.findings.looks["targets"] += 1
+            labels = np.array([split.images.image(int(n))[1] for n in ids[places]])
+            targets = [m.targets[phase] for m in batch.microbatches]
+            told = np.concatenate([t.detach().to("cpu").numpy() for t in targets])
+            if not np.array_equal(told[places], labels):
+                cause = self._explain_labels(phase, number, places, told)
+                self.findings.add("targets", phase, step, cause)
+
+    @staticmethod
+    def _places(ids: Ids, images: PlainImages) -> Ids:
+        """Places in the mini-batch that are looked at, spread over it."""
+        known = np.flatnonzero(ids < images.readable)
+        return known[:: max(1, -(-len(known) // ROWS))]
+
+    def _pixels(self, images: PlainImages, ids: Ids) -> Pixels:
+        """[n, H*W, 3] in 0..1, in the experiment's precision."""
+        dtype = np.dtype(self.experiment.dtype)
+        return np.stack([images.image(int(n))[0].astype(dtype) / dtype.type(255) for n in ids])
+
+    def _explain_pixels(
+        self, phase: Phase, number: int, places: Ids, found: Pixels, wanted: Pixels
+    ) -> str:
+        split = self._split(phase)
+        wrong = np.flatnonzero((found != wanted).any(axis=(1, 2)))
+        first, place = int(wrong[0]), int(places[wrong[0]])
+        ids = split.order.ids(number)
+        told = f"{len(wrong)} of {len(places)} images differ from the raw data:"
+        for other, what in self._other_ids(phase, number):
+            if self._is_image(split.images, int(other[place]), found[first]):
+                return f"{told} they are those of {what}"
+        for neighbour, name in self._others(phase):
+            if self._is_image(neighbour.images, int(ids[place]), found[first]):
+                return f"{told} they are of the {name} split"
+        for n in np.flatnonzero(ids < split.images.readable):
+            if self._is_image(split.images, int(ids[n]), found[first]):
+                shift = (place - int(n)) % len(ids)
+                return f"{told} they are shifted by {shift} places against the samples' order"
+        ratio = float(found[first].sum() / max(float(wanted[first].sum()), 1e-30))
+        if np.allclose(found[first], ratio * wanted[first], rtol=1e-5, atol=1e-6):
+            return f"{told} they are scaled by {ratio:.4g}"
+        if np.array_equal(np.sort(found[first], axis=None), np.sort(wanted[first], axis=None)):
+            return f"{told} pixels or colours are in another order"
+        return f"{told} image {ids[place]} at place {place} is another"
+
+    def _explain_labels(self, phase: Phase, number: int, places: Ids, told: Ids) -> str:
+        split = self._split(phase)
+        ids = split.order.ids(number)
+        known = ids < split.images.readable
+        labels = np.array(
+            [
+                split.images.image(int(n))[1] if good else -1
+                for n, good in zip(ids, known, strict=True)
+            ]
+        )
+        wrong = int((told != labels)[known].sum())
+        said = f"{wrong} of {int(known.sum())} labels differ from the raw data:"
+        for shift in [1, -1, 2, -2, len(ids) // self.experiment.microbatches]:
+            moved = np.roll(labels, shift)
+            seen = moved >= 0
+            if np.array_equal(told[seen], moved[seen]):
+                return f"{said} they are shifted by {shift} against the inputs"
+        for other, what in self._other_ids(phase, number):
+            fits = [
+                split.images.image(int(n))[1] == t
+                for n, t in zip(other, told, strict=True)
+                if n < split.images.readable
+            ]
+            if len(fits) > 1 and all(fits):
+                return f"{said} they are those of {what}"
+        return f"{said} sample {ids[places[0]]} and others have another class"
+
+    def _other_ids(self, phase: Phase, number: int) -> list[tuple[Ids, str]]:
+        order = self._split(phase).order
+        found = [(order.ids(number + 1), "the step after")]
+        if number:
+            found.insert(0, (order.ids(number - 1), "the step before"))
+        if number > 1:
+            found.append((order.ids(number - 2), "two steps before"))
+        return found
+
+    def _others(self, phase: Phase) -> list[tuple[_Split, str]]:
+        """The other split, if it is used."""
+        other: Phase = "test" if phase == "train" else "train"
+        if other == "test" and not self.experiment.test_steps:
+            return []
+        return [(self._split(other), other)]
+
+    def _is_image(self, images: PlainImages, number: int, found: Pixels) -> bool:
+        known = number < images.readable
+        return known and np.array_equal(self._pixels(images, np.array([number]))[0], found)
+
+    def _split(self, phase: Phase) -> _Split:
+        if phase not in self._splits:
+            images = plain_images(self.experiment.data, self.root, phase)
+            self._splits[phase] = _Split(images, self._plain_order(images.samples))
+        return self._splits[phase]
+
+    def _plain_order(self, samples: int) -> PlainOrder:
+        experiment = self.experiment
+        assert experiment.batch_size is not None
+        return PlainOrder(
+            samples,
+            experiment.batch_size,
+            experiment.layout.replicas,
+            self.mesh.replica,
+            experiment.seed,
+        )
+
+
+def _row(inputs: Inputs, place: int) -> Pixels:
+    assert isinstance(inputs, Tensor)
+    found: Pixels = inputs[place].detach().to("cpu").numpy()
+    return found

@@ -1,0 +1,170 @@
+"""Watches that each step moves a stage's parameters as the optimizer's own rule says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.optimizer_rule import (
+    OptimizerState,
+    Stepped,
+    Values,
+    fits,
+    stepped,
+)
+from gnnhpc.engines.stage import Stage
+from gnnhpc.spec.experiment import Experiment
+
+ELEMENTS = 32_768
+"""Of a stage's parameters that are looked at in one step, spread evenly over each tensor."""
+ZEROS = 8
+"""Parameters whose gradients are looked at before the first backward, inside the step."""
+
+
+@dataclass
+class OptimizerWatch:
+    """Compares the state after a step with what its gradient makes of the state before."""
+
+    experiment: Experiment
+    stage: Stage
+    optimizer: torch.optim.Optimizer | None
+    findings: Findings
+    _names: list[str] = field(default_factory=list)
+    _parameters: list[torch.nn.Parameter] = field(default_factory=list)
+    _strides: list[int] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
+    _before: OptimizerState | None = None
+    _left_over: bool = False
+
+    def __post_init__(self) -> None:
+        named = [(n, p) for n, p in self.stage.named_parameters() if p.requires_grad]
+        if not named:
+            return
+        self._names = [name for name, _ in named]
+        self._parameters = [parameter for _, parameter in named]
+        share = max(1, ELEMENTS // len(named))
+        self._strides = [max(1, -(-p.numel() // share)) for p in self._parameters]
+        pairs = zip(self._parameters, self._strides, strict=True)
+        self._sizes = [len(range(0, p.numel(), stride)) for p, stride in pairs]
+
+    def before_step(self) -> None:
+        """Keep elements of the state, and the gradients of the step before."""
+        self._left_over = False
+        self._before = self._read() if self._parameters else None
+
+    def before_first_forward(self) -> None:
+        """Inside the step: whether gradients were zeroed, of few parameters."""
+        every = -(-len(self._parameters) // ZEROS) if self._parameters else 1
+        some = [p.grad for p in self._parameters[::every] if p.grad is not None]
+        if some:
+            self._left_over = bool(torch.cat([g.reshape(-1)[:256] for g in some]).any())
+
+    def after_step(self, step: int) -> None:
+        before = self._before
+        if before is None:
+            return
+        self._before = None
+        self.findings.looks["optimizer"] += 1
+        if self._left_over:
+            cause = "gradients of the step before were still there when the first forward began"
+            self.findings.add("optimizer", "train", step, cause)
+        after = self._read()
+        found = self._cause(before.with_gradients(after.gradients), before.gradients, after)
+        if found is not None:
+            self.findings.add("optimizer", "train", step, found)
+
+    def _cause(self, before: OptimizerState, stale: Values, after: OptimizerState) -> str | None:
+        """What the optimizer did instead of its step; none if it did that."""
+        wanted = self._stepped(before)
+        # A parameter that had no part in the step has no gradient, not a gradient of zero.
+        used = np.repeat([p.grad is not None for p in self._parameters], self._sizes)
+        wrong = ~np.where(
+            used,
+            fits(after.values, wanted.after.values, wanted.value_error),
+            after.values == before.values,
+        )
+        if wrong.any():
+            return f"{self._where(wrong)} {self._movement(before, stale, after, wanted)}"
+        moments = ~fits(after.mean, wanted.after.mean, wanted.mean_error)
+        moments |= ~fits(after.square, wanted.after.square, wanted.square_error)
+        moments |= after.steps != wanted.after.steps
+        moments &= used
+        if moments.any():
+            return f"{self._where(moments)}: the optimizer's state is not what the gradient makes"
+        return None
+
+    def _movement(
+        self, before: OptimizerState, stale: Values, after: OptimizerState, wanted: Stepped
+    ) -> str:
+        """How parameters moved, where not as the rule says."""
+        if np.array_equal(after.values, before.values):
+            return "did not move: the optimizer's step was skipped"
+        twice = self._stepped(wanted.after)
+        if fits(after.values, twice.after.values, wanted.value_error + twice.value_error).all():
+            return "moved as two steps do: the optimizer's step was applied twice"
+        old = self._stepped(before.with_gradients(stale))
+        if stale.any() and fits(after.values, old.after.values, old.value_error).all():
+            return "moved by the gradient of the step before: it is stale"
+        fell, moved = before.values - after.values, wanted.moved
+        length = float(moved @ moved)
+        if length > 0.0:
+            ratio = float(fell @ moved) / length
+            error = wanted.value_error * max(1.0, abs(ratio))
+            # The errors that the ratio was measured with are in it too.
+            error = error + np.abs(moved) * float(np.abs(moved) @ error) / length
+            if fits(fell, ratio * moved, error).all():
+                return (
+                    f"moved {ratio:.3g} times as far as learning rate "
+                    f"{self.experiment.optimizer.lr:g} gives"
+                )
+        return f"did not move as the rule of {self.experiment.optimizer.name} gives"
+
+    def _stepped(self, before: OptimizerState) -> Stepped:
+        return stepped(self.experiment.optimizer, before, self.experiment.dtype)
+
+    def _where(self, wrong: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
+        """Which parameters have wrong elements."""
+        parts = np.split(wrong, np.cumsum(self._sizes)[:-1])
+        named = [name for name, part in zip(self._names, parts, strict=True) if part.any()]
+        if len(named) == len(self._names):
+            return "all parameters of the stage"
+        return f"{named[0]} and {len(named) - 1} more" if len(named) > 1 else named[0]
+
+    def _read(self) -> OptimizerState:
+        return OptimizerState(
+            values=self._elements(lambda p: p.detach()),
+            gradients=self._elements(lambda p: p.grad),
+            mean=self._elements(lambda p: self._state(p, "exp_avg")),
+            square=self._elements(lambda p: self._state(p, "exp_avg_sq")),
+            steps=self._elements(self._steps),
+        )
+
+    def _state(self, parameter: torch.nn.Parameter, key: str) -> Tensor | None:
+        assert self.optimizer is not None
+        found: Tensor | None = self.optimizer.state.get(parameter, {}).get(key)
+        return found
+
+    def _steps(self, parameter: torch.nn.Parameter) -> Tensor | None:
+        return self._state(parameter, "step")
+
+    def _elements(self, tensor_of: Callable[[torch.nn.Parameter], Tensor | None]) -> Values:
+        """float64 [elements] of all parameters; zeros for what is not there."""
+        parts = []
+        for parameter, stride, size in zip(
+            self._parameters, self._strides, self._sizes, strict=True
+        ):
+            tensor = tensor_of(parameter)
+            if tensor is None:
+                tensor = parameter.new_zeros(size)
+            elif tensor.dim() == 0 and parameter.dim() > 0:
+                tensor = tensor.to(parameter.device).expand(size)
+            else:
+                tensor = tensor.reshape(-1)[::stride]
+            parts.append(tensor)
+        found: Values = torch.cat(parts).to("cpu", torch.float64).numpy()
+        return found

@@ -1,0 +1,236 @@
+"""All watches of one rank: which steps they look at, and what they are told of a step.
+
+Nothing here runs between a step's barriers but two hooks that keep references (`stage_inputs`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
+from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.graph_watch import GraphWatch
+from gnnhpc.check.watches.image_watch import ImageWatch
+from gnnhpc.check.watches.loss_watch import plain_loss
+from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
+from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
+from gnnhpc.check.watches.stage_inputs import StageInputs
+from gnnhpc.check.watches.watched import Watched
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.outline import hops
+from gnnhpc.engines.base import StepOutput
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import TrainingParts
+
+
+@dataclass
+class RunWatch:
+    """Told of every step by the observer; looks at few of them."""
+
+    experiment: Experiment
+    mesh: Mesh
+    parts: TrainingParts
+    data: ImageWatch | GraphWatch
+    findings: Findings
+    optimizer: OptimizerWatch
+    evaluation: EvaluationWatch
+    replicas: ReplicaWatch
+    inputs: StageInputs
+    budget: LookBudget = field(default_factory=LookBudget)
+    _steps: int = 0
+    _evaluations: int = 0
+    _tested: int = 0
+    """Mini-batches of this evaluation."""
+    _last_step: bool = False
+    _looks: bool = False
+    """Whether the present step is looked at."""
+    _looks_at_evaluation: bool = False
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, mesh: Mesh, parts: TrainingParts, root: Path | None
+    ) -> RunWatch:
+        """Watches of a rank whose parts are set up; nothing is read before the first look."""
+        findings, stage = Findings(), parts.stage
+        data: ImageWatch | GraphWatch
+        if experiment.data.facts().kind == "images":
+            total = parts.batches.total_samples
+            data = ImageWatch(experiment, mesh, root, findings, total)
+        else:
+            data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
+        return cls(
+            experiment,
+            mesh,
+            parts,
+            data,
+            findings,
+            OptimizerWatch(experiment, stage, parts.optimizer, findings),
+            EvaluationWatch(stage, findings),
+            ReplicaWatch(stage),
+            StageInputs(stage),
+        )
+
+    def before_training_step(self, step: int, batch: Batch) -> None:
+        if self._steps == 0:
+            self.replicas.take("the first step")
+        self._steps += 1
+        self._last_step = step == self.experiment.train_steps - 1
+        self._looks = self._chosen(step, batch)
+        if isinstance(self.data, ImageWatch):
+            self.data.check_order(step, batch)
+        if not self._looks:
+            return
+        with self._looking():
+            if isinstance(self.data, ImageWatch):
+                self.data.before("train", step, step, batch)
+            self.optimizer.before_step()
+        self.inputs.attach(training=True, on_first=self.optimizer.before_first_forward)
+
+    def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        if not self._looks:
+            return
+        self.inputs.detach()
+        with self._looking():
+            self._check_inputs("train", step, step, batch)
+            self._check_loss(step, batch, trained)
+            self.optimizer.after_step(step)
+
+    def before_evaluation(self, step: int) -> None:
+        """Before replicas average their statistics; `step` is the next of the test phase."""
+        self._evaluations += 1
+        self._tested = 0
+        affordable = self.budget.affordable or self._evaluations == 1 or self._last_step
+        self._looks_at_evaluation = affordable
+        if affordable:
+            with self._looking():
+                self.evaluation.before(step)
+
+    def after_averaging(self) -> None:
+        if self._looks_at_evaluation:
+            with self._looking():
+                self.evaluation.averaged()
+
+    def before_test_step(self, step: int, batch: Batch) -> None:
+        self._looks = self._looks_at_evaluation and self._tested == 0
+        if not self._looks:
+            return
+        with self._looking():
+            if isinstance(self.data, ImageWatch):
+                self.data.before("test", step, self._tested, batch)
+        self.inputs.attach(training=False)
+
+    def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
+        number, self._tested = self._tested, self._tested + 1
+        if not self._looks:
+            return
+        self.inputs.detach()
+        with self._looking():
+            self._check_inputs("test", step, number, batch)
+            if self.inputs.given and (self._evaluations == 1 or self.budget.affordable):
+                self.evaluation.evaluate_again(*self.inputs.given[-1])
+
+    def after_evaluation(self) -> None:
+        if self._looks_at_evaluation:
+            with self._looking():
+                self.evaluation.after()
+
+    def before_checkpoint(self, step: int) -> None:
+        """Raises GnnhpcError where something wrong was found: it would be gone on with.
+
+        A collective. A checkpoint holds one replica's parameters, so differences end with it.
+        """
+        hashes = self.replicas.take(f"the checkpoint before step {step}")
+        everyone = self.mesh.gather_objects((hashes, [str(f) for f in self.findings.kept]))
+        unlike = unlike_replicas([found for found, _ in everyone], self.mesh.layout)
+        found = [unlike] if unlike else [cause for _, causes in everyone for cause in causes]
+        if found:
+            raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {found[0]}")
+
+    def watched(self) -> Watched:
+        """After the last step: all that was seen."""
+        self.replicas.take("the last step")
+        return Watched(
+            self.experiment.data.facts().kind,
+            self.parts.implementation == "own",
+            self.findings,
+            self.replicas.hashes,
+            self.evaluation.evaluated,
+        )
+
+    def _chosen(self, step: int, batch: Batch) -> bool:
+        """Whether to look at a training step; every rank comes to the same answer."""
+        if self._steps <= FIRST or self._last_step:
+            return True
+        if not self.budget.affordable:
+            return False
+        per_epoch = self._steps_per_epoch()
+        seed = self.experiment.seed
+        return drawn(seed, "train", batch.epoch, step % per_epoch, per_epoch)
+
+    def _steps_per_epoch(self) -> int:
+        batch_size = self.experiment.batch_size
+        if batch_size is None:
+            return 1
+        together = batch_size * self.experiment.layout.replicas
+        return self.parts.batches.total_samples // together
+
+    def _check_inputs(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """The data, the contexts and the modules' mode of a step that is over."""
+        given = self.inputs.given
+        self.findings.looks["modes"] += 1
+        if self.inputs.wrong_mode is not None:
+            wanted = "training" if phase == "train" else "evaluation"
+            cause = f"{self.inputs.wrong_mode} is not in {wanted} mode"
+            self.findings.add("modes", phase, step, cause)
+        self.findings.looks["contexts"] += 1
+        wanted_contexts = [(m, number, self.experiment.seed) for m in range(len(given))]
+        found = [(c.microbatch, c.step, c.seed) for _, c in given]
+        if sorted(found) != wanted_contexts or len(given) != self.experiment.microbatches:
+            cause = (
+                f"forwards were of micro-batch, step, seed {found[0] if found else None} and so "
+                f"on, {self.experiment.microbatches} micro-batches of step {number} and seed "
+                f"{self.experiment.seed} were planned: masks of dropout follow from them"
+            )
+            self.findings.add("contexts", phase, step, cause)
+            return
+        if isinstance(self.data, ImageWatch):
+            self.data.after(phase, step, number, batch, given)
+        else:
+            self.data.after(phase, step, batch, given)
+
+    def _check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        """The loss, worked out from the outputs and the labels as read again."""
+        if not self.mesh.is_last:
+            return
+        if isinstance(self.data, ImageWatch):
+            labels = self.data.labels("train", step, batch)
+        else:
+            labels = self.data.labels("train", batch)
+        if labels is None:
+            return
+        kind = self.experiment.model.loaded.outputs
+        total, error = plain_loss(trained.outputs, labels, kind)
+        self.findings.looks["raw loss"] += 1
+        share = self.experiment.layout.replicas / batch.labelled
+        told = float(sum(float(loss) for loss in trained.losses))
+        if not abs(told - total * share) <= error * share:
+            cause = f"the loss is {told:.6g}, of the raw labels {total * share:.6g}"
+            self.findings.add("raw loss", "train", step, cause)
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Counts what a look costs; reading files again must not be taken for a hang."""
+        began = time.perf_counter()
+        with self.parts.timer.storage("reading the data again"):
+            yield
+        self.budget.spent_s += time.perf_counter() - began

@@ -1,0 +1,32 @@
+"""Hashes of what a stage holds, to compare replicas bit for bit and one moment with another."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+Hashes = dict[str, int]
+"""CRC-32 of each tensor's bytes, by name."""
+
+
+def tensor_hash(tensor: Tensor) -> int:
+    """Of the bytes of any tensor, wherever it lies."""
+    whole = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return zlib.crc32(whole.view(torch.uint8).numpy().data) if len(whole) else 0
+
+
+def hashes_of(named: Iterable[tuple[str, Tensor]]) -> Hashes:
+    return {name: tensor_hash(tensor) for name, tensor in named}
+
+
+def differing(one: Hashes, other: Hashes) -> list[str]:
+    """Names whose tensors are not the same in both."""
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def named_in_words(names: list[str]) -> str:
+    """The first of some names, and how many there are besides."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,23 @@
+"""What the watches of one rank have seen over a run, small enough to send to rank 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnhpc.check.watches.evaluation_watch import Evaluated
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.state_hashes import Hashes
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Findings, and what only a comparison of ranks can judge."""
+
+    kind: str
+    """Of the data: images or graph."""
+    own_model: bool
+    """Whether the layers are a user's, who may have put a module into another mode."""
+    findings: Findings
+    parameters: dict[str, Hashes]
+    """Hashes by the moment they were taken at."""
+    evaluated: list[Evaluated]
