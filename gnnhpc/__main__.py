@@ -2,9 +2,20 @@
 
 import sys
 
-from gnnhpc.cli import main
+from gnnhpc.core.errors import report_errors
 from gnnhpc.core.python_path import exit_if_mixed
+
+
+def main() -> int:
+    """Import the commands only from code that is whole."""
+    from gnnhpc.records.code_snapshot import check_running_code
+
+    check_running_code()
+    from gnnhpc.cli import main as run_command
+
+    return run_command()
+
 
 if __name__ == "__main__":
     exit_if_mixed()
-    sys.exit(main())
+    sys.exit(report_errors(main)())

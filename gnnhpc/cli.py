@@ -44,6 +44,9 @@ DataRoot = Annotated[
         help="folder of the data sets; default $GNNHPC_DATA, then ./data, then ~/.cache/gnnhpc/data"
     ),
 ]
+Live = Annotated[
+    bool, typer.Option("--live", help="Run this checkout although the run keeps its own code.")
+]
 CellFile = Annotated[
     Path | None, typer.Option("--cell", help="a file holding one line of a manifest")
 ]
@@ -68,6 +71,7 @@ def run(
     out: Annotated[
         Path, typer.Option(help="run folder for --cell and --model; attempts are numbered")
     ] = Path("runs/by-hand"),
+    live: Live = False,
 ) -> int:
     """Run one cell, one rank a process: from a manifest, from a file, or from flags."""
     from gnnhpc.records.run_paths import RunPaths
@@ -77,7 +81,7 @@ def run(
     if manifest is not None:
         if array is None or index is None:
             raise InputError("--manifest", None, "alone", "--array and --index with it")
-        return run_cell(manifest, array, index)
+        return run_cell(manifest, array, index, live=live)
     if cell is not None:
         return Worker(read_cell(cell, data_root), RunPaths(out)).run()
     if model is None:

@@ -14,7 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
+from gnnhpc.core.errors import report_errors
 from gnnhpc.core.python_path import exit_if_mixed
+from gnnhpc.records.code_snapshot import check_running_code
 
 SWEEPS = "Submit sweeps, show and rerun them"
 ONE_CELL = "Run one cell"
@@ -91,4 +93,9 @@ def _respell(command: Command, package: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistakes are one line on stderr and status 2."""
     exit_if_mixed()
+    return report_errors(_run)(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
+    check_running_code()
     return run_app_for_reader(app, "gnnhpc", arguments)

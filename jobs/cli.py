@@ -48,6 +48,10 @@ SiteFile = Annotated[
         help="Site settings; else $GNNHPC_SITE_FILE, ./site.yaml, ~/.config/gnnhpc/site.yaml."
     ),
 ]
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Run this checkout's code, not that which the run keeps."),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
 ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]
 
@@ -87,35 +91,42 @@ def submit(
     extend: Annotated[
         bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
     ] = False,
+    live: Live = False,
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
+    The run folder keeps the code of this moment, and the jobs run that.
     """
+    from jobs.actions.submit import choose_launch, has_run, run_folder_path
+    from jobs.actions.submit import submit as submit_plan
     from jobs.cluster.site import load_site
     from jobs.spec.planning import plan
 
-    settings = load_site(site_file, site)
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
     for note in planned.notes():
-        print(f"note: {note}", file=sys.stderr)
+        _print_note(note)
+    run = run_folder_path(planned, runs)
+    extends = extend and has_run(run)
+    told = None if extends and not (site or site_file) else load_site(site_file, site)
     if dry_run:
-        from jobs.actions.submit import run_folder_path
         from jobs.printing.plan_text import print_plan
 
-        print_plan(planned, run_folder_path(planned, runs), *settings)
+        how = choose_launch(run, cluster.value, told, extends=extends, live=live)
+        how.tell(_print_note)
+        print_plan(planned, run, how.launch)
         return EXIT_DONE
-    from jobs.actions.submit import submit as submit_plan
-
     done = submit_plan(
         planned,
         cluster=cluster.value,
         runs=runs,
-        site=settings,
+        site=told,
         extend_run=extend,
+        live=live,
         wait=wait,
         report=_progress(wait),
         watch=_watch() if wait else None,
+        tell=_print_note,
     )
     return _print_submission(done)
 
@@ -178,11 +189,13 @@ def rerun(
     cluster: ClusterFlag = Cluster.slurm,
     site: SiteName = None,
     site_file: SiteFile = None,
+    live: Live = False,
     wait: Wait = False,
 ) -> int:
     """Run cells again, each as a new attempt; nothing is overwritten.
 
-    Cells that run or wait already are left alone; --index refuses them.
+    They run the code that the run keeps, with the site that it was submitted with. Cells that run
+    or wait already are left alone; --index refuses them.
     """
     from jobs.actions.rerun import rerun as rerun_cells
     from jobs.cluster.site import load_site
@@ -195,10 +208,12 @@ def rerun(
         missing=missing,
         flagged=flagged,
         cluster=cluster.value,
-        site=load_site(site_file, site),
+        site=load_site(site_file, site) if site or site_file else None,
+        live=live,
         wait=wait,
         report=_progress(wait),
         watch=_watch() if wait else None,
+        tell=_print_note,
     )
     return _print_submission(done)
 
@@ -259,6 +274,10 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
+
+
+def _print_note(note: str) -> None:
+    print(f"note: {note}", file=sys.stderr)
 
 
 def _progress(wait: bool) -> ProgressListener | None:

@@ -16,12 +16,15 @@ class CellTask:
     pickled task serves the whole array; a local job has its index in the pickle. There is no
     `checkpoint` method, because submitit must not requeue: the worker handles signals itself.
 
-    Pickles of pending jobs name this class and its fields: neither may be renamed.
+    Pickles of pending jobs name this class and its fields: neither may be renamed. A later version
+    pickles for the code that a run keeps, so a new field needs a default.
     """
 
     manifest: str
     array: str
     index: int | None = None
+    live: bool = False
+    """To run the checkout although the run keeps its code."""
 
     def __call__(self) -> int:
         """Run the cell; exit with the worker's status unless it is 0, so that Slurm records it."""
@@ -37,9 +40,13 @@ class CellTask:
         return status
 
     def _run(self) -> int:
+        # Before the rest is imported.
+        from gnnhpc.records.code_snapshot import check_running_code
+
+        check_running_code()
         from gnnhpc.run.worker import run_cell
 
-        return run_cell(Path(self.manifest), self.array, self._index())
+        return run_cell(Path(self.manifest), self.array, self._index(), live=self.live)
 
     def _index(self) -> int:
         if self.index is not None:

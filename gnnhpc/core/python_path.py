@@ -20,11 +20,12 @@ EXIT_INPUT = 2
 def exit_if_mixed() -> None:
     """End the process with one line and status 2 if an import would find another package.
 
-    Nothing is imported to find out. A package that is not found at all is not refused.
+    Nothing is imported to find out. A package that is not found at all is not refused, nor one that
+    this folder does not have: the code that a run keeps is without analysis.
     """
     for name in PACKAGES:
         place = found_at(name)
-        if place is not None and place != ROOT / name:
+        if place not in (None, ROOT / name) and (ROOT / name).is_dir():
             print(
                 f"error: python path: found {name} in {place}; allowed: the one in {ROOT}, as from "
                 "another folder or without PYTHONPATH",
@@ -50,13 +51,13 @@ def is_installed(root: Path = ROOT) -> bool:
     return root.name in ("site-packages", "dist-packages")
 
 
-def search_path_for_children() -> dict[str, str]:
-    """Environment with which `python -m` finds the packages that this process runs."""
-    path = [] if is_installed() else [str(ROOT)]
+def search_path_for_children(root: Path = ROOT) -> dict[str, str]:
+    """Environment with which `python -m` finds the packages in `root`, as a rule this process's."""
+    path = [] if is_installed(root) else [str(root)]
     if known := os.environ.get("PYTHONPATH"):
         path.append(known)
     found = {"PYTHONPATH": os.pathsep.join(path)}
-    if sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
+    if root != ROOT or sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
         # `python -m` would look into the current folder first, where this process does not.
         found["PYTHONSAFEPATH"] = "1"
     return found

@@ -123,8 +123,13 @@ class RunPaths:
 
     @property
     def code(self) -> Path:
-        """Sources that the run was planned with."""
+        """Sources that the run was planned with: our packages, and users' own models."""
         return self.root / "code"
+
+    @property
+    def code_record(self) -> Path:
+        """What our packages in `code/` were when the run was made."""
+        return self.root / "code.json"
 
     def own_model(self, digest: str) -> Path:
         """The folder of a user's own model, of the sources with this digest."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.ranks.environment import Environment
+from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import (
     find_first_failure,
     one_line,
@@ -17,7 +18,7 @@ from gnnhpc.records.failures import (
     write_failure,
     write_result_once,
 )
-from gnnhpc.records.provenance import code_digest, command_line, git_commit, machine, versions
+from gnnhpc.records.provenance import code_digest, command_line, machine, versions
 from gnnhpc.records.resume import ResumePoint
 from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result, Status
@@ -34,6 +35,7 @@ class Attempt:
 
     cell: Cell
     environment: Environment
+    code: CodeOrigin
     started_at: str
     startup_s: dict[str, float]
     paths: AttemptPaths | None = None
@@ -77,8 +79,9 @@ class Attempt:
                 "schedule": experiment.schedule,
             },
             provenance={
-                "commit": git_commit(),
+                "commit": self.code.commit(),
                 "code": code_digest(),
+                "code_from": self.code.kind,
                 "versions": versions(),
                 "hosts": self.hosts,
                 "machine": machine(),

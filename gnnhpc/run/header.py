@@ -32,6 +32,7 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         versions=versions(),
         startup_s={name: round(s, 3) for name, s in attempt.startup_s.items()},
         code=code_digest(),
+        code_from=attempt.code.kind,
         site=None if attempt.environment.site is None else dict(attempt.environment.site),
         **facts,
     )

@@ -15,6 +15,7 @@ from gnnhpc.ranks.allocator import map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import requeue_if_interrupted
 from gnnhpc.ranks.signals import Signals, handled_signals
+from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.records.resume import find_resume_point
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
     from gnnhpc.train.setup import TrainingParts
 
 
-def run_cell(manifest: Path, array: str, index: int) -> int:
+def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> int:
     """Run the cell that an array task means, as the rank this process is; an exit status.
 
-    Raises InputError for a manifest, index, environment or world size that does not fit.
+    Raises InputError for a manifest, index, environment or world size that does not fit, and for
+    other code than the run keeps, unless `live`.
     """
-    cell = find_cell(manifest, array, index)
-    return Worker(cell, RunPaths(manifest.resolve().parent)).run()
+    paths = RunPaths(manifest.resolve().parent)
+    code = origin_for(paths, live=live)
+    return Worker(find_cell(manifest, array, index), paths, code).run()
 
 
 def _check_ranks_run_the_same(ranks: list[dict[str, Any]]) -> None:
@@ -76,13 +79,16 @@ class Worker:
 
     cell: Cell
     run_paths: RunPaths
+    code: CodeOrigin = field(default_factory=CodeOrigin)
     environment: Environment = field(default_factory=read_environment)
     started_at: str = field(default_factory=utc_now)
     startup_s: dict[str, float] = field(default_factory=dict)
     attempt: Attempt = field(init=False)
 
     def __post_init__(self) -> None:
-        self.attempt = Attempt(self.cell, self.environment, self.started_at, self.startup_s)
+        self.attempt = Attempt(
+            self.cell, self.environment, self.code, self.started_at, self.startup_s
+        )
 
     def run(self) -> int:
         """Returns the exit status; the cell's errors are printed and recorded, not raised."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.ranks.environment import SITE_VARIABLE
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 
 _WEEK_MIN = 7 * 24 * 60
 
@@ -32,27 +35,38 @@ class LocalCell:
 
 @dataclass(frozen=True)
 class LocalLimits:
-    """How much of this machine local cells may use, and for how long."""
+    """How much of this machine local cells may use, for how long, and what their ranks run."""
 
-    threads: int | None
-    """Threads a rank; None leaves them to $GNNHPC_THREADS."""
+    threads: int
+    """Threads a rank."""
     time_min: int
     """Time limit of one cell, minutes; a week unless the site sets one."""
     signal_s: int
     """Seconds before the time limit at which ranks are told to save and stop."""
     parallel: int
     """Cells that run at once."""
+    python: str
+    """Path of the ranks' interpreter."""
+    live: bool
+    """Whether the ranks run the checkout although the run keeps its code."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables of the ranks: where they find our packages, and what is recorded of the site."""
 
     @classmethod
-    def from_site(cls, site: Site) -> LocalLimits:
-        given = site.model_fields_set
+    def of_launch(cls, launch: Launch, paths: RunPaths) -> LocalLimits:
+        site = launch.site
+        parallel = site.max_parallel or 1
+        # Of a site's settings these alone matter here.
+        used = {"cpus_per_task": site.cpus_per_task, "parallel": parallel}
+        search = search_path_for_children() if launch.live else search_path_for_children(paths.code)
         return cls(
-            threads=None
-            if "cpus_per_task" not in given and os.environ.get("GNNHPC_THREADS")
-            else site.cpus_per_task,
-            time_min=site.time_min if "time" in given else _WEEK_MIN,
+            threads=site.cpus_per_task,
+            time_min=site.time_min if "time" in site.model_fields_set else _WEEK_MIN,
             signal_s=site.signal,
-            parallel=site.max_parallel or 1,
+            parallel=parallel,
+            python=launch.python,
+            live=launch.live,
+            environment=search | {SITE_VARIABLE: json.dumps({"name": launch.site_name} | used)},
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -89,7 +90,9 @@ def send_cells(
 
 
 def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Job[int]:
-    executor = submitit.LocalExecutor(folder=pickle_folder(paths))
+    executor = submitit.LocalExecutor(
+        folder=pickle_folder(paths), python=shlex.quote(limits.python)
+    )
     executor.update_parameters(
         timeout_min=limits.time_min,
         signal_delay_s=limits.signal_s,
@@ -97,7 +100,7 @@ def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Jo
         stderr_to_stdout=True,
         **_gpus(cell),
     )
-    return executor.submit(CellTask(str(paths.manifest), cell.array, cell.index))
+    return executor.submit(CellTask(str(paths.manifest), cell.array, cell.index, limits.live))
 
 
 def _gpus(cell: LocalCell) -> dict[str, object]:
@@ -166,10 +169,8 @@ def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:
 def _rank_environment(limits: LocalLimits) -> Iterator[None]:
     """Set the environment variables of the ranks; restored at the end of the block."""
     before = dict(os.environ)
-    os.environ.update(search_path_for_children())
-    if limits.threads is not None:
-        os.environ["GNNHPC_THREADS"] = str(limits.threads)
-    os.environ["OMP_NUM_THREADS"] = os.environ["GNNHPC_THREADS"]
+    os.environ.update(limits.environment)
+    os.environ["GNNHPC_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(limits.threads)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from jobs.actions.local_cells import ProgressListener
 from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
+from jobs.folder.recorded_launch import relaunch
 from jobs.spec.index_list import format_indices, parse_indices
 from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
@@ -28,18 +29,23 @@ def rerun(
     flagged: bool = False,
     cluster: str = "slurm",
     site: tuple[str, Site] | None = None,
+    live: bool = False,
     wait: bool = False,
     report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Submission:
     """Submit cells of a run again, each as a new attempt.
 
+    They run the code that the run keeps, with the site that it was submitted with; `live` and
+    `site` say otherwise, and `tell` hears what is not as it was.
     `failed`: those that ended without a result; `missing`: those too, and those never tried;
     `flagged`: done with a flag; together with `array`, of that array alone. Raises InputError if
     nothing is selected, or a cell named by its index is running or pending.
     """
     paths = open_run(run)
     check_cluster(cluster, paths.root)
+    how = relaunch(paths, cluster, site, live=live)
     with run_lock(paths):
         current = status(paths.root)
         chosen = select_cells(
@@ -55,7 +61,8 @@ def rerun(
             raise InputError(str(run), None, found, "a run with such cells")
         wanted = {cell.cell for cell in chosen}
         cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
-        started = start_cells(paths, cells, cluster, (site or ("", Site()))[1], wait)
+        how.tell(tell)
+        started = start_cells(paths, cells, cluster, how.launch, wait)
     return started.finish(report, watch)
 
 

@@ -18,13 +18,16 @@ from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
 from jobs.cluster.arrays import group_by_array, resources_for
+from jobs.cluster.launch import Launch, resolved
 from jobs.cluster.site import Site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
 from jobs.folder.locked_files import run_lock
+from jobs.folder.recorded_launch import Relaunch, relaunch
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
 from jobs.spec.index_list import format_indices
 from jobs.spec.planning import Plan
+from jobs.state.cell_state import LIVE
 from jobs.state.run_status import RunStatus, status
 
 SLURM_POLL_S = 15.0
@@ -51,28 +54,33 @@ def submit(
     runs: str | Path = "runs",
     site: tuple[str, Site] | None = None,
     extend_run: bool = False,
+    live: bool = False,
     wait: bool = False,
     report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Submission:
     """Write the run folder and submit its cells; returns at once unless `wait`.
 
-    `extend_run` adds the cells that a run of this name does not have and submits these alone.
+    The run keeps the code that this process runs, and its jobs run that; `live` makes them run the
+    checkout. `extend_run` adds the cells that a run of this name does not have and submits these
+    alone, with the site and the code that the run was submitted with, unless told otherwise.
     `report` is told of a local run's cells, `watch` is given a Slurm run's status every 15 seconds,
-    both only with `wait`. Raises InputError, with nothing written, if the folder cannot be made
-    or Slurm refuses the job.
+    both only with `wait`; `tell` hears what is not as the run was submitted. Raises InputError,
+    with nothing written, if the folder cannot be made or Slurm refuses the job.
     """
-    name, settings = site or ("built-in", Site())
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
+    fresh = not (extend_run and has_run(run))
+    how = choose_launch(run, cluster, site, extends=not fresh, live=live)
+    how.tell(tell)
     for array in group_by_array(plan.cells):
-        resources_for(array.layout, settings, gpu=array.gpu)
-    fresh = not (extend_run and RunPaths(run).manifest.is_file())
-    paths = create_run_folder(plan, run, name, settings) if fresh else RunPaths(run)
+        resources_for(array.layout, how.launch.site, gpu=array.gpu)
+    paths = create_run_folder(plan, run, how.launch) if fresh else RunPaths(run)
     with run_lock(paths):
-        new = plan if fresh else extend_run_folder(plan, paths, settings)
+        new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
         try:
-            started = start_cells(paths, new.cells, cluster, settings, wait)
+            started = start_cells(paths, new.cells, cluster, how.launch, wait)
         except GnnhpcError:
             if fresh and not read_submissions(paths):
                 # The folder is new and no job uses it.
@@ -84,6 +92,22 @@ def submit(
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:
     """The path of a plan's run folder."""
     return expand_user(runs, "--runs").absolute() / plan.name
+
+
+def has_run(run: Path) -> bool:
+    """Whether there is a run to extend."""
+    return RunPaths(run).manifest.is_file()
+
+
+def choose_launch(
+    run: Path, cluster: str, site: tuple[str, Site] | None, *, extends: bool, live: bool
+) -> Relaunch:
+    """How cells are started: of a new run with this site, else the built-in one."""
+    if extends:
+        return relaunch(RunPaths(run), cluster, site, live=live)
+    name, settings = site or ("built-in", Site())
+    launch = Launch(name, resolved(settings, cluster), live=live)
+    return Relaunch(launch, launch, ())
 
 
 def check_cluster(cluster: str, run: Path) -> None:
@@ -122,17 +146,16 @@ class StartedCells:
 
 
 def start_cells(
-    paths: RunPaths, cells: Sequence[Cell], cluster: str, site: Site, wait: bool
+    paths: RunPaths, cells: Sequence[Cell], cluster: str, launch: Launch, wait: bool
 ) -> StartedCells:
     """Submit cells of an existing run; the caller holds its lock."""
-    limits = LocalLimits.from_site(site)
     if cluster == "local":
-        return _start_local(paths, cells, limits, wait)
+        return _start_local(paths, cells, launch, wait)
     jobs: list[tuple[str, str, str]] = []
     for array in group_by_array(cells):
-        needs = resources_for(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         try:
-            job = submit_array(paths, array, needs, site)
+            job = submit_array(paths, array, needs, launch)
         except GnnhpcError as error:
             if not jobs:
                 raise
@@ -141,20 +164,22 @@ def start_cells(
                 f"{error}; submitted before that: {done}; "
                 f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
-        record_submission(paths, "slurm", array.name, array.indices, job)
+        record_submission(paths, "slurm", array.name, array.indices, job, launch)
         jobs.append((job, array.name, format_indices(array.indices)))
+    limits = LocalLimits.of_launch(launch, paths)
     return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait)
 
 
 def _start_local(
-    paths: RunPaths, cells: Sequence[Cell], limits: LocalLimits, wait: bool
+    paths: RunPaths, cells: Sequence[Cell], launch: Launch, wait: bool
 ) -> StartedCells:
+    limits = LocalLimits.of_launch(launch, paths)
     local_cells = [LocalCell.from_cell(cell) for cell in cells]
     process = None if wait else start_supervisor(paths)
     pid = str(os.getpid() if process is None else process.pid)
     arrays = group_by_array(cells)
     for array in arrays:
-        record_submission(paths, "local", array.name, array.indices, pid)
+        record_submission(paths, "local", array.name, array.indices, pid, launch)
     if process is not None:
         send_cells(process, local_cells, limits)
     jobs = tuple((pid, array.name, format_indices(array.indices)) for array in arrays)
@@ -170,6 +195,6 @@ def _wait_for_slurm(
         if watch is not None:
             watch(current)
         mine = [cell for cell in current.cells if cell.cell in wanted]
-        if not any(cell.state in ("running", "pending") for cell in mine):
+        if not any(cell.state in LIVE for cell in mine):
             return sum(cell.state not in ("done", "flagged") for cell in mine)
         time.sleep(SLURM_POLL_S)

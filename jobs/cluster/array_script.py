@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-import sys
 from functools import cache
 from pathlib import Path
 
 import jinja2
 
 from gnnhpc.core.python_path import ROOT, is_installed
+from gnnhpc.ranks.environment import SITE_VARIABLE
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
+
+CODE_OF_RUN = '"$run/code"'
+"""The run's own code, in its scripts: they find the run where it lies now."""
 
 
-def interpreter(site: Site) -> str:
-    """The Python command, quoted for a shell, with the container's command before it."""
-    if site.python:
-        python = site.python
-    elif site.activate or site.container:
-        python = "python"
-    else:
-        python = shlex.quote(sys.executable)
-    return f"{site.container} {python}" if site.container else python
+def checkout(home: Path = ROOT) -> str | None:
+    """The folder of the packages that this process runs, quoted; None where they are installed.
+
+    An installed package is found by the interpreter, a checkout must be on PYTHONPATH.
+    """
+    return None if is_installed(home) else shlex.quote(str(home))
 
 
-def setup_lines(site: Site, resources: Resources, home: Path = ROOT) -> list[str]:
-    """Shell lines that run before the ranks, in the batch script and in submitit's jobs."""
+def setup_lines(launch: Launch, resources: Resources, code: str | None) -> list[str]:
+    """Shell lines that run before the ranks, in the batch script and in submitit's jobs.
+
+    `code` is the folder of our packages as a shell has it, None to leave them to the interpreter.
+    """
+    site = launch.site
     lines = [f"module load {module}" for module in site.modules]
     lines += site.setup
     if site.activate:
         lines.append(site.activate)
     # Python must not import a jobs.py that lies in the folder the job was submitted from.
     lines.append("export PYTHONSAFEPATH=1")
-    # The interpreter finds an installed package; a checkout must be on PYTHONPATH.
-    if not is_installed(home):
-        lines.append(f"export PYTHONPATH={shlex.quote(str(home))}${{PYTHONPATH:+:$PYTHONPATH}}")
+    if code is not None:
+        lines.append(f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}")
+    lines.append(f"export {SITE_VARIABLE}={shlex.quote(json.dumps(launch.compared()))}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
     if site.interface:
@@ -50,9 +55,10 @@ def setup_lines(site: Site, resources: Resources, home: Path = ROOT) -> list[str
 
 
 def render_array_script(
-    array: Array, run: Path, needs: Resources, site: Site, *, home: Path = ROOT
+    array: Array, run: Path, needs: Resources, launch: Launch, *, home: Path = ROOT
 ) -> str:
     """The text of RUN/arrays/<model>-<layout>.sbatch."""
+    code = checkout(home) if launch.live else CODE_OF_RUN
     return _template().render(
         array=array.name,
         count=len(array.cells),
@@ -64,8 +70,8 @@ def render_array_script(
         range=array_range(array.indices, needs.max_parallel),
         options=needs.options(),
         signal=needs.signal_s,
-        setup_lines=setup_lines(site, needs, home),
-        python=interpreter(site),
+        setup_lines=setup_lines(launch, needs, code),
+        python=launch.interpreter(),
     )
 
 

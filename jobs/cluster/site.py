@@ -107,6 +107,10 @@ class Site(Strict):
     def time_min(self) -> int:
         return time_limit_minutes(self.time)
 
+    def settings(self) -> dict[str, Any]:
+        """What was set, as JSON and a site file have it."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
 
 def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[str, Site]:
     """The named site, or the file's default; without any site file, the built-in empty site.
@@ -152,11 +156,12 @@ def read_site_file(path: Path) -> tuple[dict[str, Site], str | None]:
     default = raw.get("default")
     if default is not None and not isinstance(default, str):
         raise InputError(path, "default", short_value(default), ", ".join(sorted(entries)))
-    return {name: _parse_site(entry, path, name) for name, entry in entries.items()}, default
+    sites = {name: parse_site(entry, path, f"sites.{name}") for name, entry in entries.items()}
+    return sites, default
 
 
-def _parse_site(entry: object, path: Path, name: str) -> Site:
-    key = f"sites.{name}"
+def parse_site(entry: object, path: Path, key: str) -> Site:
+    """One site's settings; raises InputError for every mistake in them, with its key."""
     raw: dict[str, Any] = {} if entry is None else as_mapping(entry, path, key)
     check_keys(raw, Site.model_fields, path, key)
     if raw.get("gres") is not None and raw.get("gpus_per_node") is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import submitit
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.run_paths import RunPaths
-from jobs.cluster.array_script import interpreter, setup_lines
+from jobs.cluster.array_script import checkout, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 from jobs.task import CellTask
 
 _UNREACHABLE = re.compile(r"unable to contact|timed out|zero bytes|configuration", re.IGNORECASE)
@@ -30,7 +31,7 @@ def check_slurm_is_usable(run: Path) -> None:
         raise InputError(run, None, "a path with %, backslash or line break", "one without")
 
 
-def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) -> str:
+def submit_array(paths: RunPaths, array: Array, needs: Resources, launch: Launch) -> str:
     """Submit these cells as one job array; returns Slurm's job id at once.
 
     submitit numbers an array's jobs from 0, and makes no array of a single job. So one task is
@@ -38,7 +39,8 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
     and index, so these names are links to that task's pickle. A job waits a minute for its pickle.
     """
     folder = pickle_folder(paths)
-    executor = submitit.SlurmExecutor(folder=folder, python=interpreter(site))
+    code = checkout() if launch.live else shlex.quote(str(paths.code))
+    executor = submitit.SlurmExecutor(folder=folder, python=launch.interpreter())
     log = str(log_pattern(paths.root, array.name))
     known = {"partition", "account", "qos", "constraint", "gres", "mem"}
     options = {name.replace("-", "_"): value for name, value in needs.options().items()}
@@ -52,7 +54,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
         gpus_per_node=needs.gpus_per_node,
         time=needs.time_min,
         signal_delay_s=needs.signal_s,
-        setup=["umask 022", "trap : TERM USR1 USR2", *setup_lines(site, needs)],
+        setup=["umask 022", "trap : TERM USR1 USR2", *setup_lines(launch, needs, code)],
         stderr_to_stdout=True,
         wckey=None,
         # Since Slurm 22.05 srun does not inherit CPUs per task from the job.
@@ -71,7 +73,7 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, site: Site) ->
     try:
         # submitit prints sbatch's message too; the error below already contains it.
         with contextlib.redirect_stderr(io.StringIO()):
-            job = executor.submit(CellTask(str(paths.manifest), array.name))
+            job = executor.submit(CellTask(str(paths.manifest), array.name, live=launch.live))
     except submitit.core.utils.FailedJobError as error:
         raise sbatch_error(str(error), array.name) from None
     pickle = job.paths.submitted_pickle

@@ -7,27 +7,40 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.provenance import command_line, git_commit, machine, user, versions
+from gnnhpc.records.code_snapshot import read_snapshot
+from gnnhpc.records.provenance import (
+    code_digest,
+    command_line,
+    git_commit,
+    machine,
+    user,
+    versions,
+)
 from gnnhpc.records.run_paths import RunPaths, write_atomically
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
 from gnnhpc.spec.own_model_files import copy_models
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import group_by_array, resources_for
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
+from jobs.folder.code_copy import check_importable_from, check_lines_are_readable, keep_code
 from jobs.folder.locked_files import append_lines, utc_now
 from jobs.spec.planning import Plan, no_new_cells_error, plan_of_new_cells
 
 PROVENANCE_VERSION = 1
 
 
-def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunPaths:
+def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:
     """Create the run folder `run`: written under a temporary name beside it, then renamed.
 
-    Raises InputError if it exists already, also if another submit creates it meanwhile.
+    It keeps the code that this process runs, unless the launch is live. Raises InputError if it
+    exists already, also if another submit creates it meanwhile.
     """
+    if not launch.live:
+        check_importable_from(run)
     if run.exists() and any(run.iterdir()):
         raise run_exists_error(run)
     try:
@@ -44,8 +57,10 @@ def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunP
         paths.sweep.write_text(spec_text_with_overrides(plan), encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
         copy_models(paths, (cell.experiment for cell in plan.cells))
-        _write_provenance(paths, plan, site_name, site)
-        _write_scripts(paths, run, plan.cells, site)
+        if not launch.live:
+            keep_code(paths)
+        _write_provenance(paths, plan, launch)
+        _write_scripts(paths, run, plan.cells, launch)
         _make_readable(work)
         try:
             work.rename(run)
@@ -56,25 +71,32 @@ def create_run_folder(plan: Plan, run: Path, site_name: str, site: Site) -> RunP
     return RunPaths(run)
 
 
-def extend_run_folder(plan: Plan, paths: RunPaths, site: Site) -> Plan:
+def extend_run_folder(plan: Plan, paths: RunPaths, launch: Launch, submitted: Launch) -> Plan:
     """Add the plan's cells that a run does not have; returns the plan of these alone.
 
-    Indices follow the run's last, and old manifest lines stay unchanged. Raises InputError if the
-    folder is no run, or has every cell already.
+    Indices follow the run's last, and old manifest lines stay unchanged. Scripts of arrays that the
+    run has already stay as it was `submitted`. Raises InputError if the folder is no run, has every
+    cell already, or keeps code that does not read the new cells.
     """
     existing = read_manifest(paths.manifest)
     new = plan_of_new_cells(plan, existing)
     if not new.cells:
         raise no_new_cells_error(plan, paths.root)
+    lines = [cell.to_line() for cell in new.cells]
+    if (snapshot := read_snapshot(paths)) is not None:
+        check_lines_are_readable(paths, snapshot, lines)
     copy_models(paths, (cell.experiment for cell in new.cells))
-    append_lines(paths.manifest, [cell.to_line() for cell in new.cells])
+    append_lines(paths.manifest, lines)
     number = 2
     while (copy := paths.root / f"sweep-{number}.yaml").exists():
         number += 1
     write_atomically(copy, spec_text_with_overrides(plan))
     touched = {cell.array for cell in new.cells}
+    before = {cell.array for cell in existing}
     cells = [cell for cell in (*existing, *new.cells) if cell.array in touched]
-    _write_scripts(paths, paths.root, cells, site)
+    _write_scripts(paths, paths.root, [c for c in cells if c.array in before], submitted)
+    in_new_arrays = [cell for cell in cells if cell.array not in before]
+    _write_scripts(paths, paths.root, in_new_arrays, replace(launch, live=submitted.live))
     return new
 
 
@@ -90,32 +112,35 @@ def spec_text_with_overrides(plan: Plan) -> str:
     return "".join(notes) + plan.text
 
 
-def _write_provenance(paths: RunPaths, plan: Plan, site_name: str, site: Site) -> None:
+def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch) -> None:
     facts = {
         "version": PROVENANCE_VERSION,
         "created_at": utc_now(),
         "name": plan.name,
         "commit": git_commit(),
+        "code": code_digest(),
+        "code_from": "live" if launch.live else "snapshot",
         "versions": versions(),
         "host": socket.gethostname(),
         "machine": machine(),
+        "python": launch.python,
         "user": user(),
         "command": command_line(),
         "spec": plan.source,
         "overrides": list(plan.overrides),
         "data_root": plan.data_root,
         "cells": len(plan.cells),
-        "site": {"name": site_name} | site.model_dump(mode="json", exclude_defaults=True),
+        "site": {"name": launch.site_name} | launch.site.settings(),
     }
     write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], site: Site) -> None:
+def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], launch: Launch) -> None:
     """Write each array's batch script; `run` is the folder's final path."""
     for array in group_by_array(cells):
-        needs = resources_for(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         script = paths.script(array.name)
-        write_atomically(script, render_array_script(array, run.absolute(), needs, site))
+        write_atomically(script, render_array_script(array, run.absolute(), needs, launch))
         script.chmod(0o755)
 
 

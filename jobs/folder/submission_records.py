@@ -8,11 +8,12 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.provenance import command_line, user
 from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.launch import Launch
 from jobs.folder.locked_files import append_lines, utc_now
 from jobs.spec.index_list import format_indices, parse_indices
 
@@ -38,6 +39,10 @@ class SubmissionRecord:
     started: int | None = None
     """Start of the local supervisor's process, in clock ticks: process ids are used again."""
     command: tuple[str, ...] = ()
+    live: bool | None = None
+    """Whether the checkout's code was to run; None here and below in records that are older."""
+    site: dict[str, Any] | None = None
+    """The site's name and settings."""
     version: int = VERSION
 
     def index_list(self) -> list[int]:
@@ -45,7 +50,12 @@ class SubmissionRecord:
 
 
 def record_submission(
-    paths: RunPaths, cluster: Cluster, array: str, indices: Sequence[int], job: str
+    paths: RunPaths,
+    cluster: Cluster,
+    array: str,
+    indices: Sequence[int],
+    job: str,
+    launch: Launch,
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
     submission = SubmissionRecord(
@@ -58,6 +68,8 @@ def record_submission(
         host=socket.gethostname(),
         started=process_start_ticks(int(job)) if cluster == "local" else None,
         command=tuple(command_line()),
+        live=launch.live,
+        site={"name": launch.site_name} | launch.site.settings(),
     )
     append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
 

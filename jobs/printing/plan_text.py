@@ -9,15 +9,15 @@ from gnnhpc.core.cli_support import as_typed
 from jobs.actions.submit import Submission
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import array_range, group_by_array, resources_for
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 from jobs.printing.status_table import console, format_duration, new_table
 from jobs.spec.planning import Plan, missing_data
 
 
-def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
+def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
     """Print a dry run: arrays, cells, resources and scripts."""
     arrays = group_by_array(plan.cells)
-    head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {site_name}"
+    head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {launch.site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
     missing = " ".join(missing_data(plan))
     if missing:
@@ -26,7 +26,7 @@ def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
     print(f"would write {run}\n")
     table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
     for array in arrays:
-        needs = resources_for(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         table.add_row(
             array.name,
             str(len(array.cells)),
@@ -39,9 +39,9 @@ def print_plan(plan: Plan, run: Path, site_name: str, site: Site) -> None:
     console().print(table)
     print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
     for array in arrays:
-        needs = resources_for(array.layout, site, gpu=array.gpu)
+        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         print(f"\n--- {run}/arrays/{array.name}.sbatch")
-        print(render_array_script(array, run, needs, site), end="")
+        print(render_array_script(array, run, needs, launch), end="")
 
 
 def print_submission(done: Submission) -> None:

@@ -19,8 +19,9 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from jobs.cluster.array_script import interpreter, render_array_script, sbatch_value, setup_lines
+from jobs.cluster.array_script import checkout, render_array_script, sbatch_value, setup_lines
 from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for
+from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
 from jobs.spec.planning import plan
 
@@ -62,18 +63,20 @@ def compare(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "layout", "run"),
+    ("site", "layout", "run", "live"),
     [
-        ("plain", "seq", "/runs/first"),
-        ("cluster", "dp2-pp2", '/runs/it\'s a "run" ü #1'),
-        ("gpu", "pp2", "/runs/first"),
+        ("plain", "seq", "/runs/first", False),
+        ("plain", "seq", "/runs/first", True),
+        ("cluster", "dp2-pp2", '/runs/it\'s a "run" ü #1', False),
+        ("gpu", "pp2", "/runs/first", False),
     ],
 )
-def test_scripts_are_as_they_were(site: str, layout: str, run: str) -> None:
+def test_scripts_are_as_they_were(site: str, layout: str, run: str, live: bool) -> None:
     one = array(layout, device="gpu" if site == "gpu" else "cpu")
     needs = resources_for(one.layout, SITES[site], gpu=one.gpu)
-    text = render_array_script(one, Path(run), needs, SITES[site], home=HOME)
-    compare(f"{site}-{layout}.sbatch", text)
+    launch = Launch(site, SITES[site], live=live)
+    text = render_array_script(one, Path(run), needs, launch, home=HOME)
+    compare(f"{site}-{layout}{'-live' if live else ''}.sbatch", text)
 
 
 def test_resources_are_as_they_were() -> None:
@@ -93,7 +96,11 @@ def test_resources_are_as_they_were() -> None:
 def test_scripts_are_shell_whatever_the_run_is_called(site: str, run: str, tmp_path: Path) -> None:
     one = array("pp2")
     text = render_array_script(
-        one, Path(run), resources_for(one.layout, SITES[site]), SITES[site], home=HOME
+        one,
+        Path(run),
+        resources_for(one.layout, SITES[site]),
+        Launch("here", SITES[site]),
+        home=HOME,
     )
     checked = subprocess.run(["bash", "-n"], input=text.encode(), check=False, capture_output=True)
     assert checked.returncode == 0, checked.stderr
@@ -110,7 +117,7 @@ def test_a_script_without_slurm_says_what_it_is_for(tmp_path: Path) -> None:
     one = array("pp2")
     script = tmp_path / "gat-pp2.sbatch"
     script.write_text(
-        render_array_script(one, tmp_path, resources_for(one.layout, Site()), Site(), home=HOME)
+        render_array_script(one, tmp_path, resources_for(one.layout, Site()), Launch(), home=HOME)
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     done = subprocess.run(
@@ -124,7 +131,7 @@ def test_a_script_finds_a_run_that_was_moved(tmp_path: Path) -> None:
     """Without scontrol, by the variable a user may give, or by where sbatch was called."""
     one = array("pp2")
     text = render_array_script(
-        one, tmp_path / "gone", resources_for(one.layout, Site()), Site(), home=HOME
+        one, tmp_path / "gone", resources_for(one.layout, Site()), Launch(), home=HOME
     )
     moved = tmp_path / "moved to"
     (moved / "arrays").mkdir(parents=True)
@@ -191,15 +198,19 @@ def test_gpus_are_asked_for_where_cells_use_them() -> None:
 
 
 def test_the_interpreter_is_the_sites() -> None:
-    assert interpreter(Site(activate="conda activate x")) == "python"
-    assert interpreter(Site(container="apptainer exec a.sif")) == "apptainer exec a.sif python"
-    assert interpreter(Site(python="/a b/python")) == "/a b/python"
-    assert Path(shlex.split(interpreter(Site()))[0]).exists()
+    assert interpreter_of(Site(activate="conda activate x")) == "python"
+    assert interpreter_of(Site(container="apptainer exec a.sif")) == "apptainer exec a.sif python"
+    assert interpreter_of(Site(python="/a b/python")) == "/a b/python"
+    assert Path(shlex.split(interpreter_of(Site()))[0]).exists()
+
+
+def interpreter_of(site: Site) -> str:
+    return Launch("here", site).interpreter()
 
 
 def test_an_installed_package_needs_no_search_path() -> None:
     needs = resources_for(Layout(), Site())
-    lines = setup_lines(Site(), needs, Path("/env/lib/python3.11/site-packages"))
+    lines = setup_lines(Launch(), needs, checkout(Path("/env/lib/python3.11/site-packages")))
     assert not any("PYTHONPATH" in line for line in lines)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
 from jobs.spec.planning import plan
 
@@ -32,7 +32,7 @@ def modules_after(arguments: list[str], cwd: Path) -> set[str]:
 @pytest.mark.parametrize("command", ["--help", "submit", "status"])
 def test_no_command_on_a_login_node_imports_torch(command: str, tmp_path: Path) -> None:
     spec = Path("jobs/sweeps/quickstart.yaml").resolve()
-    create_run_folder(plan(spec), tmp_path / "run", "built-in", Site())
+    create_run_folder(plan(spec), tmp_path / "run", Launch())
     arguments = {
         "--help": ["--help"],
         "submit": ["submit", str(spec), "--dry-run"],

@@ -12,6 +12,7 @@ import pytest
 import jobs
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cli import main
+from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import read_submissions
 
@@ -71,7 +72,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
 ) -> None:
     """The first of two cells cannot write: where its folder should be is a file."""
     plan = jobs.plan(spec(seeds=[0, 1], microbatches=1))
-    paths = create_run_folder(plan, tmp_path / "run", "built-in", jobs.Site())
+    paths = create_run_folder(plan, tmp_path / "run", Launch())
     paths.cell(plan.cells[0].id).root.write_text("in the way")
     rerun = ["rerun", str(paths.root), "--missing", "--cluster", "local", "--wait"]
     assert main(rerun) == 1

@@ -16,7 +16,7 @@ import pytest
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 from jobs.folder.locked_files import append_lines, open_run, run_lock
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import read_submissions, record_submission, supervisor_is_alive
@@ -29,14 +29,15 @@ def planned(*overrides: str, **grid: Any) -> Plan:
 
 
 def make(folder: Path, one: Plan) -> RunPaths:
-    return create_run_folder(one, folder / one.name, "built-in", Site())
+    return create_run_folder(one, folder / one.name, Launch())
 
 
 def test_a_run_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
     one = planned("train_steps=5", seeds=[0, 1])
     paths = make(tmp_path, one)
     assert {path.name for path in paths.root.iterdir()} == {
-        "sweep.yaml", "manifest.jsonl", "provenance.json", "arrays", "cells", "logs",
+        "sweep.yaml", "manifest.jsonl", "provenance.json", "arrays", "cells", "logs", "code",
+        "code.json",
     }  # fmt: skip
     assert {path.name for path in paths.arrays.iterdir()} == {"gat-seq.sbatch", "gat-pp2.sbatch"}
     assert tuple(read_manifest(paths.manifest)) == one.cells
@@ -106,7 +107,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_extending_appends_and_leaves_old_lines_alone(tmp_path: Path) -> None:
     paths = make(tmp_path, planned(seeds=[1]))
     before = paths.manifest.read_bytes()
-    new = extend_run_folder(planned(seeds=[0, 1, 2]), paths, Site())
+    new = extend_run_folder(planned(seeds=[0, 1, 2]), paths, Launch(), Launch())
     assert paths.manifest.read_bytes().startswith(before)
     assert [(c.array, c.index, c.experiment.seed) for c in new.cells] == [
         ("gat-seq", 1, 0), ("gat-pp2", 1, 0), ("gat-seq", 2, 2), ("gat-pp2", 2, 2),
@@ -115,7 +116,7 @@ def test_extending_appends_and_leaves_old_lines_alone(tmp_path: Path) -> None:
     assert "#SBATCH --array=0-2\n" in paths.script("gat-seq").read_text()
     assert (paths.root / "sweep-2.yaml").is_file()
     with pytest.raises(InputError, match="no cell that"):
-        extend_run_folder(planned(seeds=[0, 1, 2]), paths, Site())
+        extend_run_folder(planned(seeds=[0, 1, 2]), paths, Launch(), Launch())
 
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -159,8 +160,8 @@ def test_only_one_changes_a_run_at_a_time(tmp_path: Path) -> None:
 
 def test_submissions_are_read_as_they_were_noted(tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
-    record_submission(paths, "slurm", "gat-seq", [0, 2, 3], "17")
-    record_submission(paths, "local", "gat-pp2", [0], str(os.getppid()))
+    record_submission(paths, "slurm", "gat-seq", [0, 2, 3], "17", Launch())
+    record_submission(paths, "local", "gat-pp2", [0], str(os.getppid()), Launch())
     slurm, local = read_submissions(paths)
     assert (slurm.job_id, slurm.index_list()) == ("17", [0, 2, 3])
     assert not supervisor_is_alive(slurm)

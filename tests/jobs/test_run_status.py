@@ -20,7 +20,7 @@ from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
 from jobs.actions.rerun import select_cells
 from jobs.cli import main
-from jobs.cluster.site import Site
+from jobs.cluster.launch import Launch
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct, query_queue
 from jobs.folder import attempt_files
 from jobs.folder.log_files import find_log
@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
     one = plan({"name": "run", "defaults": {"train_steps": 10}, "grids": [GRID]})
-    return create_run_folder(one, tmp_path / "run", "built-in", Site())
+    return create_run_folder(one, tmp_path / "run", Launch())
 
 
 def cell(run: RunPaths, number: int = 0) -> Cell:
@@ -204,7 +204,7 @@ def job(indices: str, state: str, **changes: str) -> QueuedJob:
 
 
 def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
-    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17", Launch())
     answered(run, job("0", "RUNNING"), job("1%1", "PENDING", reason="JobArrayTaskLimit"))
     known = status(run.root)
     states = {(c.array, c.index): (c.state, c.detail, c.job) for c in known.cells}
@@ -245,7 +245,7 @@ def test_ended_jobs_are_told_in_words(word: str, state: str, run: RunPaths) -> N
 
 def test_a_cell_submitted_after_slurm_was_asked_is_pending(run: RunPaths) -> None:
     answered(run)
-    record_submission(run, "slurm", "gat-seq", [0], "17")
+    record_submission(run, "slurm", "gat-seq", [0], "17", Launch())
     assert (only(run).state, only(run).detail) == ("pending", "just submitted")
 
 
@@ -254,7 +254,7 @@ def test_slurm_is_asked_once_in_ten_seconds(run: RunPaths, tmp_path: Path) -> No
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/bash\necho call >>'{calls}'\n")
     squeue.chmod(0o755)
-    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17", Launch())
     for _ in range(5):
         status(run.root)
     assert calls.read_text() == "call\n"
@@ -266,7 +266,7 @@ def test_a_slurm_that_does_not_answer_is_named_and_not_needed(
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/bash\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n")
     squeue.chmod(0o755)
-    record_submission(run, "slurm", "gat-seq", [0, 1], "17")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17", Launch())
     assert status(run.root).slurm == "slurm_load_jobs error: Unable to contact"
 
 

@@ -16,8 +16,9 @@ from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.layout import Layout
 from jobs.actions.submit import Submission
-from jobs.cluster.array_script import setup_lines
+from jobs.cluster.array_script import checkout, setup_lines
 from jobs.cluster.arrays import resources_for
+from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
 from tests.tools.console import ROOT, Console
 
@@ -207,7 +208,7 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
 def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
     for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
         plant(console.cwd, name)
-    lines = setup_lines(Site(), resources_for(Layout(), Site()))
+    lines = setup_lines(Launch(), resources_for(Layout(), Site()), checkout())
     script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
     done = console.run("bash", "-c", script)
     assert done.stdout.startswith("gnnhpc "), done.stderr

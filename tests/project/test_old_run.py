@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main as analysis
+from gnnhpc.records.provenance import code_digest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.manifest import read_manifest
@@ -60,6 +61,7 @@ def test_a_stopped_attempt_goes_on_from_its_checkpoint(run: RunPaths) -> None:
     assert result.valid
     assert result.resumed_from is not None
     assert (result.resumed_from["attempt"], result.resumed_from["step"]) == (2, 21)
+    assert result.provenance["code_from"] == "live"
     whole, resumed = (losses(attempt.records(1)) for attempt in (attempts[0], attempts[2]))
     assert sorted(resumed) == list(range(21, 40))
     # Another make of CPU rounds otherwise, so not to the bit.
@@ -78,4 +80,6 @@ def test_a_pending_job_of_submitit_finds_its_task(run: RunPaths) -> None:
     moved = dataclasses.replace(task, manifest=str(run.manifest), index=0)
     assert moved() == 0
     cell = read_manifest(run.manifest)[2]
-    assert Result.read(run.cell(cell.id).attempt(2).result).valid
+    result = Result.read(run.cell(cell.id).attempt(2).result)
+    assert result.valid
+    assert (result.provenance["code_from"], result.provenance["code"]) == ("live", code_digest())

@@ -81,7 +81,7 @@ def test_a_script_names_the_interpreter_and_no_checkout(console: Console) -> Non
     assert done.returncode == 0, done.stderr
     assert f"{console.cwd}/.venv/bin/python -u -m gnnhpc run" in done.stdout
     assert "export PYTHONSAFEPATH=1\n" in done.stdout
-    assert "PYTHONPATH=" not in done.stdout
+    assert "PYTHONPATH=" not in done.stdout.replace('PYTHONPATH="$run/code"', "")
     assert str(ROOT) not in done.stdout
 
 
@@ -92,6 +92,8 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     run = console.cwd / "runs/raffi-vig-small"
     result = json.loads(next(run.glob("cells/*/attempt-1/result.json")).read_text())
     assert result["status"] == "done"
+    assert result["provenance"]["code_from"] == "snapshot"
+    assert (run / "code/gnnhpc/kernels/vig.cpp").is_file()
     assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig-*.so"))
     provenance = json.loads((run / "provenance.json").read_text())
     assert provenance["command"] == submit

@@ -1,0 +1,137 @@
+"""The copy of our packages that a run keeps in `code/`, and whether it is what runs here.
+
+A run without one is older, or was submitted to run the checkout (`--live`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.source_files import files_below
+from gnnhpc.records.provenance import git_commit
+from gnnhpc.records.run_paths import RunPaths, write_atomically
+
+PACKAGES = ("gnnhpc", "jobs")
+"""What a job imports of ours."""
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class CodeSnapshot:
+    """RUN/code.json: what `code/` was when the run was made."""
+
+    code: str
+    """Digest of the sources of gnnhpc, as results have it."""
+    commit: str | None
+    origin: str
+    """The folder that the packages were copied from."""
+    files: dict[str, str]
+    """SHA-256 of each file, by its path below `code/`."""
+    version: int = VERSION
+
+    def write(self, path: Path) -> None:
+        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class CodeOrigin:
+    """Where the code of a process comes from, as results tell it."""
+
+    kind: Literal["snapshot", "live"] = "live"
+    """`snapshot`: the run's own copy; `live`: whatever lay in the checkout or was installed."""
+    snapshot_commit: str | None = None
+    """Of the checkout that the snapshot was taken from."""
+
+    def commit(self) -> str | None:
+        return self.snapshot_commit if self.kind == "snapshot" else git_commit()
+
+
+def file_digests(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of our packages below `root`; OSError for one that is unreadable."""
+    found = {}
+    for package in PACKAGES:
+        for path in files_below(root / package):
+            found[path.relative_to(root).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
+    """What is recorded of the run's code; None for a run that keeps none.
+
+    Raises InputError for a damaged record, and for code without one.
+    """
+    where = paths.code_record
+    allowed = "as submitted, or --live to run this checkout"
+    try:
+        raw = json.loads(where.read_text(encoding="utf-8"))
+        if raw["version"] != VERSION:
+            raise InputError(where, "version", raw["version"], str(VERSION))
+        return CodeSnapshot(**raw)
+    except FileNotFoundError:
+        if any((paths.code / package).exists() for package in PACKAGES):
+            raise InputError(where, None, "no such file beside code/", allowed) from None
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(where, None, f"damaged record ({error})", allowed) from None
+
+
+def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
+    """As `read_snapshot`; raises InputError too if a file of the code is not as it was recorded."""
+    snapshot = read_snapshot(paths)
+    if snapshot is None:
+        return None
+    try:
+        found = file_digests(paths.code)
+    except OSError as error:
+        raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
+    for name in sorted(found | snapshot.files):
+        if found.get(name) != snapshot.files.get(name):
+            how = "missing" if name not in found else "changed"
+            how = "added" if name not in snapshot.files else how
+            raise _changed(paths, f"{name} {how} since the run was submitted")
+    return snapshot
+
+
+def _changed(paths: RunPaths, found: str) -> InputError:
+    return InputError(
+        paths.code,
+        None,
+        found,
+        "the code as it was then, or --live to run this checkout",
+    )
+
+
+def check_running_code() -> None:
+    """Raises InputError if this process runs the code that a run keeps, and it has changed.
+
+    To be called before the rest is imported: what is damaged may not even be importable.
+    """
+    if ROOT.name == "code" and RunPaths(ROOT.parent).manifest.is_file():
+        check_snapshot(RunPaths(ROOT.parent))
+
+
+def origin_for(paths: RunPaths, *, live: bool) -> CodeOrigin:
+    """Where the code comes from that is to run a cell of this run here.
+
+    Raises InputError if the run keeps its code, and this process runs other code without `live`.
+    """
+    runs_copy = paths.code.resolve() == ROOT
+    if live and not runs_copy:
+        return CodeOrigin()
+    snapshot = check_snapshot(paths)
+    if snapshot is None:
+        return CodeOrigin()
+    if not runs_copy:
+        raise InputError(
+            paths.root,
+            "code",
+            f"{ROOT}, and the run keeps its own",
+            f"--live, or PYTHONSAFEPATH=1 PYTHONPATH={paths.code}, as its scripts have it",
+        )
+    return CodeOrigin("snapshot", snapshot.commit)

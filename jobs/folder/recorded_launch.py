@@ -1,0 +1,94 @@
+"""How the cells of an existing run are started: as they were at first, unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gnnhpc.core.python_path import ROOT
+from gnnhpc.records.code_snapshot import CodeSnapshot, check_snapshot
+from gnnhpc.records.provenance import code_digest
+from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.launch import Launch, differing_settings, resolved
+from jobs.cluster.site import Site, load_site, parse_site
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """How to start cells of a run again, and what a user should know of it."""
+
+    launch: Launch
+    submitted: Launch
+    """As the run was submitted: its scripts stay so."""
+    notes: tuple[str, ...] = ()
+
+    def tell(self, listener: Callable[[str], None] | None) -> None:
+        if listener is not None:
+            for note in self.notes:
+                listener(note)
+
+
+def relaunch(
+    paths: RunPaths, cluster: str, told: tuple[str, Site] | None, *, live: bool
+) -> Relaunch:
+    """The settings of the submission, with `told` in place of its site.
+
+    A run without code of its own runs the checkout's. Raises InputError if that code is not what
+    it was.
+    """
+    notes: list[str] = []
+    keeps_code = paths.code_record.exists()
+    # Whoever runs the checkout need not mind what became of the copy.
+    snapshot = None if live else check_snapshot(paths)
+    submitted = read_launch(paths)
+    if submitted is None:
+        name, site = told or load_site()
+        submitted = Launch(name, site)
+        notes.append(f"the run does not say with which site it was submitted; uses {name}")
+    submitted = replace(submitted, live=not keeps_code)
+    name, site = told or (submitted.site_name, submitted.site)
+    site = resolved(site, cluster)
+    launch = replace(submitted, site_name=name, site=site, live=live or not keeps_code)
+    before = resolved(submitted.site, cluster)
+    if told is not None and (differences := differing_settings(site, before)):
+        there = f"not {submitted.site_name} as submitted"
+        notes.append(f"site {name}, {there}: {', '.join(differences)}")
+    notes += _notes_on_python(launch, cluster) + _notes_on_code(snapshot, live=live)
+    return Relaunch(launch, submitted, tuple(notes))
+
+
+def read_launch(paths: RunPaths) -> Launch | None:
+    """How the run was submitted; None where it does not say.
+
+    The interpreter is this one where the recorded one is not on this machine.
+    """
+    try:
+        facts = json.loads(paths.provenance.read_text(encoding="utf-8"))
+        settings = dict(facts["site"])
+        name = settings.pop("name")
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    site = parse_site(settings, paths.provenance, "site")
+    python = str(facts.get("python") or sys.executable)
+    return Launch(name, site, python if Path(python).is_file() else sys.executable)
+
+
+def _notes_on_python(launch: Launch, cluster: str) -> list[str]:
+    site = launch.site
+    named = cluster == "slurm" and (site.python or site.activate or site.container)
+    if named or launch.python == sys.executable:
+        return []
+    return [f"runs {launch.python}, as the run was submitted, not {sys.executable}"]
+
+
+def _notes_on_code(snapshot: CodeSnapshot | None, *, live: bool) -> list[str]:
+    if live:
+        return [f"runs the code in {ROOT} as it is when each cell starts"]
+    if snapshot is None:
+        return [f"the run keeps no code of its own; runs that in {ROOT}"]
+    if snapshot.code != code_digest():
+        return [f"runs the code that the run keeps, not that in {ROOT}, which --live would"]
+    return []
