@@ -10,9 +10,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnhpc.graphs.csr import pieces
+
+
+class SegmentedRows:
+    """Entries row after row: `indptr` int64 [rows + 1] says where each row's begin."""
+
+    indptr: Tensor
+
+    def pieces(self, most: int) -> list[tuple[slice, slice]]:
+        """Neighbouring rows with at most `most` entries together, and those entries' places."""
+        if most not in self._known_pieces:
+            self._known_pieces[most] = pieces(self.indptr.cpu().numpy(), most)
+        return self._known_pieces[most]
+
+    @cached_property
+    def _known_pieces(self) -> dict[int, list[tuple[slice, slice]]]:
+        """By the most entries of a piece: where `indptr` is on a GPU, reading it takes time."""
+        return {}
+
 
 @dataclass(frozen=True)
-class Transpose:
+class Transpose(SegmentedRows):
     """A block's edges sorted by source, for backward passes.
 
     `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges, and
@@ -25,7 +44,7 @@ class Transpose:
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(SegmentedRows):
     """The edges of one layer within a chunk, by target, one self-loop a real row.
 
     `indptr` int64 [rows_out + 1]; `source` and `target` int64 [edges], local rows of the layer's

@@ -18,3 +18,18 @@ def segments(indptr: Ids, rows: Ids) -> tuple[Ids, Ids]:
 
 def offsets(counts: Ids) -> Ids:
     return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)))
+
+
+def pieces(indptr: Ids, most: int) -> list[tuple[slice, slice]]:
+    """Neighbouring rows of a CSR store with at most `most` entries together, and those entries.
+
+    A row that has more is a piece by itself.
+    """
+    found: list[tuple[slice, slice]] = []
+    start, rows = 0, len(indptr) - 1
+    while start < rows:
+        fitting = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+        stop = min(max(fitting, start + 1), rows)
+        found.append((slice(start, stop), slice(int(indptr[start]), int(indptr[stop]))))
+        start = stop
+    return found

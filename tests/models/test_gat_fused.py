@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels import gat_torch
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import FusedAttention
 from gnnhpc.models.gat.model import Gat
@@ -172,3 +176,53 @@ def test_a_graph_without_edges_has_its_self_loops(path: str) -> None:
     x = feature_rows(graph.features, chunk.nodes, torch.float64)
     found = layer(x, Context(graph=chunk))
     assert relative_error(found, expected) < 1e-12
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that is made meanwhile."""
+
+    found = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, torch.Tensor):
+                self.found = max(self.found, each.numel())
+        return made
+
+
+def test_in_plain_torch_nothing_has_the_size_of_the_edges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of Reddit, edges x heads x channels would be 29 GB; the reference is the opposite."""
+    monkeypatch.setattr(kernel, "fits", lambda x: False)
+    monkeypatch.setattr(gat_torch, "PIECE_CPU", 2_000)
+    config = Gat(heads=4, hidden=4, dropout=0.6)
+    graph = make_graph(100, 4_000, seed=3)
+    chunkset = build_chunks(graph, 1, "halo", config.layers)
+    edges = len(chunkset.chunks[0].blocks[0].source)
+    largest = {}
+    for implementation in ("fused", "reference"):
+        model = make_model(graph, config.model_copy(update={"implementation": implementation}))
+        gradients(model, chunkset)
+        with Largest() as seen:
+            gradients(model, chunkset)
+        largest[implementation] = seen.found
+    assert largest["reference"] >= edges * 4 * 4
+    assert largest["fused"] < edges
+
+
+@pytest.mark.parametrize("numbers", [1, 300, 2**20])
+def test_pieces_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
+    """One edge a piece, some, and all."""
+    monkeypatch.setattr(kernel, "fits", lambda x: False)
+    monkeypatch.setattr(gat_torch, "PIECE_CPU", numbers)
+    graph = make_graph(40, 200, seed=11)
+    chunkset = build_chunks(graph, 2, "halo", 2)
+    fused, reference = twins(Gat(), torch.float64, seed=11)
+    loss, found = gradients(fused, chunkset)
+    expected_loss, expected = gradients(reference, chunkset)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    assert worst_layer_error(found, expected) < (1e-10, "")

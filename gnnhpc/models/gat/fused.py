@@ -21,7 +21,8 @@ from torch.nn import functional
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.gat_torch import attend
+from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import active_mask
 
@@ -71,24 +72,7 @@ class FusedAttention(nn.Module):
             result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
             return result
         h = _project(x, self.lin.weight).view(-1, self.heads, self.channels)
-        return self._attend_in_torch(h, block, mask)
-
-    def _attend_in_torch(self, h: Tensor, block: Block, mask: Mask | None) -> Tensor:
-        """The same in plain torch, which the kernel is tested against."""
-        source, target = block.source, block.target
-        scores = (h * self.att_src).sum(-1)[source] + (h * self.att_dst).sum(-1)[target]
-        scores = functional.leaky_relu(scores, SLOPE)
-        index = target[:, None].expand_as(scores)
-        peak = scores.new_full((block.rows_out, self.heads), -math.inf)
-        peak.scatter_reduce_(0, index, scores.detach(), "amax")
-        raised = (scores - peak[target]).exp()
-        total = torch.zeros_like(peak).index_add(0, target, raised)
-        coefficient = raised / total[target]
-        if mask is not None:
-            entries = number_entries(block.edge, self.heads)
-            coefficient = coefficient * mask.weights(entries, coefficient.dtype)
-        out = h.new_zeros(block.rows_out, self.heads, self.channels)
-        out = out.index_add(0, target, coefficient[..., None] * h[source])
+        out = attend(h, self.att_src, self.att_dst, block, mask, SLOPE)
         return (out.mean(1) if self.average else out.flatten(1)) + self.bias
 
     def extra_repr(self) -> str:

@@ -1,0 +1,184 @@
+"""Attention over a block's edges in plain torch: any device, any precision, bounded memory.
+
+The same function as `gnnhpc.kernels.gat`, which has it in C++ for a CPU. Some rows are done at a
+time, and what their edges need is computed again in backward, so that nothing of the size of edges
+x heads x channels is ever held: for Reddit that would be 29 GB. Sums run over sorted segments,
+targets' edges first, then sources': without atomic additions, and so the same each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from gnnhpc.kernels.mask import Mask, number_entries
+
+if TYPE_CHECKING:
+    from gnnhpc.graphs.blocks import Block
+
+# Numbers of a piece's largest tensor, edges x heads x channels: to fit in a core's cache, or to
+# fill a GPU without filling its memory.
+PIECE_CPU = 2**20
+PIECE_GPU = 2**27
+
+
+def attend(
+    h: Tensor,
+    att_source: Tensor,
+    att_target: Tensor,
+    block: Block,
+    mask: Mask | None,
+    slope: float,
+) -> Tensor:
+    """Each target's sum of h [rows_in, H, C] over its edges, weighted: [rows_out, H, C].
+
+    Weights are the softmax over a target's edges of leaky_relu(att_source . h_source +
+    att_target . h_target), masked; both vectors are [1, H, C].
+    """
+    of_source = (h * att_source).sum(-1)
+    of_target = (h[: block.rows_out] * att_target).sum(-1)
+    result: Tensor = _Attend.apply(h, of_source, of_target, block, mask, slope)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Edges(NamedTuple):
+    """Some edges: the rows they come from and go to, and their numbers in the full graph."""
+
+    source: Tensor
+    target: Tensor
+    number: Tensor
+
+
+class _Weights(NamedTuple):
+    """Of some edges, [edges, H] each: softmax, what the mask multiplies it by, LeakyReLU's slope
+    there.
+    """
+
+    share: Tensor
+    kept: Tensor | None
+    slope: Tensor
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Scores [rows, H] that edges add up; of each target, [rows_out, H], its edges' largest score
+    and the sum of the softmax.
+    """
+
+    of_source: Tensor
+    of_target: Tensor
+    peak: Tensor
+    total: Tensor
+    mask: Mask | None
+    slope: float
+
+    def raw(self, edges: _Edges) -> Tensor:
+        return self.of_source[edges.source] + self.of_target[edges.target]
+
+    def kept(self, edges: _Edges) -> Tensor | None:
+        if self.mask is None:
+            return None
+        heads = self.peak.shape[1]
+        return self.mask.weights(number_entries(edges.number, heads), self.peak.dtype)
+
+    def weights(self, edges: _Edges) -> _Weights:
+        """Once peak and total of the edges' targets are known."""
+        raw = self.raw(edges)
+        score = functional.leaky_relu(raw, self.slope)
+        share = (score - self.peak[edges.target]).exp_() / self.total[edges.target]
+        slope = torch.full_like(raw, self.slope).masked_fill_(raw > 0, 1.0)
+        return _Weights(share, self.kept(edges), slope)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        of_source: Tensor,
+        of_target: Tensor,
+        block: Block,
+        mask: Mask | None,
+        slope: float,
+    ) -> Tensor:
+        out = h.new_empty(block.rows_out, *h.shape[1:])
+        peak, total = torch.empty_like(of_target), torch.empty_like(of_target)
+        scores = _Scores(of_source, of_target, peak, total, mask, slope)
+        for rows, places in block.pieces(_most(h)):
+            edges = _Edges(block.source[places], block.target[places], block.edge[places])
+            starts = _starts(block.indptr, rows)
+            score = functional.leaky_relu(scores.raw(edges), slope)
+            peak[rows] = _of_rows(score, starts, "max")
+            raised = (score - peak[edges.target]).exp_()
+            total[rows] = _of_rows(raised, starts, "sum")
+            weight = _product(raised.div_(total[edges.target]), scores.kept(edges))
+            out[rows] = _of_rows(weight[..., None] * h[edges.source], starts, "sum")
+        ctx.save_for_backward(h, of_source, of_target, peak, total)
+        ctx.block, ctx.mask, ctx.slope = block, mask, slope
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        h, *saved = ctx.saved_tensors
+        block: Block = ctx.block
+        of_source, of_target, peak, total = saved
+        scores = _Scores(of_source, of_target, peak, total, ctx.mask, ctx.slope)
+        upstream = upstream.contiguous()
+        d_target, mean = torch.empty_like(scores.peak), torch.empty_like(scores.peak)
+        for rows, places in block.pieces(_most(h)):
+            edges = _Edges(block.source[places], block.target[places], block.edge[places])
+            starts = _starts(block.indptr, rows)
+            weights = scores.weights(edges)
+            d_share = _d_share(h, upstream, edges, weights.kept)
+            mean[rows] = _of_rows(weights.share * d_share, starts, "sum")
+            d_target[rows] = _of_rows(_d_raw(weights, d_share, mean, edges), starts, "sum")
+        d_source, d_h = torch.empty_like(scores.of_source), torch.empty_like(h)
+        transpose = block.transpose
+        for rows, places in transpose.pieces(_most(h)):
+            own = transpose.edge[places]
+            edges = _Edges(block.source[own], transpose.target[places], block.edge[own])
+            starts = _starts(transpose.indptr, rows)
+            weights = scores.weights(edges)
+            d_share = _d_share(h, upstream, edges, weights.kept)
+            d_source[rows] = _of_rows(_d_raw(weights, d_share, mean, edges), starts, "sum")
+            weight = _product(weights.share, weights.kept)
+            d_h[rows] = _of_rows(weight[..., None] * upstream[edges.target], starts, "sum")
+        return d_h, d_source, d_target, None, None, None
+
+
+def _d_share(h: Tensor, upstream: Tensor, edges: _Edges, kept: Tensor | None) -> Tensor:
+    """Gradient of the edges' softmax, [edges, H]."""
+    return _product((upstream[edges.target] * h[edges.source]).sum(-1), kept)
+
+
+def _d_raw(weights: _Weights, d_share: Tensor, mean: Tensor, edges: _Edges) -> Tensor:
+    """Gradient of the edges' scores before the LeakyReLU; `mean` [rows_out, H] is the softmax's
+    mean of its gradient.
+    """
+    return weights.share * (d_share - mean[edges.target]) * weights.slope
+
+
+def _product(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+def _of_rows(values: Tensor, starts: Tensor, how: Literal["sum", "max"]) -> Tensor:
+    """Each row's sum or largest of `values` [edges, ...], whose rows begin at `starts`."""
+    initial = 0 if how == "sum" else None
+    return torch.segment_reduce(values, how, offsets=starts, axis=0, unsafe=True, initial=initial)
+
+
+def _starts(indptr: Tensor, rows: slice) -> Tensor:
+    return indptr[rows.start : rows.stop + 1] - indptr[rows.start]
+
+
+def _most(h: Tensor) -> int:
+    """Edges of a piece."""
+    numbers = PIECE_CPU if h.device.type == "cpu" else PIECE_GPU
+    return max(1, numbers // (h.shape[1] * h.shape[2]))
