@@ -43,14 +43,22 @@ def report(
             help="Speedups are over this layout, with one micro-batch unless given.",
         ),
     ] = "seq",
+    apart: Annotated[
+        bool,
+        typer.Option(
+            "--apart",
+            help="Show cells that are unlike the others (other code, versions, CPU, threads, "
+            "kernels) as rows of their own, compared among themselves; else they are left out.",
+        ),
+    ] = False,
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
     from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
     from analysis.report.report_folder import write_report_folder
 
-    loaded, summary, folder = write_report_folder(run, out, baseline)
+    loaded, summary, folder = write_report_folder(run, out, baseline, apart=apart)
     print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
-    left_out = int((~loaded.cells["valid"].astype(bool)).sum())
+    left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
     print(f"report: {folder / 'report.html'}")

@@ -216,7 +216,7 @@ def _save_picture(
 def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     """The cells whose timelines are drawn, one of each setting; and those left out."""
     cells = run.cells[
-        run.cells["cell"].isin(cells_with_spans(run)) & run.cells["valid"].astype(bool)
+        run.cells["cell"].isin(cells_with_spans(run)) & run.cells["counts"].astype(bool)
     ]
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]

@@ -67,7 +67,7 @@ def settings_label(settings: dict[str, object]) -> str:
 
 def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:
     """The studies of a run that have a valid cell."""
-    valid = run.cells[run.cells["valid"].astype(bool)]
+    valid = run.cells[run.cells["counts"].astype(bool)]
     found = []
     for (model, data), cells in valid.groupby(["model", "data"], sort=True, observed=True):
         graphs = bool(cells["batch_size"].isna().all())

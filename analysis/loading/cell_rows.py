@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from analysis.loading.attempts import Attempt, resume_point
-from gnnhpc.records.schema import Failure
+from gnnhpc.records.schema import Failure, Result
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell
 
 # Fields of an experiment that repeat a measurement or only change what is recorded.
 _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
+SELF_CHECK = "self-check"
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 
 
@@ -41,9 +43,17 @@ def _plain(value: Any) -> Any:
 
 
 def cell_row(
-    cell: Cell, used: Attempt | None, attempts: list[Attempt], headers: list[dict[str, Any]]
+    cell: Cell,
+    used: Attempt | None,
+    attempts: list[Attempt],
+    headers_of: Mapping[int, list[dict[str, Any]]],
 ) -> dict[str, Any]:
-    """One row of `Run.cells`; missing values are None."""
+    """One row of `Run.cells`; missing values are None.
+
+    `headers_of` are the ranks' headers by attempt: of the one that is used and of those that it
+    resumed.
+    """
+    headers = [header for found in headers_of.values() for header in found]
     experiment, layout = cell.experiment, cell.experiment.layout
     result = used.result if used else None
     graph = result.graph if result else {}
@@ -61,7 +71,8 @@ def cell_row(
         "attempts": len(attempts),
         "status": used.status if used else ("unfinished" if attempts else "missing"),
         "valid": bool(result and result.valid),
-        "flags": ";".join(result.flags) if result else "",
+        "started_at": result.started_at if result else "",
+        **_self_check(result),
         "samples_per_step": result.samples_per_step if result else None,
         "train_steps_done": result.train_steps if result else None,
         "test_steps_done": result.test_steps if result else None,
@@ -75,6 +86,14 @@ def cell_row(
         "failure": failure_text(result.failure) if result else None,
         **(result.final if result else {}),
     }
+
+
+def _self_check(result: Result | None) -> dict[str, Any]:
+    """What the comparison with a twin at the start of the attempt found, and its share of time."""
+    for check in result.audit if result else ():
+        if check.name == SELF_CHECK:
+            return {"self_check": check.verdict, "self_check_share": check.values.get("share")}
+    return {"self_check": None, "self_check_share": None}
 
 
 def _startup_s(header: dict[str, Any]) -> float:

@@ -84,7 +84,7 @@ def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
         (run.cells["model"] == "vig")
         & (run.cells["world_size"] == 1)
         & (run.cells["microbatches"] == 1)
-        & run.cells["valid"].astype(bool)
+        & run.cells["counts"].astype(bool)
     ]
     counted = run.steps.loc[run.steps["kept"], ["cell", "phase", "step"]]
     for _, same in cells.groupby(["data", "batch_size", "implementation"], sort=False):

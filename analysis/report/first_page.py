@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
+from analysis.report.beside_one_another import likeness, self_checks, siblings_compared
 from analysis.summary.variant_columns import with_variant_columns
 from gnnhpc.models.registry import model_class
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Check, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +67,6 @@ def _how_it_ended(cell: dict[Any, Any]) -> str:
 
 def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
     """The verdict, what was run, every flag, and every cell that is not valid."""
-    checks = dict(_raised_checks(run))
     return Section(
         "verdict",
         "Verdict",
@@ -76,11 +74,14 @@ def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
             block
             for block in (
                 *_verdict(count_cells(run.cells)),
+                *self_checks(run),
+                *siblings_compared(run),
+                *likeness(run),
                 *_batchnorm(run),
                 what_was_run(run),
-                _flag_table(run, checks),
+                _flag_table(run),
                 *_summary_flag_table(summary),
-                _invalid_cell_table(run, checks),
+                _invalid_cell_table(run),
             )
             if block is not None
         ),
@@ -130,26 +131,16 @@ def _uses_batchnorm(model: str) -> bool:
     return known is not None and known.uses_batchnorm
 
 
-def _raised_checks(run: Run) -> Iterator[tuple[str, list[Check]]]:
-    """(cell, checks that are invalid or suspect) of each flagged cell, from its result."""
-    paths = RunPaths(run.root)
-    flagged = run.cells[run.cells["flags"].fillna("") != ""]
-    for cell, attempt in zip(flagged["cell"], flagged["attempt"], strict=True):
-        result = Result.read(paths.cell(str(cell)).attempt(int(attempt)).result)
-        yield str(cell), [c for c in result.audit if c.verdict in ("invalid", "suspect")]
-
-
-def _flag_table(run: Run, checks: dict[str, list[Check]]) -> Block | None:
+def _flag_table(run: Run) -> Block | None:
     """One row a flag: how many cells have it, and its detail in the first of them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for cell, mine in checks.items():
-        for check in mine:
-            found.setdefault((check.name, check.verdict), []).append((cell, check.detail))
+    for cell, name, verdict, detail in run.checks.itertuples(index=False):
+        found.setdefault((name, verdict), []).append((cell, detail))
     if not found:
         return Text("No audit raised a flag on any cell.") if run.cells["valid"].any() else None
     return rows_table(
-        "Flags raised by the audits: cells with an invalid one are left out of averages, cells "
-        "with a suspect one are not",
+        "Flags raised by audits and by comparing cells: cells with an invalid one are left out of "
+        "averages, and those that are unlike; cells with another suspect one are not",
         ("flag", "verdict", "cells", "what it says (first cell)", "first cell"),
         [
             (name, verdict, len(cells), cells[0][1], cells[0][0])
@@ -178,8 +169,10 @@ def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
         )
 
 
-def _invalid_cell_table(run: Run, checks: dict[str, list[Check]]) -> TableBlock | None:
+def _invalid_cell_table(run: Run) -> TableBlock | None:
     """Each cell that is not valid, and why."""
+    invalid = run.checks[run.checks["verdict"] == "invalid"]
+    reasons = (invalid["name"] + ": " + invalid["detail"]).groupby(invalid["cell"]).agg("; ".join)
     cells = run.cells[~run.cells["valid"].astype(bool)]
     if cells.empty:
         return None
@@ -193,17 +186,14 @@ def _invalid_cell_table(run: Run, checks: dict[str, list[Check]]) -> TableBlock 
                 cell["microbatches"],
                 "invalid" if _how_it_ended(cell) == "invalid" else cell["status"],
                 cell["attempts"],
-                _reason_invalid(cell, checks.get(str(cell["cell"]), [])),
+                reasons.get(str(cell["cell"])) or _reason_not_valid(cell),
             )
             for cell in cells.to_dict("records")
         ],
     )
 
 
-def _reason_invalid(cell: dict[Any, Any], checks: list[Check]) -> str:
-    broken = [f"{c.name}: {c.detail}" for c in checks if c.verdict == "invalid"]
-    if broken:
-        return "; ".join(broken)
+def _reason_not_valid(cell: dict[Any, Any]) -> str:
     if cell["status"] == "missing":
         return "no attempt"
     if cell["status"] == "unfinished":
@@ -212,7 +202,7 @@ def _reason_invalid(cell: dict[Any, Any], checks: list[Check]) -> str:
 
 
 def what_was_run(run: Run) -> TableBlock:
-    """Commit, versions, machines, threads, models, data and layouts of the run."""
+    """Commit, versions, machines, models, data and layouts of the run."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
     provenance = run.provenance
@@ -230,9 +220,6 @@ def what_was_run(run: Run) -> TableBlock:
         ("implementations", _distinct_values(run.cells["implementation"])),
         ("layouts", _distinct_values(run.cells["layout"])),
         ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
-        ("CPU", _distinct_values(cells["cpu_model"])),
-        ("device", _distinct_values(run.cells["device"])),
-        ("threads a rank", _distinct_values(cells["threads"].dropna().astype(int))),
         ("attempts", f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])

@@ -17,15 +17,16 @@ _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches"
 
 
 def write_report_folder(
-    root: Path, out: Path | None = None, baseline: str = "seq"
+    root: Path, out: Path | None = None, baseline: str = "seq", *, apart: bool = False
 ) -> tuple[Run, pd.DataFrame, Path]:
     """Load the run at `root` and write its report; returns run, summary and the report's folder.
 
+    With `apart`, cells that are unlike the most of their study are rows of their own.
     `out` is RUN/report unless given. It is written completely or not at all; files of the same
     names are replaced, others stay. Raises InputError if `root` is no run folder or `out` cannot
     be written.
     """
-    run = load(root)
+    run = load(root, apart=apart)
     summary = summarise(run, baseline)
     report = RunPaths(root).report if out is None else out
     with atomic_output_folder(report) as folder:

@@ -29,11 +29,12 @@ PHASE_COLUMNS = [
 def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The steps (sorted by cell and phase) with `kept` and `outlier`; and one row a cell and phase.
 
-    Not kept are warm-up steps: those that the run marked, and further ones that are detected.
-    Outliers are marked among the kept steps and stay.
+    Not kept are steps of an unlike attempt that was resumed, and warm-up steps: those that the run
+    marked, and further ones that are detected. Outliers are marked among the kept steps and stay.
     """
     wall = steps["wall_s"].to_numpy()
-    given = steps["warmup"].to_numpy().astype(bool)
+    unlike = steps["unlike"].to_numpy().astype(bool)
+    given = steps["warmup"].to_numpy().astype(bool) | unlike
     kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
     cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
@@ -51,7 +52,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "cell": cell[part.start],
                 "phase": phase[part.start],
                 "n": counted.size,
-                "warmup_dropped": part.stop - part.start - counted.size,
+                "warmup_dropped": int((~kept[part] & ~unlike[part]).sum()),
                 "settled": found.settled,
                 "outliers": int(outlier[part].sum()),
                 "n_effective": effective_n(counted),
@@ -82,7 +83,7 @@ def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame
     work = pd.DataFrame(
         {
             "cpu": ranks["cpu_s"],
-            "busy": ranks["wall_s"] - ranks["wait_s"],
+            "busy": ranks["wall_s"] - ranks["waited_s"],
             "wall": ranks["wall_s"],
             "steal": ranks["steal_s"],
             "switches": ranks["involuntary_switches"],

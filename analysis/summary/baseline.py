@@ -7,24 +7,10 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from analysis.across.likeness import LAYOUT_KEYS, MAY_DIFFER, in_words
 from analysis.summary.configurations import Configuration
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-
-# Settings that may differ from the baseline's; all others must be equal.
-_MAY_DIFFER = (
-    "batch_size",
-    "train_steps",
-    "test_steps",
-    "test_every",
-    "warmup_steps",
-    "batchnorm",
-    "schedule",
-    "engine",
-    "chunks",
-    "balance",
-)
-_LAYOUT_KEYS = ("layout", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -57,13 +43,15 @@ class Baseline:
 
 def find_baseline(
     row: Configuration, rows: Iterable[Configuration], wanted: Baseline
-) -> Configuration | None:
-    """The measured configuration that `row` is compared with, or None.
+) -> tuple[Configuration | None, str]:
+    """The measured configuration that `row` is compared with; or None, and what makes it unlike.
 
-    Model, data, implementation, optimizer, precision and device must be equal. Of several
-    candidates the one that agrees in most other settings is taken: batch size, schedule, chunks.
+    Model, data, implementation, optimizer, precision and device must be equal, and so must what
+    both depend on besides their settings, and the mini-batch. Of several candidates the one that
+    agrees in most other settings is taken: batch size, schedule, chunks.
     """
-    best, score = None, -1
+    best: tuple[int, Configuration] | None = None
+    nearest: tuple[int, str] | None = None
     for other in rows:
         if (
             other.phase != row.phase
@@ -73,12 +61,35 @@ def find_baseline(
         ):
             continue
         differing = [key for key in row.settings if not _same_setting(row, other, key)]
-        if any(key not in _MAY_DIFFER for key in differing if key not in _LAYOUT_KEYS):
+        if any(key not in (*MAY_DIFFER, *LAYOUT_KEYS) for key in differing):
             continue
-        agreeing = len(_MAY_DIFFER) - len([key for key in differing if key in _MAY_DIFFER])
-        if agreeing > score:
-            best, score = other, agreeing
-    return best
+        agreeing = len(MAY_DIFFER) - len([key for key in differing if key in MAY_DIFFER])
+        unlike = _unlike_in_words(row, other)
+        if unlike and (nearest is None or agreeing > nearest[0]):
+            nearest = agreeing, unlike
+        if not unlike and (best is None or agreeing > best[0]):
+            best = agreeing, other
+    if best is not None:
+        return best[1], ""
+    return None, nearest[1] if nearest is not None and row.step_times else ""
+
+
+def same_batch_size(row: Configuration, other: Configuration) -> bool:
+    """Whether each replica is given as many samples a step; a graph is always given whole."""
+    return _same_setting(row, other, "batch_size")
+
+
+def _unlike_in_words(row: Configuration, other: Configuration) -> str:
+    """Empty for two that may be compared.
+
+    Replicas may each have a mini-batch of the baseline's size, or share one of it.
+    """
+    words = in_words(row.facts, other.facts)
+    if not same_batch_size(row, other) and row.together != other.together:
+        sizes = f"batch size {row.settings['batch_size']:g} a replica and {row.together:g} together"
+        batches = f"{sizes} beside {other.settings['batch_size']:g} and {other.together:g}"
+        return f"{words}; {batches}" if words else batches
+    return words
 
 
 def _same_setting(row: Configuration, other: Configuration, key: str) -> bool:

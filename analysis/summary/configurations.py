@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.across.likeness import Facts, joined_facts
 from analysis.loading.run import Run
 from analysis.stats.intervals import Interval, Sample
 from analysis.stats.noise import counted_step_times
@@ -21,7 +22,7 @@ from gnnhpc.core.layout import Layout
 
 @dataclass(frozen=True)
 class Configuration:
-    """One set of settings in one phase, with what its valid cells measured."""
+    """One set of settings in one phase, with what its cells that count measured."""
 
     settings: dict[str, Any]
     phase: str
@@ -31,6 +32,8 @@ class Configuration:
     """One row a cell that counts, from `cell_phase_frame`."""
     step_times: list[NDArray[Any]]
     """Seconds of the steps that count, an array for each of these cells."""
+    facts: Facts = field(default_factory=dict)
+    """What is known of these cells besides their settings; they are alike in it."""
 
     @cached_property
     def sample(self) -> Sample:
@@ -46,12 +49,27 @@ class Configuration:
     def microbatches(self) -> int:
         return int(self.settings["microbatches"])
 
+    @property
+    def together(self) -> float:
+        """Samples a step of all replicas; nan for a graph, whose step is the whole graph."""
+        return float(self.settings["batch_size"] or math.nan) * self.layout.replicas
+
     def mean(self, column: str) -> float | None:
         """Mean of a column of `cell_phases`, weighted by the steps that count."""
         values = self.cell_phases[column].to_numpy(dtype=float)
         weights = self.cell_phases["n"].to_numpy(dtype=float)
         known = np.isfinite(values)
         return float(np.average(values[known], weights=weights[known])) if known.any() else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Ideal over measured step time of the same cells, both from medians over their steps."""
+        ideal = self.cell_phases["ideal_step_s"].to_numpy(dtype=float)
+        median = self.cell_phases["median_step_s"].to_numpy(dtype=float)
+        weights = self.cell_phases["n"].to_numpy(dtype=float) * np.isfinite(ideal)
+        if not weights.sum():
+            return None
+        return float(np.nan_to_num(ideal) @ weights / (median @ weights))
 
     @property
     def samples_per_s(self) -> float | None:
@@ -77,7 +95,7 @@ class Configuration:
 
 
 def cell_phase_frame(run: Run) -> pd.DataFrame:
-    """`run.phases` with samples a step, bubble, ideal step and memory: one row a cell and phase."""
+    """`run.phases` with samples a step, bubble, median and ideal step, and memory."""
     keys = ["cell", "phase"]
     kept = run.steps[run.steps["kept"]]
     kept = kept.assign(waited=kept["bubble"] * kept["wall_s"])
@@ -87,6 +105,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
         {
             "samples": grouped["samples"].mean(),
             "bubble": sums["waited"] / sums["wall_s"],
+            "median_step_s": grouped["wall_s"].median(),
             "data_s": grouped["data_s"].mean(),
             "peak_rss_mib": grouped["peak_rss_mib"].max(),
             "peak_device_mib": grouped["peak_device_mib"].max(),
@@ -113,8 +132,8 @@ def make_configurations(run: Run) -> list[Configuration]:
         for phase in _phases(cells):
             counted = [
                 (cell, phase)
-                for cell, valid in zip(cells["cell"], cells["valid"], strict=True)
-                if valid and (cell, phase) in step_times and step_times[cell, phase].size
+                for cell, counts in zip(cells["cell"], cells["counts"], strict=True)
+                if counts and (cell, phase) in step_times and step_times[cell, phase].size
             ]
             rows.append(
                 Configuration(
@@ -123,6 +142,7 @@ def make_configurations(run: Run) -> list[Configuration]:
                     cells,
                     frame.iloc[[position[key] for key in counted]],
                     [step_times[key] for key in counted],
+                    joined_facts([run.facts.get(str(cell), {}) for cell, _ in counted]),
                 )
             )
     return rows

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.loading.run import Run
 from analysis.stats.intervals import Interval, ratio_in_words
 from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
-from analysis.summary.baseline import Baseline, find_baseline
+from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
 from analysis.summary.configurations import Configuration, make_configurations
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
@@ -105,7 +105,7 @@ def _summary_row(
         "median_s": median.value,
         "samples_per_s": row.samples_per_s,
         "ideal_step_s": ideal,
-        "efficiency": ideal / mean.value if ideal else None,
+        "efficiency": row.efficiency,
         "bubble": row.mean("bubble"),
         "mean_low": mean.low,
         "mean_high": mean.high,
@@ -122,16 +122,18 @@ def _speedup_columns(
     row: Configuration, rows: Sequence[Configuration], wanted: Baseline, seconds: LayerSeconds
 ) -> dict[str, Any]:
     """Speedups over the baselines, the bound, validity, flags and notes."""
-    base = find_baseline(row, rows, wanted)
-    same = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
+    base, unlike = find_baseline(row, rows, wanted)
+    same, _ = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
     bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches)
     bound_value /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
     flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
-    notes = _notes(row, base, wanted)
+    notes = _notes(row, base, wanted, unlike)
     valid = bool(row.step_times)
+    if unlike:
+        flags.add("unlike")
     if not row.cell_phases["settled"].all():
         flags.add("unsettled")
     if base and base is not row and speedup and exceeds_bound(speedup, bound_value):
@@ -164,13 +166,22 @@ def _interval_columns(name: str, value: Interval | None) -> dict[str, float | No
     return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
 
 
-def _notes(row: Configuration, base: Configuration | None, wanted: Baseline) -> list[str]:
+def _notes(
+    row: Configuration, base: Configuration | None, wanted: Baseline, unlike: str
+) -> list[str]:
     notes = []
     left_out = len(row.cells) - len(row.step_times)
     if left_out:
         notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
-    if row.step_times and base is None:
+    if unlike:
+        notes.append(f"unlike the {wanted} that was measured, so not compared: {unlike}")
+    elif row.step_times and base is None:
         notes.append(f"no valid {wanted} of the same settings to compare with")
+    elif base and base is not row and not same_batch_size(row, base):
+        notes.append(
+            f"{row.together:g} samples a step as the baseline, {row.layout.replicas} replicas "
+            "share them"
+        )
     if len(row.step_times) == 1:
         notes.append("one run: intervals cover its steps, not how runs differ")
     return notes
@@ -179,7 +190,9 @@ def _notes(row: Configuration, base: Configuration | None, wanted: Baseline) -> 
 def _reasons(row: Configuration) -> str:
     cells = row.cells[~row.cells["cell"].isin(row.cell_phases["cell"])]
     status = cells["status"].where(cells["status"] != "done", "invalid")
-    status = status.where(~cells["valid"].astype(bool), f"no {row.phase} steps")
+    unlike = cells["unlike"] != ""
+    status = status.where(~unlike, "unlike (" + cells["unlike"] + ")")
+    status = status.where(~cells["valid"].astype(bool) | unlike, f"no {row.phase} steps")
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 
 

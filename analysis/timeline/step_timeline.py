@@ -151,7 +151,7 @@ def measured_timeline(
         rows=rows,
         measured=measured,
         ideal=ideal,
-        bubble=_share(records["wait_s"].sum(), records["wall_s"].sum()),
+        bubble=_share(records["waited_s"].sum(), records["wall_s"].sum()),
         ideal_bubble=waited_share(ideal, len(rows)),
         balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
     )

@@ -1,0 +1,88 @@
+"""How far rounding alone drives two trainings of the same thing apart, step by step.
+
+Siblings start from equal parameters, so their first losses differ by the order of float sums
+alone. Training then enlarges a difference (Adam turns a gradient that is all rounding into a whole
+step), but smoothly: by a factor a step, not by any amount. So each pair is held to its own
+history: a step may take them at most `GROWTH` times as far apart as they have been before. A
+defect is a jump, at the first step or later. Once they are so far apart that `GROWTH` times it
+would allow everything, nothing is concluded any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+GROWTH = 100.0
+MEANINGLESS = 0.5
+"""A relative difference that is allowed from which on nothing is concluded."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Relative differences that float sums in another order explain."""
+
+    first: float | None
+    """Allowed in the first step, before anything was learnt; None if nothing is measured then."""
+    later: float
+    """The least that later steps are taken to have been apart before."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One reference against n others; arrays of n."""
+
+    departs_at: NDArray[np.intp]
+    """The first place at which one is further apart than rounding explains; -1 for none."""
+    apart: Values
+    """How far apart they are there, relative; nan for none."""
+    before: Values
+    """How far apart they had been before it, at most."""
+    concluded: NDArray[np.intp]
+    """Places that were judged: those before nothing can be concluded any more."""
+
+
+def relative_difference(one: Values, other: Values) -> Values:
+    """|one - other| over the larger of them; 0 where both are 0, nan where one is missing."""
+    larger = np.maximum(np.abs(one), np.abs(other))
+    difference: Values = np.abs(one - other) / np.where(larger > 0.0, larger, 1.0)
+    return difference
+
+
+def so_far(apart: Values) -> Values:
+    """[n, places] -> the most that each was apart up to and with a place; missing ones count 0."""
+    most: Values = np.maximum.accumulate(np.nan_to_num(apart, nan=0.0), axis=-1)
+    return most
+
+
+def compare(
+    reference: Values, others: Values, floor: Floor, also_apart: Values | None = None
+) -> Comparison:
+    """Judge `others` [n, places] against `reference` [places], in order of time.
+
+    `also_apart` [n, places] is how far apart they have been by each place in another quantity that
+    shows the same. Places that either lacks are not judged.
+    """
+    apart = relative_difference(reference, others)
+    before = np.concatenate([np.zeros((len(apart), 1)), so_far(apart)[:, :-1]], axis=1)
+    allowed = GROWTH * np.maximum(floor.later, before)
+    if floor.first is not None:
+        allowed[:, :1] = floor.first
+    if also_apart is not None:
+        allowed = np.maximum(allowed, GROWTH * also_apart)
+    meaningful = allowed < MEANINGLESS
+    # What was once too far apart to judge stays so, as `before` never falls.
+    departs = (apart > allowed) & meaningful
+    found = departs.any(axis=1)
+    at = np.where(found, departs.argmax(axis=1), -1)
+    rows = np.arange(len(apart))
+    return Comparison(
+        at,
+        np.where(found, apart[rows, at], np.nan),
+        np.where(found, before[rows, at], np.nan),
+        (meaningful & np.isfinite(apart)).sum(axis=1),
+    )

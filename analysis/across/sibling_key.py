@@ -1,0 +1,81 @@
+"""Which cells must learn the same, step by step: siblings.
+
+The loss of a step is a function of the initial values, the samples of the step and, where
+BatchNorm normalises by micro-batch, of which samples share one. Layout, engine, schedule, balance
+and implementation only decide who computes it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gnnhpc.models.own_model import is_own
+from gnnhpc.models.registry import model_class
+from gnnhpc.spec.experiment import Experiment
+
+
+def training_key(experiment: Experiment) -> str:
+    """Equal for experiments whose training losses and gradients are equal but for rounding."""
+    model = experiment.model.content()
+    model.pop("implementation", None)
+    return json.dumps(
+        {
+            "model": model,
+            "data": experiment.data.content(),
+            "optimizer": experiment.optimizer.model_dump(),
+            "seed": experiment.seed,
+            "dtype": experiment.dtype,
+            # Of GPUs beside CPUs nothing has been measured yet.
+            "device": experiment.device,
+            "step": _one_step(experiment),
+        },
+        sort_keys=True,
+    )
+
+
+def evaluation_key(experiment: Experiment) -> str:
+    """Equal for experiments whose evaluation after equally many steps is equal too.
+
+    Running statistics move a micro-batch at a time and are averaged over replicas, so the same
+    micro-batches on other replicas leave others.
+    """
+    parts: list[Any] = [training_key(experiment)]
+    if _normalises_by_microbatch(experiment):
+        parts += [experiment.layout.replicas, experiment.microbatches, experiment.batchnorm]
+    return json.dumps(parts)
+
+
+def _one_step(experiment: Experiment) -> list[Any]:
+    """What of a step's samples must agree.
+
+    Images: an epoch is one permutation, cut into global mini-batches, these into a part for each
+    replica and that into micro-batches, all of consecutive samples; so rows of the whole and of a
+    micro-batch say everything, whatever the number of replicas. A graph: a step is the whole
+    graph, in halo chunks as in one piece; other chunks lose edges, and which ones depends on how
+    many there are. A model of the user's own may do something else in each micro-batch.
+    """
+    replicas, microbatches = experiment.layout.replicas, experiment.microbatches
+    if is_own(experiment.model.name):
+        return [replicas, microbatches, experiment.batch_size, experiment.chunks]
+    if experiment.batch_size is not None:
+        together = experiment.batch_size * replicas
+        by_microbatch = _normalises_by_microbatch(experiment)
+        return [together, experiment.batch_size // microbatches if by_microbatch else None]
+    whole = experiment.total_chunks == 1 or experiment.chunks == "halo"
+    if whole and not _normalises_by_microbatch(experiment):
+        return ["whole"]
+    return [experiment.chunks, experiment.total_chunks]
+
+
+def _normalises_by_microbatch(experiment: Experiment) -> bool:
+    """Of a user's own model nothing is known without its file."""
+    known = model_class(experiment.model.name)
+    return is_own(experiment.model.name) or known is None or known.uses_batchnorm
+
+
+def evaluated_after(number: int, experiment: Experiment) -> tuple[int, int]:
+    """Training steps before the evaluated mini-batch `number`, and its place in its evaluation."""
+    evaluation, place = divmod(number, experiment.test_steps)
+    every = experiment.test_every or experiment.train_steps
+    return min((evaluation + 1) * every, experiment.train_steps), place

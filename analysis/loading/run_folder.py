@@ -1,0 +1,92 @@
+"""Reads a run folder: the manifest, the attempts, and the records of those that count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, resume_chain
+from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.spec.manifest import Cell, read_manifest
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a run folder holds; cells are numbered by their position in the manifest."""
+
+    paths: RunPaths
+    manifest: list[Cell]
+    attempts_of: list[list[Attempt]]
+    chosen: list[Attempt | None]
+    """Of each cell the attempt that counts."""
+    files: list[RankFile]
+    """Of these attempts and of those that they resumed."""
+    frames: RankFrames
+    provenance: Mapping[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        return [cell.id for cell in self.manifest]
+
+    @cached_property
+    def headers(self) -> list[dict[int, list[dict[str, Any]]]]:
+        """The ranks' headers of each cell by number of the attempt, newest first."""
+        found: list[dict[int, list[dict[str, Any]]]] = [{} for _ in self.manifest]
+        for file, header in zip(self.files, self.frames.headers, strict=True):
+            if header is not None:
+                found[file.cell].setdefault(file.attempt, []).append(header)
+        return found
+
+
+def read_run_folder(root: Path) -> RunFolder:
+    """Raises InputError for a path that is no run folder, and for damaged records."""
+    paths = RunPaths(root)
+    if not paths.root.is_dir():
+        raise InputError(paths.root, None, "no such folder", "a run folder")
+    manifest = read_manifest(paths.manifest)
+    attempts_of = [read_attempts(paths.cell(cell.id)) for cell in manifest]
+    chosen = [choose_attempt(attempts) for attempts in attempts_of]
+    files = [
+        file
+        for number, attempt in enumerate(chosen)
+        if attempt is not None
+        for file in rank_files(number, manifest[number], attempt, attempts_of[number])
+    ]
+    return RunFolder(
+        paths,
+        manifest,
+        attempts_of,
+        chosen,
+        files,
+        read_rank_files(files),
+        _read_provenance(paths.provenance),
+    )
+
+
+def rank_files(
+    number: int, cell: Cell, attempt: Attempt, attempts: list[Attempt]
+) -> list[RankFile]:
+    """The rank files of an attempt and of those that it resumed; if not done, those that exist."""
+    warmup = cell.experiment.warmup_steps
+    return [
+        RankFile(path, number, part.attempt.number, part.first, part.stop, warmup)
+        for part in resume_chain(attempt, attempts)
+        for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
+        if attempt.status == "done" or path.exists()
+    ]
+
+
+def _read_provenance(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(path, None, f"damaged JSON ({error})", "as written") from None
+    return raw if isinstance(raw, dict) else {}

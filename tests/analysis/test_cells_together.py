@@ -1,0 +1,306 @@
+"""Runs whose cells are held against one another: siblings that differ, cells that are unlike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.loading.run import load
+from analysis.summary.summary_table import summarise
+from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.make_run import Story, make_run
+
+Record = dict[str, Any]
+
+
+def vig(layout: str = "seq", microbatches: int = 2, **changes: Any) -> Experiment:
+    fields = {
+        "model": Vig(),
+        "data": SyntheticCifar10(image_size=8),
+        "batch_size": 20,
+        "train_steps": 12,
+        "test_steps": 2,
+    }
+    return Experiment.model_validate(
+        fields | {"layout": layout, "microbatches": microbatches} | changes
+    )
+
+
+def change(root: Path, cell: Experiment, how: Callable[[Record], None], attempt: int = 1) -> None:
+    """Rewrite every record of an attempt and its result: `how` changes each in place."""
+    paths = RunPaths(root).cell(cell.id).attempt(attempt)
+    for records in sorted(paths.root.glob("rank-*.jsonl")):
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        for line in lines:
+            how(line)
+        records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if paths.result.exists():
+        result = json.loads(paths.result.read_text())
+        how(result)
+        paths.result.write_text(json.dumps(result))
+
+
+def loss_from(step: int, by: float = 0.01, phase: str = "train") -> Callable[[Record], None]:
+    def how(record: Record) -> None:
+        if record.get("phase") == phase and record["step"] >= step and record["loss"] is not None:
+            record["loss"] *= 1.0 + by
+
+    return how
+
+
+def measured_with(**facts: Any) -> Callable[[Record], None]:
+    """Other threads, CPU or code: in the header, or in the result's provenance."""
+
+    def how(record: Record) -> None:
+        if record.get("kind") == "header":
+            record |= {name: value for name, value in facts.items() if name in record}
+        elif "provenance" in record:
+            record["provenance"] |= facts
+
+    return how
+
+
+def row(summary: pd.DataFrame, layout: str, **also: Any) -> pd.Series:
+    found = summary[(summary["phase"] == "train") & (summary["layout"] == layout)]
+    for key, value in also.items():
+        found = found[found[key] == value]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+FOUR = [vig(), vig("pp2"), vig("pp4"), vig("dp2", 1, batch_size=10)]
+
+
+def test_healthy_siblings_are_all_valid(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path / "run", FOUR))
+    assert run.cells["counts"].all()
+    assert run.checks.empty
+    assert (run.siblings.families, len(run.siblings.compared)) == (1, 4)
+
+
+def test_a_cell_that_leaves_its_siblings_is_in_no_average(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", FOUR)
+    change(root, FOUR[2], loss_from(5))
+    run = load(root)
+    assert list(run.cells["valid"]) == [True, True, False, True]
+    (check,) = run.checks.to_dict("records")
+    assert (check["cell"], check["name"], check["verdict"]) == (FOUR[2].id, "siblings", "invalid")
+    assert "training loss of step 5" in check["detail"]
+    assert "alone against 3 that agree" in check["detail"]
+    summary = summarise(run)
+    assert (row(summary, "pp4")["n"], row(summary, "pp4")["flags"]) == (0, "siblings")
+    assert row(summary, "pp2")["valid"]
+
+
+def test_norms_of_all_stages_are_one_norm(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", FOUR)
+
+    def one_stage(record: Record) -> None:
+        if record.get("kind") == "step" and record["phase"] == "train" and record["step"] >= 3:
+            record["grad_norm"] *= 1.5
+
+    change(root, FOUR[1], one_stage)
+    run = load(root)
+    assert list(run.cells["flags"]) == ["", "siblings", "", ""]
+    assert "gradient norm of step 3" in run.checks["detail"].iloc[0]
+
+
+def test_evaluation_is_compared_too(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", FOUR)
+    change(root, FOUR[1], loss_from(0, phase="test"))
+    run = load(root)
+    assert list(run.cells["flags"]) == ["", "siblings", "", ""]
+    assert "test loss of mini-batch 0 after 12 steps" in run.checks["detail"].iloc[0]
+
+
+def test_a_repeated_attempt_must_agree(tmp_path: Path) -> None:
+    cell = vig("pp2")
+    twice = {cell.id: [Story(), Story()]}
+    assert load(make_run(tmp_path / "same", [cell], stories=twice)).cells["valid"].all()
+    root = make_run(tmp_path / "other", [cell], stories=twice)
+    change(root, cell, loss_from(4))
+    run = load(root)
+    assert not run.cells["valid"].any()
+    (detail,) = run.checks["detail"]
+    assert "attempt 2: training loss of step 4" in detail
+    assert f"{cell.id}, attempt 1" in detail
+    assert "nobody is acquitted" in detail
+
+
+def test_an_attempt_that_does_not_count_is_mentioned(tmp_path: Path) -> None:
+    """The siblings speak for the second attempt, and that one counts."""
+    root = make_run(tmp_path / "run", FOUR, stories={FOUR[1].id: [Story(), Story()]})
+    change(root, FOUR[1], loss_from(4))
+    run = load(root)
+    assert run.cells["valid"].all()
+    assert list(run.checks["name"]) == ["attempts"]
+    assert run.checks["detail"].iloc[0].endswith("another attempt counts")
+
+
+def test_an_unreadable_attempt_that_does_not_count_stops_nothing(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", FOUR, stories={FOUR[1].id: [Story(), Story()]})
+    RunPaths(root).cell(FOUR[1].id).attempt(1).records(0).write_text("{}\n{}\n")
+    assert load(root).cells["valid"].all()
+
+
+RESUMED = [
+    Story(status="interrupted", stop_at=8),
+    Story(resumed_from={"attempt": 1, "step": 5}),
+]
+
+
+def test_steps_that_were_done_twice_must_agree(tmp_path: Path) -> None:
+    cell = vig("pp2")
+    assert (
+        load(make_run(tmp_path / "same", [cell], stories={cell.id: RESUMED})).cells["valid"].all()
+    )
+    root = make_run(tmp_path / "other", [cell], stories={cell.id: RESUMED})
+    change(root, cell, loss_from(5), attempt=2)
+    run = load(root)
+    assert list(run.cells["flags"]) == ["siblings"]
+    assert "training loss of step 5" in run.checks["detail"].iloc[0]
+
+
+def test_a_resume_keeps_the_steps_of_like_attempts_only(tmp_path: Path) -> None:
+    cell = vig("pp2")
+    root = make_run(tmp_path / "run", [cell], stories={cell.id: RESUMED})
+    assert load(root).steps.query("phase == 'train' and kept")["step"].min() == 1
+    change(root, cell, measured_with(threads=2), attempt=1)
+    run = load(root)
+    train = run.steps[run.steps["phase"] == "train"]
+    assert list(train["step"]) == list(range(12))
+    # The first step after the resume is warm-up again.
+    assert train[train["kept"]]["step"].min() == 6
+    assert run.cells["counts"].all()
+    assert list(run.cells["flags"]) == ["unlike"]
+    assert "threads a rank 1 beside 2 of attempt 1" in run.checks["detail"].iloc[0]
+
+
+def test_a_repeat_that_is_unlike_is_in_no_average(tmp_path: Path) -> None:
+    cells = [vig(layout, repeat=r) for r in range(3) for layout in ("seq", "pp2")]
+    root = make_run(tmp_path / "run", cells)
+    change(root, cells[3], measured_with(threads=2))
+    run = load(root)
+    assert list(run.cells["counts"]) == [True, True, True, False, True, True]
+    assert run.cells["valid"].all()
+    one = row(summarise(run, "seq:2"), "pp2")
+    assert (one["cells_used"], one["n"], one["flags"]) == (2, 22, "unlike")
+    assert "1 of 3 cells left out: 1 unlike (threads a rank 2 beside 1)" in one["note"]
+    assert one["speedup"] > 0
+
+
+def test_a_configuration_that_is_unlike_has_times_and_no_speedup(tmp_path: Path) -> None:
+    cells = [vig(), vig("pp2"), vig("pp4")]
+    root = make_run(tmp_path / "run", cells)
+    change(root, cells[1], measured_with(code="bbb"))
+    for cell in (cells[0], cells[2]):
+        change(root, cell, measured_with(code="aaa"))
+    run = load(root)
+    summary = summarise(run, "seq:2")
+    unlike, like = row(summary, "pp2"), row(summary, "pp4")
+    assert (unlike["n"], unlike["flags"]) == (11, "unlike")
+    assert np.isnan(unlike["speedup"]) and np.isnan(unlike["speedup_same_m"])
+    assert "code bbb beside aaa" in unlike["note"]
+    assert like["speedup"] > 0 and like["flags"] == ""
+
+
+def test_unlike_cells_are_shown_apart_where_it_is_asked_for(tmp_path: Path) -> None:
+    cells = [vig(layout, repeat=r) for r in range(2) for layout in ("seq", "pp2")]
+    root = make_run(tmp_path / "run", cells)
+    for cell in cells[2:]:
+        change(root, cell, measured_with(cpu_model="Other CPU"))
+    run = load(root, apart=True)
+    assert run.cells["counts"].all()
+    summary = summarise(run, "seq:2")
+    assert sorted(set(summary["apart"])) == ["", "CPU model Other CPU beside Made CPU"]
+    for words in set(summary["apart"]):
+        seq, pp2 = (row(summary, layout, apart=words) for layout in ("seq", "pp2"))
+        assert (seq["cells_used"], pp2["cells_used"]) == (1, 1)
+        assert pp2["speedup"] == pytest.approx(pp2["samples_per_s"] / seq["samples_per_s"])
+
+
+def test_what_is_not_recorded_is_no_difference_and_is_said(tmp_path: Path) -> None:
+    cells = [vig(), vig("pp2")]
+    root = make_run(tmp_path / "run", cells)
+    change(root, cells[1], measured_with(code="aaa"))
+    run = load(root)
+    assert run.cells["counts"].all()
+    assert row(summarise(run, "seq:2"), "pp2")["speedup"] > 0
+    assert [run.facts[cell.id]["code"] for cell in cells] == [None, "aaa"]
+
+
+def test_ranks_of_two_kinds_are_a_fact_of_their_own(tmp_path: Path) -> None:
+    cells = [vig(), vig("pp2")]
+    root = make_run(tmp_path / "run", cells)
+
+    def second_rank(record: Record) -> None:
+        if record.get("kind") == "header" and record["rank"] == 1:
+            record["cpu_model"] = "Other CPU"
+
+    change(root, cells[1], second_rank)
+    note = row(summarise(load(root), "seq:2"), "pp2")["note"]
+    assert "CPU model Made CPU and Other CPU beside Made CPU" in note
+
+
+def test_other_batch_sizes_are_not_compared_without_a_word(tmp_path: Path) -> None:
+    cells = [vig(), vig("pp2", batch_size=40), vig("dp2", 1, batch_size=10), vig("dp2-pp2")]
+    summary = summarise(load(make_run(tmp_path / "run", cells)), "seq:2")
+    other = row(summary, "pp2")
+    assert np.isnan(other["speedup"])
+    assert "unlike" in other["flags"]
+    assert "batch size 40 a replica and 40 together beside 20 and 20" in other["note"]
+    shared = row(summary, "dp2")
+    assert shared["speedup"] > 0
+    assert "2 replicas share" in shared["note"]
+    assert "share" not in row(summary, "dp2-pp2")["note"]
+
+
+def test_efficiency_is_of_one_statistic(tmp_path: Path) -> None:
+    """A few steps in which everything took five times as long change neither side alone."""
+    cell = vig("pp2", 4, train_steps=40)
+    root = make_run(tmp_path / "run", [cell])
+    before = row(summarise(load(root)), "pp2")["efficiency"]
+    times = ("wall_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s")
+
+    def slow(record: Record) -> None:
+        if record.get("kind") == "step" and record["step"] % 5 == 4:
+            record |= {name: 5.0 * record[name] for name in times}
+
+    change(root, cell, slow)
+    after = row(summarise(load(root)), "pp2")
+    assert after["mean_s"] > 1.5 * after["median_s"]
+    assert after["efficiency"] == pytest.approx(before, rel=0.01)
+
+
+def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path) -> None:
+    """The second replica comes late: the first one is blocked, though it recorded no wait."""
+    cell = vig("dp2", 2)
+    root = make_run(tmp_path / "run", [cell])
+    before = row(summarise(load(root)), "dp2")["bubble"]
+    late = 0.25
+
+    def blocked(record: Record) -> None:
+        if record.get("kind") == "step" and record["phase"] == "train":
+            record["wait_s"] = 0.0
+            record["allreduce_s"] = 0.01 * record["wall_s"]
+
+    change(root, cell, blocked)
+    records = RunPaths(root).cell(cell.id).attempt(1).records(0)
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    for line in lines[1:]:
+        if line["phase"] == "train":
+            line["allreduce_s"] += late * line["wall_s"]
+    records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    after = row(summarise(load(root)), "dp2")["bubble"]
+    assert before < 0.05
+    # One of two ranks waited for a quarter of its time; the all-reduce itself is work.
+    assert after == pytest.approx(late / 2, rel=1e-6)
