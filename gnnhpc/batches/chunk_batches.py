@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,11 @@ class ChunkBatches:
         first = mesh.replica * experiment.microbatches
         mine = self.chunkset.chunks[first : first + experiment.microbatches]
         self._inputs = [self._features(graph, chunk) if mesh.is_first else None for chunk in mine]
-        self._chunks = [chunk.to(mesh.device) for chunk in mine]
+        self._first = mine[0]
+        self._chunks = [
+            (chunk if mesh.is_last else replace(chunk, targets={})).to(mesh.device)
+            for chunk in mine
+        ]
         self._checksum = checksum(mine)
         self._own = np.concatenate([chunk.nodes[: chunk.own].numpy() for chunk in mine])
         self.samples = sum(chunk.own for chunk in mine)
@@ -58,7 +63,7 @@ class ChunkBatches:
         return (rows, *(outlines[0].inputs if index < 0 else outlines[index].shape))
 
     def example(self) -> MicroBatch:
-        targets = self._targets(self._chunks[0], "train")
+        targets = self._targets(self._first.to(self.plan.mesh.device), "train")
         return MicroBatch(self._inputs[0], targets, self._context(0, 0))
 
     @contextlib.contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -103,20 +104,49 @@ class GraphChunk:
 
     nodes: Tensor
     rows: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: Sequence[Block]
     degree: Tensor
     targets: dict[str, Tensor]
     own: int
     full: FullGraph
 
     def to(self, device: torch.device | str) -> GraphChunk:
-        moved = {id(block): block.to(device) for block in self.blocks}
+        """On another device; a block moves there when a layer asks for it."""
         return dataclasses.replace(
             self,
-            blocks=tuple(moved[id(block)] for block in self.blocks),
+            blocks=_BlocksOn(device, self.blocks),
             targets={split: labels.to(device) for split, labels in self.targets.items()},
             **_moved(self, device),
         )
+
+
+class _BlocksOn(Sequence[Block]):
+    """Blocks that are moved to a device when they are asked for, each once: a stage's layers use
+    few of them, and of a large graph each takes gigabytes.
+    """
+
+    def __init__(self, device: torch.device | str, blocks: Sequence[Block]) -> None:
+        self._device = device
+        self._blocks = blocks
+        self.moved: dict[int, Block] = {}
+        """By the block's identity: layers may share one."""
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Block | tuple[Block, ...]:
+        if isinstance(index, slice):
+            return tuple(self[number] for number in range(len(self))[index])
+        block = self._blocks[index]
+        if id(block) not in self.moved:
+            self.moved[id(block)] = block.to(self._device)
+        return self.moved[id(block)]
 
 
 def _moved(holder: Block | GraphChunk, device: torch.device | str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from gnnhpc.batches.batch import Batch, Batches
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import StepOutput
+from gnnhpc.engines.device_memory import peak_mib, reset_peak
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
@@ -106,6 +107,7 @@ class Trainer:
         mesh, timer = self.mesh, self.timer
         with self.observer.observing():
             self.observer.before_training_step(step, batch)
+        reset_peak(mesh.device)
         timer.prepare()
         mesh.barrier()
         timer.start()
@@ -141,6 +143,7 @@ class Trainer:
                 self.progress.phase, self.progress.step = "test", step
                 with self.observer.observing():
                     self.observer.before_test_step(step, batch)
+                reset_peak(self.mesh.device)
                 self.timer.prepare()
                 self.mesh.barrier()
                 self.timer.start()
@@ -190,7 +193,7 @@ class Trainer:
             metrics=metrics if self.mesh.is_last else {},
             groups=self._groups(times),
             peak_rss_mib=peak_rss_mib(),
-            peak_device_mib=self._peak_device_mib(),
+            peak_device_mib=peak_mib(self.mesh.device),
             involuntary_switches=times.involuntary_switches,
             steal_s=times.steal_s,
             waiting_cpu_s=times.waiting_cpu_s,
@@ -282,8 +285,3 @@ class Trainer:
         return [
             SpanRecord(phase, step, s.name, s.microbatch, s.start_s, s.end_s) for s in times.spans
         ]
-
-    def _peak_device_mib(self) -> float | None:
-        if self.mesh.device.type != "cuda":
-            return None
-        return torch.cuda.max_memory_allocated(self.mesh.device) / 2**20

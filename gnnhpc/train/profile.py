@@ -6,7 +6,6 @@ gnnhpc.core.balance does the balancing, from these seconds.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.base import backward, first_input
-from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.spec.experiment import Experiment
@@ -45,49 +44,66 @@ def profile(
     outlines: Sequence[LayerOutline],
     example: MicroBatch,
     loss: Loss,
+    device: torch.device,
 ) -> list[LayerCost]:
-    """Time every layer alone on one micro-batch, as the chain would feed it.
+    """Time every layer alone on one micro-batch on `device`, as the chain would feed it.
 
     The modules are built for this only; the run's random state and statistics do not change.
     """
-    passes: list[list[LayerCost]] = [[] for _ in outlines]
+    passes: list[list[LayerCost]] = []
+    clock = Clock(device)
     with torch.random.fork_rng(devices=[]):
-        layers = [_alone(experiment, outlines, index) for index in range(len(outlines))]
-        for number in range(REPEATS + 1):
-            x = first_input(example)
-            for index, layer in enumerate(layers):
-                if index and isinstance(x, Tensor):
-                    x = x.detach().requires_grad_()
-                last = index == len(layers) - 1
-                x, cost = _time(layer, x, example, loss if last else None)
-                if number:
-                    passes[index].append(cost)
-    return [_median(costs) for costs in passes]
+        layers = [_alone(experiment, outlines, index, clock) for index in range(len(outlines))]
+        for _ in range(REPEATS + 1):
+            clock.restart()
+            passes.append(_time_chain(layers, example, loss, clock))
+    return [_median(costs) for costs in zip(*passes[1:], strict=True)]
 
 
-def _alone(experiment: Experiment, outlines: Sequence[LayerOutline], index: int) -> Stage:
-    timer = StepTimer(Clock(torch.device("cpu")))
-    stage = build_stage(experiment, outlines, range(index, index + 1), timer)
+def _alone(
+    experiment: Experiment, outlines: Sequence[LayerOutline], index: int, clock: Clock
+) -> Stage:
+    stage = build_stage(experiment, outlines, range(index, index + 1), StepTimer(clock))
     stage.timer = None
-    return stage
+    return stage.to(clock.device)
 
 
-def _time(
-    layer: Stage, x: Inputs, example: MicroBatch, loss: Loss | None
-) -> tuple[Tensor, LayerCost]:
-    start = time.perf_counter()
+def _time_chain(
+    layers: Sequence[Stage], example: MicroBatch, loss: Loss, clock: Clock
+) -> list[LayerCost]:
+    """One pass of all layers. A GPU's marks have times once it is done, so they are read last."""
+    marks = []
+    x = first_input(example)
+    for index, layer in enumerate(layers):
+        if index and isinstance(x, Tensor):
+            x = x.detach().requires_grad_()
+        last = index == len(layers) - 1
+        x, marked = _mark(layer, x, example, loss if last else None, clock)
+        marks.append(marked)
+    clock.synchronize()
+    costs = []
+    for layer, marked in zip(layers, marks, strict=True):
+        start, computed, ready, returned, copied = map(clock.seconds, marked)
+        name = layer.outlines[0].name
+        costs.append(LayerCost(name, computed - start, returned - ready, copied - returned))
+    return costs
+
+
+def _mark(
+    layer: Stage, x: Inputs, example: MicroBatch, loss: Loss | None, clock: Clock
+) -> tuple[Tensor, tuple[Mark, ...]]:
+    """A layer's output; marks around its forward, before and after its backward and a copy."""
+    start = clock.mark()
     output = layer(x, example.context)
     result = output if loss is None else loss(output, example, len(output))
-    forward_s = time.perf_counter() - start
+    computed = clock.mark()
     gradient = torch.ones_like(result)
-    start = time.perf_counter()
+    ready = clock.mark()
     if result.requires_grad:
         backward(result, gradient)
-    backward_s = time.perf_counter() - start
-    start = time.perf_counter()
+    returned = clock.mark()
     output.detach().clone()
-    transfer_s = time.perf_counter() - start
-    return output, LayerCost(layer.outlines[0].name, forward_s, backward_s, transfer_s)
+    return output, (start, computed, ready, returned, clock.mark())
 
 
 def _median(costs: Sequence[LayerCost]) -> LayerCost:

@@ -117,7 +117,7 @@ def _planned_cut(
     if mesh.rank == 0:
         from gnnhpc.train.profile import profile
 
-        measured = profile(experiment, outlines, batches.example(), loss)
+        measured = profile(experiment, outlines, batches.example(), loss, mesh.device)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]
     costs = mesh.gather_objects(costs)[0]
     return cut(experiment, outlines, [c for c, _ in costs], [t for _, t in costs])
