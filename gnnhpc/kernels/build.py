@@ -39,6 +39,7 @@ FLAGS = (
 OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp-simd",), ())
 COMPILE_TIMEOUT_S = 120.0
 
+_BUILT_HERE = ", built for this process alone"
 _status: dict[str, str] = {}
 
 
@@ -52,8 +53,8 @@ def kernel_status(name: str) -> str:
 
 
 def kernel_statuses() -> dict[str, str]:
-    """`kernel_status` of every kernel that this process has asked for."""
-    return dict(sorted(_status.items()))
+    """`kernel_status` of every kernel that this process has asked for, without where it lies."""
+    return {name: line.removesuffix(_BUILT_HERE) for name, line in sorted(_status.items())}
 
 
 @functools.cache
@@ -89,7 +90,7 @@ def _load(name: str) -> tuple[ctypes.CDLL, str]:
         with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
             path = Path(folder) / file_name
             _compile(compiler, source, path)
-            return _open(path), f"{version}, built for this process alone"
+            return _open(path), version + _BUILT_HERE
     path = cache / file_name
     if not path.exists():
         with _lock(cache / f"{file_name}.lock"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
+from gnnhpc.records.written_by import differences
 
 CHECKPOINT_VERSION = 2
 FACTS_FILE = "facts.json"
@@ -27,27 +29,69 @@ class ResumePoint:
     path: Path
     step: int
     test_steps_done: int
+    written_by: Mapping[str, Any] | None = None
+    """What it was computed with; None for one of an older version, which does not say."""
+
+    @property
+    def name(self) -> str:
+        return f"attempt-{self.attempt}/{self.path.name}"
 
     def as_record(self) -> dict[str, Any]:
         """As the result and the record of the attempt that resumes have it."""
-        return {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
+        record = {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
+        return record if self.written_by is not None else record | {"written_by": "unknown"}
 
 
-def find_resume_point(cell: CellPaths, attempt: AttemptPaths) -> ResumePoint | None:
-    """The newest complete checkpoint of the attempts since the last one that is done, if any.
+@dataclass(frozen=True)
+class Resume:
+    """Where an attempt begins: at a checkpoint or, without one, at step 0."""
 
-    A done attempt is a measurement: running the cell again measures it again, from the start.
+    point: ResumePoint | None = None
+    passed_over: tuple[dict[str, str], ...] = ()
+    """Newer checkpoints that it could not go on from: `checkpoint`, and `why`."""
+
+    def lines(self) -> list[str]:
+        """What the log is to say."""
+        begins = f"goes on from {self.point.name}" if self.point else "begins at step 0"
+        found = [
+            f"checkpoint {each['checkpoint']} is passed over: {each['why']}; {begins}"
+            for each in self.passed_over
+        ]
+        if self.point is not None and self.point.written_by is None:
+            found.append(f"{begins}, which does not say what it was computed with")
+        return found
+
+
+def find_resume_point(
+    cell: CellPaths, attempt: AttemptPaths, here: Mapping[str, Any] | None = None
+) -> Resume:
+    """The newest fitting checkpoint of the attempts since the last one that is done, if any.
+
+    A done attempt is a measurement: running the cell again measures it again, from the start. A
+    checkpoint fits if its files are as written and it was computed with what `here` says
+    (`written_by`), or does not say with what.
     """
     if os.environ.get(FRESH_VARIABLE):
-        return None
+        return Resume()
+    passed_over: list[dict[str, str]] = []
     earlier = [a for a in cell.attempts() if a.number < attempt.number]
     for before in reversed(earlier):
         if _is_done(before):
-            return None
-        found = newest_checkpoint(before)
-        if found is not None:
-            return found
-    return None
+            break
+        for path in sorted(before.checkpoints.glob("step-*"), reverse=True):
+            why = None
+            try:
+                point = read_checkpoint(path, before.number)
+            except InputError as error:
+                why = f"{error.key or 'it'} is {error.found}"
+            else:
+                if point.written_by is not None and here is not None:
+                    why = "; ".join(differences(point.written_by, here))
+            if not why:
+                return Resume(point, tuple(passed_over))
+            name = f"attempt-{before.number}/{path.name}"
+            passed_over.append({"checkpoint": name, "why": why})
+    return Resume(None, tuple(passed_over))
 
 
 def _is_done(attempt: AttemptPaths) -> bool:
@@ -55,19 +99,6 @@ def _is_done(attempt: AttemptPaths) -> bool:
         return Result.read(attempt.result).status == "done"
     except (OSError, InputError):
         return False
-
-
-def newest_checkpoint(attempt: AttemptPaths) -> ResumePoint | None:
-    """The last complete checkpoint of an attempt; unfinished ones have another name.
-
-    A checkpoint whose files have changed since they were written is skipped.
-    """
-    for path in sorted(attempt.checkpoints.glob("step-*"), reverse=True):
-        try:
-            return read_checkpoint(path, attempt.number)
-        except InputError:
-            continue
-    return None
 
 
 def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
@@ -80,7 +111,9 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
         changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
         if changed:
             raise InputError(path, changed[0], "missing or damaged", "the file that was written")
-        return ResumePoint(attempt, path, int(facts["step"]), int(facts["tested"]))
+        step, tested = int(facts["step"]), int(facts["tested"])
+        maker = facts.get("written_by")
+        return ResumePoint(attempt, path, step, tested, None if maker is None else dict(maker))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             path, None, f"no complete checkpoint ({error})", "a step-* folder"

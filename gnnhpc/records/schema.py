@@ -61,6 +61,10 @@ class Header:
     """Compiled kernels that were asked for, with the compiler or the reason for none."""
     device_name: str | None = None
     """Of a GPU; None for a CPU, whose name is `cpu_model`."""
+    cpu_capability: str | None = None
+    """Instructions that torch uses, such as AVX2."""
+    variables: dict[str, str] | None = None
+    """Environment variables that are set and change rounding."""
     site: dict[str, Any] | None = None
     """Name and settings of the site that the job was started with, as far as they matter."""
     schema: int = SCHEMA

@@ -19,7 +19,7 @@ from gnnhpc.records.failures import (
     write_result_once,
 )
 from gnnhpc.records.provenance import code_digest, command_line, machine, versions
-from gnnhpc.records.resume import ResumePoint
+from gnnhpc.records.resume import Resume, ResumePoint
 from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result, Status
 from gnnhpc.run.rank_log import RankLog
@@ -40,8 +40,8 @@ class Attempt:
     startup_s: dict[str, float]
     paths: AttemptPaths | None = None
     """None until the attempt's folder exists."""
-    resume_point: ResumePoint | None = None
-    """The checkpoint that this attempt resumes from."""
+    resume: Resume = field(default_factory=Resume)
+    """Where this attempt begins; known once all ranks are set up."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
@@ -56,6 +56,11 @@ class Attempt:
         """The paths, where the attempt's folder must exist by now."""
         assert self.paths is not None, "the attempt has no folder yet"
         return self.paths
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """The checkpoint that this attempt resumes from."""
+        return self.resume.point
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:
@@ -90,6 +95,7 @@ class Attempt:
                 "ranks": self.ranks,
                 "launcher": self.environment.launcher,
                 "site": self.environment.site,
+                "passed_over": list(self.resume.passed_over),
                 "slurm": dict(self.environment.slurm),
                 "command": command_line(),
                 "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},

@@ -21,6 +21,7 @@ from gnnhpc.records.provenance import code_digest, seconds_since_process_start, 
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import EventRecord
+from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
@@ -112,7 +113,6 @@ class Worker:
         if self.environment.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
             self.attempt.paths = _claim_attempt(cell_paths)
-            self.attempt.resume_point = find_resume_point(cell_paths, self.attempt.paths)
         self.startup_s["before"] = seconds_since_process_start()
         mesh = self._join()
         parts = self._set_up(mesh)
@@ -140,7 +140,6 @@ class Worker:
             ranks = mesh.gather_objects(
                 {
                     "attempt": paths.number if paths else None,
-                    "resume_point": self.attempt.resume_point,
                     "code": code_digest(),
                     "versions": versions(),
                     "cell": self.cell.id,
@@ -148,7 +147,6 @@ class Worker:
                 }
             )
         self.attempt.hosts = [entry["host"] for entry in ranks]
-        self.attempt.resume_point = ranks[0]["resume_point"]
         self.attempt.paths = self.run_paths.cell(self.cell.id).attempt(ranks[0]["attempt"])
         if self.environment.launcher != "alone":
             self.attempt.log.redirect(self.attempt.paths.log(mesh.rank))
@@ -167,8 +165,20 @@ class Worker:
             self.attempt.balance = [len(part) for part in parts.planned]
             self.attempt.implementation = parts.implementation
             self.attempt.ranks = mesh.gather_objects(rank_facts(self.environment, mesh, parts))
+            self._choose_resume_point(mesh)
         self.startup_s["total"] = seconds_since_process_start()
         return parts
+
+    def _choose_resume_point(self, mesh: Mesh) -> None:
+        """On rank 0, for all: the newest checkpoint that what these ranks compute with fits."""
+        resume = None
+        if mesh.rank == 0:
+            cell_paths = self.run_paths.cell(self.cell.id)
+            here = written_by(self.attempt.ranks)
+            resume = find_resume_point(cell_paths, self.attempt.known_paths, here)
+            for line in resume.lines():
+                print(f"{self.cell.id}: {line}", flush=True)
+        self.attempt.resume = mesh.gather_objects(resume)[0]
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
@@ -239,6 +249,8 @@ class Worker:
                     self._save_checkpoint(mesh, parts, trainer, done)
 
             trainer.after_step = checkpoint
+        for each in self.attempt.resume.passed_over:
+            writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
         if self.attempt.resume_point is not None:
             from gnnhpc.train.checkpoint import load
 
@@ -265,6 +277,7 @@ class Worker:
                 cell=self.cell.id,
                 step=step,
                 test_steps_done=trainer.test_steps_done,
+                written_by=written_by(self.attempt.ranks),
             )
         seconds = time.perf_counter() - began
         trainer.writer.write(EventRecord("checkpoint", seconds, {"step": step}))

@@ -12,8 +12,9 @@ import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -42,8 +43,11 @@ def save(
     cell: str,
     step: int,
     test_steps_done: int,
+    written_by: Mapping[str, Any],
 ) -> Path:
     """Write a checkpoint before training step `step`; a collective of all ranks.
+
+    `written_by` is what it is computed with, for whoever would go on from it.
 
     Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
     """
@@ -66,6 +70,7 @@ def save(
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": test_steps_done,
+                "written_by": dict(written_by),
                 "files": digests(temporary),
             }
             write_atomically(temporary / FACTS_FILE, json.dumps(facts) + "\n")

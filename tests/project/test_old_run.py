@@ -61,6 +61,7 @@ def test_a_stopped_attempt_goes_on_from_its_checkpoint(run: RunPaths) -> None:
     assert result.valid
     assert result.resumed_from is not None
     assert (result.resumed_from["attempt"], result.resumed_from["step"]) == (2, 21)
+    assert result.resumed_from["written_by"] == "unknown"
     assert result.provenance["code_from"] == "live"
     whole, resumed = (losses(attempt.records(1)) for attempt in (attempts[0], attempts[2]))
     assert sorted(resumed) == list(range(21, 40))

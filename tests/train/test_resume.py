@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +23,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH_VARIABLE, digests, find_resume_point
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
 from gnnhpc.train.setup import TrainingParts, set_up
@@ -90,6 +91,21 @@ def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
             "step": before.train_steps,
             "tested": 0,
         }
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_says_what_it_was_computed_with(both: Runs) -> None:
+    _, attempts = both
+    provenance = attempts[0].result.provenance
+    for ran in attempts:
+        (newest,) = sorted(ran.attempt.checkpoints.iterdir())[-1:]
+        made = json.loads((newest / "facts.json").read_text())["written_by"]
+        assert made["code"] == provenance["code"]
+        assert made["versions"].items() <= provenance["versions"].items()
+        assert [facts["threads"] for facts in made["ranks"]] == [
+            facts["threads"] for facts in provenance["ranks"]
+        ]
+        assert ran.result.provenance["passed_over"] == []
 
 
 @pytest.mark.distributed
@@ -176,6 +192,64 @@ def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
         load(whole.attempt.checkpoints / "step-00000029", mesh, parts.stage, None)
 
 
+def change(facts: Path, path: str, value: object) -> None:
+    """What a checkpoint says that it was computed with; None to say nothing."""
+    text = json.loads(facts.read_text())
+    if value is None:
+        del text["written_by"]
+    else:
+        *folders, last = path.split("/")
+        place = functools.reduce(
+            lambda at, key: at[int(key) if key.isdigit() else key], folders, text["written_by"]
+        )
+        place[last] = value
+    facts.write_text(json.dumps(text))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("code", "0" * 16, "code 0000000000000000 there, "),
+        ("ranks/1/threads", 7, "threads of rank 1 7 there, 1 here"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_not_gone_on_from(
+    tmp_path: Path, path: str, value: object, why: str
+) -> None:
+    """The attempt begins again, says why, and its losses are those of an undisturbed run."""
+    experiment = vig(layout="pp2", **STEPS | {"train_steps": 12})
+    (cell,) = manifest_of(tmp_path, experiment)
+    stopped = run(tmp_path, cell, plant=functools.partial(warn_at, 5))
+    assert stopped.result.status == "interrupted"
+    (facts,) = stopped.attempt.checkpoints.glob("*/facts.json")
+    change(facts, path, value)
+    again = run(tmp_path, cell)
+    assert again.result.valid
+    assert again.result.resumed_from is None
+    (passed,) = again.result.provenance["passed_over"]
+    assert passed["checkpoint"] == f"attempt-1/{facts.parent.name}"
+    assert passed["why"].startswith(why)
+    for rank in (0, 1):
+        assert [step["step"] for step in again.steps(rank, "train")] == list(range(12))
+        (event,) = again.lines(rank, "event")
+        assert (event["name"], event["detail"]) == ("checkpoint passed over", passed)
+    assert f"{facts.parent.name} is passed over: {why}" in again.attempt.log(0).read_text()
+
+    # What does not say is gone on from, and the records say that.
+    whole = again.losses()
+    shutil.rmtree(RunPaths(tmp_path).cell(cell.id).attempt(2).root)
+    change(facts, path, None)
+    unknown = run(tmp_path, cell)
+    assert unknown.result.valid
+    step = stopped.result.train_steps
+    assert unknown.result.resumed_from == {
+        "attempt": 1, "step": step, "tested": 0, "written_by": "unknown",
+    }  # fmt: skip
+    assert "which does not say what it was computed with" in unknown.attempt.log(0).read_text()
+    assert [*stopped.losses(), *unknown.losses()] == whole
+
+
 # From which checkpoint: on folders made by hand.
 
 
@@ -202,7 +276,7 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
 
 def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
     """Attempt, step and evaluations that a new attempt resumes from."""
-    found = find_resume_point(cell, cell.claim_attempt())
+    found = find_resume_point(cell, cell.claim_attempt()).point
     return None if found is None else (found.attempt, found.step, found.test_steps_done)
 
 
@@ -263,3 +337,55 @@ def test_starting_over_is_asked_for_by_a_variable(
     attempt(cell, 10)
     monkeypatch.setenv(FRESH_VARIABLE, "1")
     assert resume_point(cell) is None
+
+
+HERE = {"code": "a", "versions": {"torch": "2"}, "ranks": [{"threads": 1, "kernels": {}}]}
+
+
+def say(attempt: AttemptPaths, step: int, **changes: object) -> None:
+    """What a checkpoint made by hand was computed with."""
+    file = attempt.checkpoints / f"step-{step:08d}" / "facts.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"written_by": HERE | changes}))
+
+
+def test_an_older_checkpoint_that_fits_is_taken_before_a_newer_one_that_does_not(
+    cell: CellPaths,
+) -> None:
+    """As where a job goes to and fro between two makes of nodes."""
+    first = attempt(cell, 10, 20)
+    say(first, 10)
+    say(first, 20)
+    second = attempt(cell, 5, 15)
+    say(second, 5, ranks=[{"threads": 2, "kernels": {}}])
+    say(second, 15, versions={"torch": "1", "pymetis": "3"})
+    found = find_resume_point(cell, cell.claim_attempt(), HERE)
+    assert found.point is not None
+    assert found.point.name == "attempt-1/step-00000020"
+    assert found.passed_over == (
+        {
+            "checkpoint": "attempt-2/step-00000015",
+            "why": "pymetis 3 there, none here; torch 1 there, 2 here",
+        },
+        {
+            "checkpoint": "attempt-2/step-00000005",
+            "why": "threads of rank 0 2 there, 1 here",
+        },
+    )
+    assert found.lines()[0].endswith("; goes on from attempt-1/step-00000020")
+
+
+def test_a_damaged_checkpoint_is_passed_over_aloud(cell: CellPaths) -> None:
+    left = attempt(cell, 10)
+    (left.checkpoints / "step-00000010" / "__0_0.distcp").unlink()
+    found = find_resume_point(cell, cell.claim_attempt(), HERE)
+    assert found.point is None
+    assert found.lines() == [
+        "checkpoint attempt-1/step-00000010 is passed over: __0_0.distcp is missing or damaged; "
+        "begins at step 0"
+    ]
+
+
+def test_the_number_of_ranks_is_compared(cell: CellPaths) -> None:
+    say(attempt(cell, 10), 10, ranks=[*HERE["ranks"], *HERE["ranks"]])
+    found = find_resume_point(cell, cell.claim_attempt(), HERE)
+    assert [each["why"] for each in found.passed_over] == ["ranks 2 there, 1 here"]
