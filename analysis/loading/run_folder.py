@@ -11,6 +11,7 @@ from typing import Any
 
 from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, resume_chain
 from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
+from analysis.loading.record_checks import check_records
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
@@ -58,13 +59,15 @@ def read_run_folder(root: Path) -> RunFolder:
         if attempt is not None
         for file in rank_files(number, manifest[number], attempt, attempts_of[number])
     ]
+    frames = read_rank_files(files)
+    check_records(manifest, chosen, files, frames)
     return RunFolder(
         paths,
         manifest,
         attempts_of,
         chosen,
         files,
-        read_rank_files(files),
+        frames,
         _read_provenance(paths.provenance),
     )
 

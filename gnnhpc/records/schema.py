@@ -199,6 +199,9 @@ class Result:
     failure: Failure | None = None
     resumed_from: dict[str, Any] | None = None
     """Attempt and training step of the checkpoint that this attempt resumed from."""
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Size and SHA-256 of each rank's file when the last step was recorded, by the file's name;
+    empty in results that are older."""
     schema: int = SCHEMA
 
     @property

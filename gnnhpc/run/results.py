@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnhpc.check.audit import audit
+from gnnhpc.check.audits.records import written
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.records.failures import write_result_once
+from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.loop import Trainer
 from gnnhpc.train.setup import TrainingParts
@@ -18,8 +20,9 @@ def write_done(
     parts: TrainingParts,
     trainer: Trainer,
     observations: Sequence[RankObservations],
+    files: Sequence[Written],
 ) -> None:
-    """On rank 0: audit all ranks' observations and write the result."""
+    """On rank 0: audit all ranks' observations and files, and write the result."""
     layout = attempt.cell.experiment.layout
     graph = parts.batches.graph_facts()
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
@@ -30,8 +33,12 @@ def write_done(
         samples_per_step=sum(each.samples for each in first_stages),
         final=trainer.final,
         graph=graph,
-        audit=audit(observations, parts.outlines, layout, parts.planned, graph),
+        audit=[
+            *audit(observations, parts.outlines, layout, parts.planned, graph),
+            written(observations, files),
+        ],
         resumed_from=attempt.resumed_from,
+        records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},
     )
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):

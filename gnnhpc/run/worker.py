@@ -217,9 +217,10 @@ class Worker:
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_FAILED
             observations = gather_observations(mesh, parts, observer, self.environment)
+            files = mesh.gather_objects(writer.written)
             with parts.timer.storage("writing the result"):
                 if mesh.rank == 0:
-                    write_done(self.attempt, parts, trainer, observations)
+                    write_done(self.attempt, parts, trainer, observations, files)
                 mesh.barrier()
         return EXIT_DONE
 

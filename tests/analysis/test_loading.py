@@ -227,6 +227,9 @@ def test_blank_lines_are_no_records(tmp_path: Path) -> None:
     path = records_of(root, cell)
     path.write_text(path.read_text().replace("\n", "\n\n \n") + "\n")
     assert load(root).ranks.equals(whole)
+    # A rank may have written none where another failed; a cell that is done has all.
+    root, cell = one(tmp_path / "failed", Story(status="failed"))
+    path = records_of(root, cell)
     path.write_text(path.read_text().partition("\n")[0] + "\n\n\n")
     assert set(load(root).ranks["rank"]) == {0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.defects.outcome import Complaint
+from tests.defects.reading import Complaint
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,12 @@ EXPECTED: dict[str, Expected] = {
     "a step time that is no number": Expected(
         Complaint("step times", "began before their time; the steps o")
     ),
-    "step times halved on the way to the file": Expected(),
+    "step times halved on the way to the file": Expected(
+        Complaint("records", "s of steps, rank 0 measured")
+    ),
     "waiting booked as forward": Expected(),
     "half of the backwards booked as waiting": Expected(),
-    "warm-up steps measured": Expected(),
+    "warm-up steps measured": Expected(Complaint("reader", "warmup: found False")),
     "one thread where two are recorded": Expected(),
     "one thread from the start where two are asked for": Expected(
         Complaint("threads", "were asked for"), verify="threads"
@@ -182,24 +184,37 @@ EXPECTED: dict[str, Expected] = {
     "Adam's moments lost at a resume": Expected(),
     "BatchNorm's statistics lost at a resume": Expected(),
     "a stage that is not restored at a resume": Expected(),
-    "a negative step time in a record": Expected(),
-    "a step time of zero in a record": Expected(),
-    "a step time that is no number in a record": Expected(),
-    "a record that lost its step time": Expected(),
-    "a start stamp from before the step before": Expected(),
-    "step times halved by hand in one rank's records": Expected(),
-    "a rank's records of another cell": Expected(),
-    "two ranks' records under each other's name": Expected(),
+    "a negative step time in a record": Expected(Complaint("reader", "wall_s: found -1.0")),
+    "a warm-up step counted as measured": Expected(Complaint("reader", "warmup: found False")),
+    "a step time of zero in a record": Expected(Complaint("reader", "wall_s: found 0.0")),
+    "a step time that is no number in a record": Expected(Complaint("reader", "wall_s: found nan")),
+    "a record that lost its step time": Expected(Complaint("reader", "wall_s: found nan")),
+    "a start stamp from before the step before": Expected(
+        Complaint("reader", "start_s: found 0.0")
+    ),
+    "step times halved by hand in one rank's records": Expected(
+        Complaint("reader", "content: found changed since it was")
+    ),
+    "a rank's records of another cell": Expected(
+        Complaint("reader", "rank-0001.jsonl: cell: found")
+    ),
+    "two ranks' records under each other's name": Expected(Complaint("reader", "rank: found 1")),
     "a rank without records": Expected(Complaint("reader", "no such file")),
-    "a step missing from one rank's records": Expected(),
-    "the last steps missing from every rank's records": Expected(),
-    "a step recorded twice": Expected(),
+    "a step missing from one rank's records": Expected(
+        Complaint("reader", "train step: found 6 after 4")
+    ),
+    "the last steps missing from every rank's records": Expected(
+        Complaint("reader", "train steps: found 6 steps")
+    ),
+    "a step recorded twice": Expected(Complaint("reader", "train step: found 5 after 5")),
     "a damaged line in the middle of a rank's records": Expected(
         Complaint("reader", "damaged JSON")
     ),
     "records of another schema": Expected(Complaint("reader", "schema")),
-    "the result of another cell": Expected(),
-    "an attempt of another cell": Expected(),
+    "the result of another cell": Expected(Complaint("reader", "result.json: cell: found")),
+    "an attempt of another cell": Expected(Complaint("reader", "result.json: cell: found")),
     "a result cut short": Expected(Complaint("reader", "damaged result")),
-    "a result of other settings than the cell's": Expected(),
+    "a result of other settings than the cell's": Expected(
+        Complaint("reader", "microbatches: found 2")
+    ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,16 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.loading.run import load
-from analysis.render.document import Document
-from analysis.render.markdown import document_to_markdown
-from analysis.report.first_page import first_page_section
-from analysis.summary.summary_table import summarise
-from gnnhpc.core.errors import InputError
 from gnnhpc.kernels import build
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.spec.manifest import read_manifest
-from tests.defects.outcome import TRUE_REASONS, Complaint, Outcome
 from tests.defects.patching import replace
 from tests.defects.settings import VIG
 from tests.tools.cells import manifest_of, run
@@ -28,8 +22,6 @@ DAMAGED, MIXED = "damaged and foreign records", "mixed codes, sites, machines"
 BASELINE, FIRST, SECOND = range(3)
 """The cells of the folder, in the order of its manifest."""
 
-OF_FEW_STEPS = {"unsettled", "above-bound", "above-bound-unexplained"}
-"""Flags of a summary that ten steps of milliseconds earn."""
 Change = Callable[[Path], None]
 Line = dict[str, Any]
 
@@ -64,22 +56,6 @@ def real_folder(folder: Path) -> Path:
     return folder
 
 
-def judged_folder(folder: Path) -> Outcome:
-    """What reading it, or the first page and the summary of its report, says."""
-    try:
-        loaded = load(folder)
-        summary = summarise(loaded)
-    except InputError as error:
-        return Outcome([Complaint("reader", str(error))], passed=False)
-    page = Document("", "", (first_page_section(loaded, summary),), folder)
-    flags = {
-        flag for cell in (*loaded.cells["flags"], *summary["flags"]) for flag in cell.split(";")
-    }
-    text = "\n".join([document_to_markdown(page), *sorted(flags), *summary["note"]])
-    passed = bool(loaded.cells["valid"].all()) and flags <= {"", *TRUE_REASONS, *OF_FEW_STEPS}
-    return Outcome([Complaint("report", text)], passed)
-
-
 def attempt(folder: Path, number: int) -> AttemptPaths:
     cell = read_manifest(RunPaths(folder).manifest)[number]
     return RunPaths(folder).cell(cell.id).attempts()[-1]
@@ -106,18 +82,43 @@ def change_result(folder: Path, number: int, change: Callable[[dict[str, Any]], 
     path.write_text(json.dumps(raw))
 
 
+def sealed(change: Change) -> Change:
+    """The same change, as if the files had been written so: another machine's, not damaged."""
+
+    def changed_and_sealed(folder: Path) -> None:
+        change(folder)
+        for number in (BASELINE, FIRST, SECOND):
+            root = attempt(folder, number).root
+            change_result(folder, number, functools.partial(_seal, root))
+
+    return changed_and_sealed
+
+
+def _seal(root: Path, raw: dict[str, Any]) -> None:
+    raw["records"] = {
+        path.name: {
+            "size": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(root.glob("rank-*.jsonl"))
+    }
+
+
 def _rank_files(folder: Path, number: int) -> Iterator[Path]:
     return iter(sorted(attempt(folder, number).root.glob("rank-*.jsonl")))
 
 
-def change_step(folder: Path, **values: Any) -> None:
-    """Change the eighth record of a rank."""
+def change_step(folder: Path, number: int = 8, **values: Any) -> None:
+    """Change one record of a rank."""
     change_lines(
-        attempt(folder, FIRST).records(1), lambda n, line: line | values if n == 8 else line
+        attempt(folder, FIRST).records(1), lambda n, line: line | values if n == number else line
     )
 
 
 changed("a negative step time in a record", DAMAGED)(functools.partial(change_step, wall_s=-1.0))
+changed("a warm-up step counted as measured", DAMAGED)(
+    sealed(functools.partial(change_step, number=2, warmup=False))
+)
 changed("a step time of zero in a record", DAMAGED)(functools.partial(change_step, wall_s=0.0))
 changed("a step time that is no number in a record", DAMAGED)(
     functools.partial(change_step, wall_s=float("nan"))
@@ -217,11 +218,13 @@ def other_baseline(folder: Path) -> None:
 
 
 @changed("a repeat on another CPU model", MIXED)
+@sealed
 def other_cpu(folder: Path) -> None:
     change_headers(folder, SECOND, cpu_model="Another CPU")
 
 
 @changed("one rank on another CPU model", MIXED)
+@sealed
 def mixed_cpus(folder: Path) -> None:
     change_lines(
         attempt(folder, SECOND).records(1),
@@ -230,6 +233,7 @@ def mixed_cpus(folder: Path) -> None:
 
 
 @changed("a repeat by another version of torch", MIXED)
+@sealed
 def other_torch(folder: Path) -> None:
     for path in _rank_files(folder, SECOND):
         change_lines(
@@ -252,6 +256,7 @@ def other_kernels(folder: Path) -> None:
 
 
 @changed("a repeat whose losses leave the others'", MIXED)
+@sealed
 def other_losses(folder: Path) -> None:
     for path in _rank_files(folder, SECOND):
         change_lines(

@@ -12,7 +12,7 @@ from typing import Any
 from tests.defects.catalog import DEFECTS, KINDS
 from tests.defects.expected import EXPECTED
 from tests.defects.folders import FOLDER_DEFECTS
-from tests.defects.outcome import Outcome
+from tests.defects.reading import Outcome
 from tests.defects.resumed import RESUME_DEFECTS
 
 README = Path(__file__).parents[2] / "README.md"

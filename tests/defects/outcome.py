@@ -3,70 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
 from tests.defects.defect import Defect
+from tests.defects.reading import Complaint, Outcome, judged, judged_folder
 from tests.defects.settings import Setting
 from tests.tools.cells import manifest_of, run
 from tests.tools.forked import Plant, started
 
-TRUE_REASONS = {"noisy", "drift", "oversubscribed"}
-"""Flags that a busy machine of few cores earns, defect or not."""
 VERIFIED_STEPS = 6
 """More than the default: some defects begin late."""
 
 
-@dataclass(frozen=True)
-class Complaint:
-    """One thing that was found wrong: by which check, or as `failure`; in which words."""
-
-    by: str
-    words: str
-    verdict: str = "invalid"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was said of a run."""
-
-    complaints: Sequence[Complaint]
-    passed: bool
-    """Whether the measurement would be taken for good: done, valid, without a flag of its own."""
-
-    def has(self, expected: Complaint) -> bool:
-        return any(
-            (said.by, said.verdict) == (expected.by, expected.verdict)
-            and expected.words in said.words
-            for said in self.complaints
-        )
-
-
 def normal_run(folder: Path, setting: Setting, plant: Plant | None = None) -> Outcome:
-    """`gnnhpc run` of one cell on its real ranks; what its result says."""
+    """`gnnhpc run` of one cell on its real ranks; what its result or its report says."""
     (cell,) = manifest_of(folder, setting.experiment())
     ran = run(folder, cell, env=dict(setting.env), plant=plant)
     try:
-        return judged(ran.result)
+        said = judged(ran.result)
+        return judged_folder(folder) if said.passed else said
     except (OSError, InputError) as error:
         text = f"ranks ended with {ran.statuses}, no result ({error}): {' '.join(ran.err)[-2000:]}"
         return Outcome([Complaint("failure", text)], passed=False)
-
-
-def judged(result: Result) -> Outcome:
-    """What a result says of its run."""
-    said = [
-        Complaint(check.name, check.detail, check.verdict)
-        for check in result.audit
-        if check.verdict in ("invalid", "suspect") and check.name not in TRUE_REASONS
-    ]
-    if result.failure is not None:
-        said.append(Complaint("failure", result.failure.error))
-    return Outcome(said, passed=result.status == "done" and not said)
 
 
 def verification(folder: Path, setting: Setting, plant: Plant | None = None) -> Outcome:

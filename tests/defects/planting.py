@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.defects.catalog import DEFECTS
-from tests.defects.folders import FOLDER_DEFECTS, judged_folder, real_folder
+from tests.defects.folders import FOLDER_DEFECTS, real_folder
 from tests.defects.matrix import Row, kinds
 from tests.defects.outcome import normal_run, plant_of, verification
+from tests.defects.reading import judged_folder
 from tests.defects.resumed import RESUME_DEFECTS, resumed_run
 
 

@@ -15,8 +15,8 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell
 from gnnhpc.train import checkpoint
 from gnnhpc.train.loop import Trainer
-from tests.defects.outcome import Complaint, Outcome, judged
 from tests.defects.patching import around
+from tests.defects.reading import Complaint, Outcome, judged
 from tests.defects.settings import VIG, VIG_REPLICAS, Setting
 from tests.tools.cells import manifest_of, run
 from tests.tools.forked import Plant

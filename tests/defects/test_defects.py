@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.defects.expected import EXPECTED
-from tests.defects.folders import judged_folder
 from tests.defects.matrix import NOT_VERIFIED, README, kinds, readme_block, written_block
 from tests.defects.outcome import normal_run, verification
 from tests.defects.planting import Planting
+from tests.defects.reading import judged_folder
 from tests.defects.resumed import HEALTHY, resumed_run
 from tests.defects.settings import SETTINGS, Setting
 

@@ -1,0 +1,160 @@
+"""Whether records are those of their cell, all of them, as they were written, and possible.
+
+Only of cells that are valid: what an audit refused is in no average, and is shown as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.loading.attempts import Attempt
+from analysis.loading.rank_files import RankFile, RankFrames
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.manifest import Cell
+
+_SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
+_STAMP_TOLERANCE_S = 1e-4
+"""Between two readings of a clock, as at a step's begin for its stamp and for its length."""
+
+
+def check_records(
+    manifest: Sequence[Cell],
+    chosen: Sequence[Attempt | None],
+    files: Sequence[RankFile],
+    frames: RankFrames,
+) -> None:
+    """Raises InputError naming the file, what is wrong in it, and what should be there.
+
+    `chosen` is the attempt of each cell that is used; `files` and `frames` are of all that was
+    read, as `read_rank_files` returns them.
+    """
+    for cell, attempt in zip(manifest, chosen, strict=True):
+        if attempt is not None and attempt.valid:
+            _check_result(cell, attempt)
+    starts = np.searchsorted(frames.steps["source"].to_numpy(), np.arange(len(files) + 1))
+    for number, file in enumerate(files):
+        attempt = chosen[file.cell]
+        if attempt is None or not attempt.valid:
+            continue
+        _check_header(frames.headers[number], manifest[file.cell], file)
+        rows = frames.steps.iloc[starts[number] : starts[number + 1]]
+        _check_steps(rows, file, attempt)
+        if attempt.result is not None and attempt.result.records:
+            _check_warmup(rows, file, manifest[file.cell].experiment.warmup_steps)
+        _check_times(rows, file)
+    for attempt in chosen:
+        if attempt is not None and attempt.valid:
+            _check_digests(attempt)
+
+
+def _check_result(cell: Cell, attempt: Attempt) -> None:
+    result, path = attempt.result, attempt.paths.result
+    assert result is not None
+    if result.cell != cell.id:
+        raise InputError(path, "cell", result.cell, f"{cell.id}, whose folder this is")
+    if result.attempt != attempt.number:
+        raise InputError(path, "attempt", result.attempt, f"{attempt.number}, as its folder says")
+    planned = cell.experiment.model_dump(mode="json")
+    for key in cell.experiment.data.elsewhere:
+        planned["data"].pop(key, None)
+    differs = _difference(planned, result.experiment)
+    if differs is not None:
+        raise InputError(path, *differs)
+
+
+def _difference(
+    planned: Mapping[str, Any], found: Mapping[str, Any]
+) -> tuple[str, Any, str] | None:
+    """The first setting that both have and that is not the same: its name, found, planned."""
+    for key, value in planned.items():
+        if key not in found or found[key] == value:
+            continue
+        if isinstance(value, dict) and isinstance(found[key], dict):
+            within = _difference(value, found[key])
+            if within is not None:
+                return f"experiment.{key}.{within[0]}", within[1], within[2]
+            continue
+        return key, found[key], f"{value}, as the manifest says"
+    return None
+
+
+def _check_header(header: Mapping[str, Any] | None, cell: Cell, file: RankFile) -> None:
+    if header is None:
+        raise InputError(file.path, None, "no header", "the records of a rank")
+    rank = int(file.path.stem.removeprefix("rank-"))
+    for key, wanted in (("cell", cell.id), ("attempt", file.attempt), ("rank", rank)):
+        if header[key] != wanted:
+            raise InputError(file.path, key, header[key], f"{wanted}, as its path says")
+
+
+def _check_steps(rows: pd.DataFrame, file: RankFile, attempt: Attempt) -> None:
+    """Each phase's steps once and in order, from where the attempt began to where it counts."""
+    result = attempt.result
+    assert result is not None
+    stop = result.train_steps if file.stop is None else file.stop
+    ends = {"train": stop, "test": result.test_steps if file.stop is None else 0}
+    for phase, end in ends.items():
+        steps = rows.loc[(rows["phase"] == phase).to_numpy(), "step"].to_numpy()
+        if phase == "train" and len(steps) and steps[0] != file.first:
+            raise InputError(file.path, "first train step", int(steps[0]), str(file.first))
+        gaps = np.flatnonzero(np.diff(steps) != 1)
+        if len(gaps):
+            found = f"{steps[gaps[0] + 1]} after {steps[gaps[0]]}"
+            raise InputError(file.path, f"{phase} step", found, "each step once, in order")
+        last = int(steps[-1]) if len(steps) else -1
+        if last + 1 < end:
+            found = f"{last + 1 if last >= 0 else 0} steps"
+            raise InputError(file.path, f"{phase} steps", found, f"all {end}")
+
+
+def _check_warmup(rows: pd.DataFrame, file: RankFile, warmup_steps: int) -> None:
+    """The first steps of each phase are marked; older records marked none after a resume."""
+    for phase in ("train", "test"):
+        mine = rows[(rows["phase"] == phase).to_numpy()]
+        wanted = np.arange(len(mine)) < warmup_steps
+        wrong = np.flatnonzero(mine["warmup"].to_numpy() != wanted)
+        if len(wrong):
+            allowed = f"{wanted[wrong[0]]}: the first {warmup_steps} of a phase are warm-up"
+            raise _impossible(mine, wrong[0], file, "warmup", allowed)
+
+
+def _check_times(rows: pd.DataFrame, file: RankFile) -> None:
+    """Seconds are numbers, none negative; a step lasts some time, and follows the one before."""
+    wall = rows["wall_s"].to_numpy()
+    for name in ("wall_s", *_SECONDS):
+        values = rows[name].to_numpy()
+        wrong = np.flatnonzero(
+            ~(np.isfinite(values) & (values >= 0)) | ((name == "wall_s") & ~(wall > 0))
+        )
+        if len(wrong):
+            raise _impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
+    starts = rows["start_s"].to_numpy()
+    late = np.flatnonzero(starts[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
+    if len(late):
+        after = f"after the step before, which ended at {starts[late[0]] + wall[late[0]]:.6f} s"
+        raise _impossible(rows, late[0] + 1, file, "start_s", after)
+
+
+def _impossible(
+    rows: pd.DataFrame, place: int, file: RankFile, name: str, allowed: str
+) -> InputError:
+    row = rows.iloc[place]
+    return InputError(f"{file.path}: {row['phase']} step {row['step']}", name, row[name], allowed)
+
+
+def _check_digests(attempt: Attempt) -> None:
+    """Files are as they were when the result was written; older results do not say."""
+    assert attempt.result is not None
+    for name, written in attempt.result.records.items():
+        path = attempt.paths.root / name
+        with path.open("rb") as stream:
+            found = hashlib.sha256(stream.read(written["size"])).hexdigest()
+        if found != written["sha256"]:
+            raise InputError(
+                path, "content", "changed since it was written", "as result.json has it"
+            )

@@ -1,0 +1,73 @@
+"""What a result, and the report of its run folder, say of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.loading.run import load
+from analysis.render.document import Document
+from analysis.render.markdown import document_to_markdown
+from analysis.report.first_page import first_page_section
+from analysis.summary.summary_table import summarise
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.schema import Result
+
+TRUE_REASONS = {"noisy", "drift", "oversubscribed"}
+"""Flags that a busy machine of few cores earns, defect or not."""
+OF_FEW_STEPS = {"unsettled", "above-bound", "above-bound-unexplained"}
+"""Flags of a summary that ten steps of milliseconds earn."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One thing that was found wrong: by which check, or as `failure`; in which words."""
+
+    by: str
+    words: str
+    verdict: str = "invalid"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said of a run."""
+
+    complaints: Sequence[Complaint]
+    passed: bool
+    """Whether the measurement would be taken for good: done, valid, without a flag of its own."""
+
+    def has(self, expected: Complaint) -> bool:
+        return any(
+            (said.by, said.verdict) == (expected.by, expected.verdict)
+            and expected.words in said.words
+            for said in self.complaints
+        )
+
+
+def judged(result: Result) -> Outcome:
+    """What a result says of its run."""
+    said = [
+        Complaint(check.name, check.detail, check.verdict)
+        for check in result.audit
+        if check.verdict in ("invalid", "suspect") and check.name not in TRUE_REASONS
+    ]
+    if result.failure is not None:
+        said.append(Complaint("failure", result.failure.error))
+    return Outcome(said, passed=result.status == "done" and not said)
+
+
+def judged_folder(folder: Path) -> Outcome:
+    """What reading it, or the first page and the summary of its report, says."""
+    try:
+        loaded = load(folder)
+        summary = summarise(loaded)
+    except InputError as error:
+        return Outcome([Complaint("reader", str(error))], passed=False)
+    page = Document("", "", (first_page_section(loaded, summary),), folder)
+    flags = {
+        flag for cell in (*loaded.cells["flags"], *summary["flags"]) for flag in cell.split(";")
+    }
+    text = "\n".join([document_to_markdown(page), *sorted(flags), *summary["note"]])
+    passed = bool(loaded.cells["valid"].all()) and flags <= {"", *TRUE_REASONS, *OF_FEW_STEPS}
+    return Outcome([Complaint("report", text)], passed)
