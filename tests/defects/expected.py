@@ -168,14 +168,28 @@ EXPECTED: dict[str, Expected] = {
     "a kernel that is wrong in the third digit": Expected(),
     "a kernel's backward wrong in one parameter": Expected(),
     "a rank that runs other code": Expected(Complaint("failure", "on vm runs other code")),
-    "a repeat by other code": Expected(),
-    "a baseline by other code": Expected(),
-    "a repeat on another CPU model": Expected(),
-    "one rank on another CPU model": Expected(),
-    "a repeat by another version of torch": Expected(),
-    "a repeat with two threads a rank, the other with one": Expected(),
-    "a repeat without a compiler": Expected(),
-    "a repeat whose losses leave the others'": Expected(),
+    "a repeat by other code": Expected(
+        Complaint("unlike", "code 0000000000000000 beside", "suspect")
+    ),
+    "a baseline by other code": Expected(Complaint("report", "not compared: code", "suspect")),
+    "a repeat on another CPU model": Expected(
+        Complaint("unlike", "CPU model Another CPU beside", "suspect")
+    ),
+    "one rank on another CPU model": Expected(
+        Complaint("unlike", " and Another CPU beside", "suspect")
+    ),
+    "a repeat by another version of torch": Expected(
+        Complaint("unlike", "torch 2.0.0 beside", "suspect")
+    ),
+    "a repeat with two threads a rank, the other with one": Expected(
+        Complaint("unlike", "threads a rank 2 beside 1", "suspect")
+    ),
+    "a repeat without a compiler": Expected(
+        Complaint("siblings", "unlike: kernels fused/torch beside fused/c++")
+    ),
+    "a repeat whose losses leave the others'": Expected(
+        Complaint("siblings", "training loss of step 0 is")
+    ),
     "a checkpoint with one bit changed": Expected(Complaint("checkpoint", "skipped")),
     "a checkpoint of another cell": Expected(),
     "a checkpoint with another cell's tensors": Expected(),

@@ -22,6 +22,7 @@ DAMAGED, MIXED = "damaged and foreign records", "mixed codes, sites, machines"
 BASELINE, FIRST, SECOND = range(3)
 """The cells of the folder, in the order of its manifest."""
 
+ONE_THREAD = {"GNNHPC_THREADS": "1"}
 Change = Callable[[Path], None]
 Line = dict[str, Any]
 
@@ -49,10 +50,11 @@ def changed(name: str, kind: str) -> Callable[[Change], Change]:
 def real_folder(folder: Path) -> Path:
     """A sequential cell and two repeats of a pipeline, each run on its ranks."""
     experiment = VIG.experiment()
-    sequential = experiment.model_copy(update={"layout": type(experiment.layout)()})
-    again = experiment.model_copy(update={"repeat": 1})
-    for cell in manifest_of(folder, sequential, experiment, again):
-        assert run(folder, cell).result.valid
+    baseline = {"layout": type(experiment.layout)(), "microbatches": 1}
+    again = {"repeat": 1}
+    cells = [experiment.model_copy(update=changes) for changes in (baseline, {}, again)]
+    for cell in manifest_of(folder, *cells):
+        assert run(folder, cell, env=ONE_THREAD).result.valid
     return folder
 
 
@@ -252,7 +254,7 @@ def other_threads(folder: Path) -> None:
 
 @changed("a repeat without a compiler", MIXED)
 def other_kernels(folder: Path) -> None:
-    _again(folder, plant=_without_compiler)
+    _again(folder, env=ONE_THREAD, plant=_without_compiler)
 
 
 @changed("a repeat whose losses leave the others'", MIXED)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.loading.run import load
+import pandas as pd
+
+from analysis.loading.run import Run, load
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
 from analysis.report.first_page import first_page_section
@@ -64,10 +66,18 @@ def judged_folder(folder: Path) -> Outcome:
         summary = summarise(loaded)
     except InputError as error:
         return Outcome([Complaint("reader", str(error))], passed=False)
-    page = Document("", "", (first_page_section(loaded, summary),), folder)
-    flags = {
-        flag for cell in (*loaded.cells["flags"], *summary["flags"]) for flag in cell.split(";")
-    }
-    text = "\n".join([document_to_markdown(page), *sorted(flags), *summary["note"]])
-    passed = bool(loaded.cells["valid"].all()) and flags <= {"", *TRUE_REASONS, *OF_FEW_STEPS}
-    return Outcome([Complaint("report", text)], passed)
+    text = _first_page(loaded, summary)
+    checks = loaded.checks[~loaded.checks["name"].isin(TRUE_REASONS)]
+    said = [
+        Complaint(check["name"], check["detail"], check["verdict"])
+        for check in checks.to_dict("records")
+    ]
+    raised = ";".join([*loaded.cells["flags"], *summary["flags"]])
+    flags = set(raised.split(";")) - {"", *TRUE_REASONS, *OF_FEW_STEPS}
+    passed = bool(loaded.cells["valid"].all()) and not said and not flags
+    return Outcome([*said, Complaint("report", text, "suspect")], passed)
+
+
+def _first_page(run: Run, summary: pd.DataFrame) -> str:
+    page = Document("", "", (first_page_section(run, summary),))
+    return "\n".join([document_to_markdown(page), *summary["flags"], *summary["note"]])
