@@ -18,7 +18,8 @@ from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
-from gnnhpc.records.schema import StepRecord
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.tasks.task import Tally
 
 LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""
@@ -93,6 +94,12 @@ class RunObserver:
     def after_evaluation(self) -> None:
         if self.watch is not None:
             self.watch.after_evaluation()
+
+    def observe_tally(
+        self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+    ) -> None:
+        if self.watch is not None:
+            self.watch.check_tally(phase, batch, outputs, tally)
 
     def before_checkpoint(self, step: int) -> None:
         if self.watch is not None:

@@ -224,6 +224,8 @@ class Trainer:
         values = torch.zeros(len(names) * 2 + 6, dtype=torch.float64)
         if self.mesh.is_last:
             tally = self.task.tally(phase, trained.outputs, batch)
+            with self.observer.observing():
+                self.observer.observe_tally(phase, batch, trained.outputs, tally)
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas

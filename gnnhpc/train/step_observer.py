@@ -11,7 +11,8 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
-from gnnhpc.records.schema import StepRecord
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.tasks.task import Tally
 
 
 class StepObserver(Protocol):
@@ -59,6 +60,12 @@ class StepObserver(Protocol):
 
     def after_evaluation(self) -> None:
         """Before training goes on."""
+        ...
+
+    def observe_tally(
+        self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+    ) -> None:
+        """What the last stage is about to report of a step."""
         ...
 
     def before_checkpoint(self, step: int) -> None:

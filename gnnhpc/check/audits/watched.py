@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnhpc.check.observations import RankObservations
-from gnnhpc.check.watches.evaluation_watch import Projection
+from gnnhpc.check.watches.projection import is_mean
 from gnnhpc.check.watches.replica_watch import unlike_replicas
+from gnnhpc.check.watches.stage_traffic import WAYS
 from gnnhpc.check.watches.state_hashes import differing, named_in_words
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.schema import Check
 
-SINGLE = 2.0**-23
-"""Distance of 1 to the next number of float32, in which running statistics are averaged."""
 _GOOD = {
     "inputs": "inputs given to the first stage are those of the raw data",
     "targets": "labels given to the loss are those of the raw data",
     "order": "samples come in a new order each epoch, as the seed says",
     "chunks": "chunks hold the nodes and the edges that their mode promises",
+    "outputs": "the last stage's outputs are those that are judged",
+    "metrics": "what is reported is what outputs and raw labels give",
     "raw loss": "the loss is that of the outputs and the raw labels",
     "contexts": "every micro-batch was given its number, its step and its seed",
     "modes": "modules were in training mode in training and in evaluation mode in evaluation",
+    "initial values": "layers began with the values that the seed gives",
     "optimizer": "parameters moved as the optimizer's rule and their gradients say",
     "evaluation": "evaluation changed nothing and drew nothing",
 }
+_WHERE_SEEN = {
+    "running statistics": "training moves running statistics",
+    "gradients used": "the gradients used are those of the backwards",
+}
+_LENIENT = {"modes", "initial values", "running statistics", "gradients used"}
+"""Where a user's own layers may do so on purpose."""
 _OF_KIND = {"order": "images", "chunks": "graph"}
 
 
@@ -35,7 +43,13 @@ def watched_checks(observations: Sequence[RankObservations], layout: Layout) -> 
         return []
     names = [name for name in _GOOD if _OF_KIND.get(name, watched[0].kind) == watched[0].kind]
     checks = [_findings(watched, name) for name in names]
+    # Few layers have running statistics, and torch's replicas hide each one's own gradient.
+    checks += [_findings(watched, name) for name in _WHERE_SEEN if _looks(watched, name)]
+    if any(each.shared for each in watched) and checks[-1].verdict == "ok":
+        checks[-1] = shared_gradients(watched, layout)
     checks.append(one_model(watched, layout))
+    if layout.stages > 1:
+        checks.append(cuts(observations, watched, layout))
     if watched[0].evaluated:
         checks.append(statistics(watched, layout))
     return checks
@@ -43,7 +57,7 @@ def watched_checks(observations: Sequence[RankObservations], layout: Layout) -> 
 
 def _findings(watched: Sequence[Watched], name: str) -> Check:
     """Invalid where any rank has a finding, the earliest told; unknown where none has looked."""
-    looks = sum(each.findings.looks[name] for each in watched)
+    looks = _looks(watched, name)
     found = [
         (finding.phase != "train", finding.step, rank, str(finding))
         for rank, each in enumerate(watched)
@@ -54,11 +68,15 @@ def _findings(watched: Sequence[Watched], name: str) -> Check:
         *_, rank, first = min(found)
         wrong = sum(each.findings.wrong[name] for each in watched)
         detail = f"rank {rank}, {first}" + (f" ({wrong} such findings)" if wrong > 1 else "")
-        lenient = name == "modes" and watched[rank].own_model
+        lenient = name in _LENIENT and watched[rank].own_model
         return Check(name, "suspect" if lenient else "invalid", detail, {"found": wrong})
     if not looks:
         return Check(name, "unknown", "nothing of it could be looked at", {"looks": 0})
-    return Check(name, "ok", _GOOD[name], {"looks": looks})
+    return Check(name, "ok", (_GOOD | _WHERE_SEEN)[name], {"looks": looks})
+
+
+def _looks(watched: Sequence[Watched], name: str) -> int:
+    return sum(each.findings.looks[name] for each in watched)
 
 
 def one_model(watched: Sequence[Watched], layout: Layout) -> Check:
@@ -85,7 +103,7 @@ def statistics(watched: Sequence[Watched], layout: Layout) -> Check:
             for name in evaluations[0].own:
                 own = [each.own[name] for each in evaluations]
                 for replica, each in enumerate(evaluations):
-                    if not _is_mean(each.averaged[name], own):
+                    if not is_mean(each.averaged[name], own, watched[0].dtype):
                         detail = (
                             f"test step {step}: {name} of replica {replica} is not the mean of "
                             f"those of {len(own)} replicas"
@@ -104,8 +122,64 @@ def statistics(watched: Sequence[Watched], layout: Layout) -> Check:
     return Check("statistics", "ok", detail, {"evaluations": len(watched[0].evaluated)})
 
 
-def _is_mean(found: Projection, own: Sequence[Projection]) -> bool:
-    """But for the rounding of each term's division and of the sum of as many terms."""
-    mean = sum(each.value for each in own) / len(own)
-    size = sum(each.size for each in own) / len(own)
-    return abs(found.value - mean) <= SINGLE * (len(own) + 2) * size
+def cuts(
+    observations: Sequence[RankObservations], watched: Sequence[Watched], layout: Layout
+) -> Check:
+    """What a stage hands on is what the next is given, and so are gradients on their way back."""
+    compared = 0
+    for rank, each in enumerate(watched):
+        if layout.stage_of(rank) == layout.stages - 1:
+            continue
+        stage = layout.stage_of(rank)
+        # Before the first stage with parameters no gradient is wanted, and torch sends one.
+        learns = any(observations[rank - n].trained_parameters for n in range(stage + 1))
+        for here, there in zip(each.crossed, watched[rank + 1].crossed, strict=True):
+            for mine, next_one in WAYS:
+                if mine != "output" and not learns:
+                    continue
+                told = _other_hashes(here.hashes.get(mine, []), there.hashes.get(next_one, []))
+                compared += 1
+                if told is not None:
+                    detail = (
+                        f"{here.phase} step {here.step}: the {mine} of stage {stage} is not the "
+                        f"{next_one} of stage {stage + 1} {told}"
+                    )
+                    return Check("cuts", "invalid", detail, {})
+    if not compared:
+        return Check("cuts", "unknown", "nothing of it could be looked at", {"looks": 0})
+    return Check("cuts", "ok", "what crosses a cut arrives as it was sent", {"looks": compared})
+
+
+def _other_hashes(here: Sequence[tuple[int, int]], there: Sequence[tuple[int, int]]) -> str | None:
+    """How two stages' hashes differ, by micro-batch; none where they are the same."""
+    if list(here) == list(there):
+        return None
+    numbers = [m for m, _ in here]
+    if numbers != [m for m, _ in there]:
+        return f"but for micro-batches {numbers} against {[m for m, _ in there]}"
+    wrong = [m for (m, mine), (_, other) in zip(here, there, strict=True) if mine != other]
+    by_hash = {found: m for m, found in here}
+    swapped = [by_hash.get(found) for m, found in there if m in wrong]
+    if all(m is not None for m in swapped):
+        return f"of micro-batches {wrong}: it is that of {swapped}"
+    return f"of micro-batches {wrong}"
+
+
+def shared_gradients(watched: Sequence[Watched], layout: Layout) -> Check:
+    """The gradient that optimizers use is the mean of what the replicas' backwards gave."""
+    for stage in range(layout.stages):
+        ranks = layout.replica_ranks(stage)
+        for gradients in zip(*(watched[rank].shared for rank in ranks), strict=True):
+            own = [each.own for each in gradients]
+            for replica, each in enumerate(gradients):
+                if not is_mean(each.used, own, watched[0].dtype):
+                    mean = sum(one.value for one in own) / len(own)
+                    times = f"{each.used.value / mean:.4g} times " if mean else "not "
+                    detail = (
+                        f"train step {each.step}: the gradient that replica {replica} used on "
+                        f"stage {stage} is {times}the mean of what {len(own)} replicas' backwards "
+                        "gave"
+                    )
+                    return Check("gradients used", "invalid", detail, {})
+    looks = _looks(watched, "gradients used")
+    return Check("gradients used", "ok", _WHERE_SEEN["gradients used"], {"looks": looks})

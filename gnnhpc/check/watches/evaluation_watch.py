@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.projection import Projection, project
 from gnnhpc.check.watches.state_hashes import Hashes, differing, hashes_of, named_in_words
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
@@ -17,17 +17,6 @@ from gnnhpc.models.context import Context
 _ROWS = 4
 """Images that are evaluated again, to see that each is evaluated by itself."""
 _STATISTICS = ("running_mean", "running_var")
-
-
-@dataclass(frozen=True)
-class Projection:
-    """A weighted sum of a tensor's elements: linear, so that the mean's is the projections' mean.
-
-    `size` is the same sum of their absolute values, by which rounding is judged.
-    """
-
-    value: float
-    size: float
 
 
 @dataclass(frozen=True)
@@ -107,14 +96,7 @@ class EvaluationWatch:
 
     def _statistics(self) -> dict[str, Projection]:
         return {
-            name: _projection(buffer)
+            name: project(buffer)
             for name, buffer in self.stage.named_buffers()
             if name.endswith(_STATISTICS)
         }
-
-
-def _projection(tensor: Tensor) -> Projection:
-    values = tensor.detach().to("cpu", torch.float64).reshape(-1).numpy()
-    # Weights that differ, so that statistics of the wrong channels do not add up to the same.
-    weights = 1.0 + (np.arange(len(values)) * 0.618033988749895) % 1.0
-    return Projection(float(values @ weights), float(np.abs(values) @ weights))

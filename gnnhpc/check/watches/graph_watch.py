@@ -70,10 +70,10 @@ class GraphWatch:
                     if cause is not None:
                         self.findings.add("targets", phase, step, cause)
 
-    def labels(self, phase: Phase, batch: Batch) -> list[Ids]:
-        """The labels of each micro-batch's own nodes as read again, -100 for other splits."""
+    def labels(self, split: str, batch: Batch) -> list[Ids]:
+        """The labels of each micro-batch's own nodes as read again, -100 for others."""
         chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
-        return [self._wanted_labels(chunk, phase) for chunk in chunks]
+        return [self._wanted_labels(chunk, split) for chunk in chunks]
 
     def _check_chunks(
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
@@ -154,6 +154,10 @@ class GraphWatch:
         if np.array_equal(told == IGNORED, wanted == IGNORED):
             return "the right nodes have other classes"
         nodes = chunk.nodes[: chunk.own].cpu().numpy()
+        more = (told != IGNORED) & (wanted == IGNORED)
+        for other in self.graph.masks.keys() - {split}:
+            if more.any() and self.graph.masks[other][nodes[more[: chunk.own]]].all():
+                return f"{int(more.sum())} nodes of the {other} split are labelled too"
         if np.array_equal(told[: chunk.own], self.graph.labels[nodes]):
             return "nodes of every split are labelled"
         return "other nodes are labelled"

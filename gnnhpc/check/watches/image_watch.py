@@ -55,7 +55,12 @@ class ImageWatch:
     def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
         """Before step `number` of its phase (of its evaluation): what the engine will be given."""
         inputs = [m.inputs for m in batch.microbatches if m.inputs is not None]
-        self._compare(phase, step, number, inputs, batch)
+        rows = {len(rows) for rows in inputs} | {
+            len(t) for m in batch.microbatches for t in m.targets.values()
+        }
+        # The engine refuses an uneven batch itself, and says so better.
+        if rows <= {batch.samples // self.experiment.microbatches}:
+            self._compare(phase, step, number, inputs, batch)
 
     def after(
         self,
@@ -156,6 +161,13 @@ class ImageWatch:
             seen = moved >= 0
             if np.array_equal(told[seen], moved[seen]):
                 return f"{said} they are shifted by {shift} against the inputs"
+        parts = np.split(labels, self.experiment.microbatches)
+        if known.all() and np.array_equal(told, np.concatenate(parts[::-1])):
+            return f"{said} micro-batches come in the opposite order"
+        classes = self.experiment.data.facts().classes
+        steps = {int(t - w) % classes for t, w in zip(told[known], labels[known], strict=True)}
+        if len(steps) == 1:
+            return f"{said} every class is {steps.pop()} too high"
         for other, what in self._other_ids(phase, number):
             fits = [
                 split.images.image(int(n))[1] == t

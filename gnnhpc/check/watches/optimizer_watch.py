@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from gnnhpc.check.watches.optimizer_rule import (
 )
 from gnnhpc.engines.stage import Stage
 from gnnhpc.spec.experiment import Experiment
+
+Flags = npt.NDArray[np.bool_]
 
 ELEMENTS = 32_768
 """Of a stage's parameters that are looked at in one step, spread evenly over each tensor."""
@@ -89,7 +92,7 @@ class OptimizerWatch:
             after.values == before.values,
         )
         if wrong.any():
-            return f"{self._where(wrong)} {self._movement(before, stale, after, wanted)}"
+            return f"{self._where(wrong)} {self._movement(before, stale, after, wanted, wrong)}"
         moments = ~fits(after.mean, wanted.after.mean, wanted.mean_error)
         moments |= ~fits(after.square, wanted.after.square, wanted.square_error)
         moments |= after.steps != wanted.after.steps
@@ -99,17 +102,34 @@ class OptimizerWatch:
         return None
 
     def _movement(
-        self, before: OptimizerState, stale: Values, after: OptimizerState, wanted: Stepped
+        self,
+        before: OptimizerState,
+        stale: Values,
+        after: OptimizerState,
+        wanted: Stepped,
+        wrong: Flags,
     ) -> str:
         """How parameters moved, where not as the rule says."""
         if np.array_equal(after.values, before.values):
             return "did not move: the optimizer's step was skipped"
+        if np.array_equal(after.values[wrong], before.values[wrong]):
+            return "did not move, though others did: the optimizer does not have them"
         twice = self._stepped(wanted.after)
         if fits(after.values, twice.after.values, wanted.value_error + twice.value_error).all():
             return "moved as two steps do: the optimizer's step was applied twice"
-        old = self._stepped(before.with_gradients(stale))
-        if stale.any() and fits(after.values, old.after.values, old.value_error).all():
-            return "moved by the gradient of the step before: it is stale"
+        old = before.with_gradients(stale)
+        nothing = np.zeros_like(stale)
+        fresh = replace(before, mean=nothing, square=nothing, steps=nothing)
+        config = self.experiment.optimizer
+        without = config.model_copy(update={"weight_decay": 0.0})
+        for start, rule, words in (
+            (old, config, "moved by the gradient of the step before: it is stale"),
+            (fresh, config, "moved as in a first step: the optimizer's moments were lost"),
+            (before, without, "moved without weight decay"),
+        ):
+            other = stepped(rule, start, self.experiment.dtype)
+            if fits(after.values, other.after.values, other.value_error).all():
+                return words
         fell, moved = before.values - after.values, wanted.moved
         length = float(moved @ moved)
         if length > 0.0:
@@ -127,7 +147,7 @@ class OptimizerWatch:
     def _stepped(self, before: OptimizerState) -> Stepped:
         return stepped(self.experiment.optimizer, before, self.experiment.dtype)
 
-    def _where(self, wrong: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> str:
+    def _where(self, wrong: Flags) -> str:
         """Which parameters have wrong elements."""
         parts = np.split(wrong, np.cumsum(self._sizes)[:-1])
         named = [name for name, part in zip(self._names, parts, strict=True) if part.any()]

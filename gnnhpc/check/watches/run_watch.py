@@ -11,18 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.gradient_watch import GradientWatch
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
-from gnnhpc.check.watches.loss_watch import plain_loss
+from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
+from gnnhpc.check.watches.plain_tally import PlainTally, plain_tally
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
-from gnnhpc.check.watches.stage_inputs import StageInputs
+from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic
+from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import hops
@@ -30,6 +34,7 @@ from gnnhpc.engines.base import StepOutput
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.tasks.task import Tally
 from gnnhpc.train.setup import TrainingParts
 
 
@@ -45,9 +50,14 @@ class RunWatch:
     optimizer: OptimizerWatch
     evaluation: EvaluationWatch
     replicas: ReplicaWatch
-    inputs: StageInputs
+    traffic: StageTraffic
+    gradients: GradientWatch
+    statistics: StatisticsWatch
+    crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
+    _number: int = 0
+    """Of the present step in its phase, or in its evaluation."""
     _evaluations: int = 0
     _tested: int = 0
     """Mini-batches of this evaluation."""
@@ -77,13 +87,16 @@ class RunWatch:
             OptimizerWatch(experiment, stage, parts.optimizer, findings),
             EvaluationWatch(stage, findings),
             ReplicaWatch(stage),
-            StageInputs(stage),
+            StageTraffic(stage, mesh.is_first, mesh.is_last),
+            GradientWatch(experiment, stage, findings),
+            StatisticsWatch(stage, findings),
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
         if self._steps == 0:
-            self.replicas.take("the first step")
-        self._steps += 1
+            with self._looking():
+                self._check_beginning(step)
+        self._steps, self._number = self._steps + 1, step
         self._last_step = step == self.experiment.train_steps - 1
         self._looks = self._chosen(step, batch)
         if isinstance(self.data, ImageWatch):
@@ -94,16 +107,22 @@ class RunWatch:
             if isinstance(self.data, ImageWatch):
                 self.data.before("train", step, step, batch)
             self.optimizer.before_step()
-        self.inputs.attach(training=True, on_first=self.optimizer.before_first_forward)
+            self.statistics.before_step()
+        self.gradients.attach()
+        self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
 
     def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
         if not self._looks:
             return
-        self.inputs.detach()
+        self.traffic.detach()
+        self.gradients.detach()
         with self._looking():
             self._check_inputs("train", step, step, batch)
+            self._check_outputs("train", step, trained.outputs)
             self._check_loss(step, batch, trained)
             self.optimizer.after_step(step)
+            self.gradients.after_step(step)
+            self.statistics.after_step(step)
 
     def before_evaluation(self, step: int) -> None:
         """Before replicas average their statistics; `step` is the next of the test phase."""
@@ -122,22 +141,24 @@ class RunWatch:
 
     def before_test_step(self, step: int, batch: Batch) -> None:
         self._looks = self._looks_at_evaluation and self._tested == 0
+        self._number = self._tested
         if not self._looks:
             return
         with self._looking():
             if isinstance(self.data, ImageWatch):
                 self.data.before("test", step, self._tested, batch)
-        self.inputs.attach(training=False)
+        self.traffic.attach(training=False)
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
         number, self._tested = self._tested, self._tested + 1
         if not self._looks:
             return
-        self.inputs.detach()
+        self.traffic.detach()
         with self._looking():
             self._check_inputs("test", step, number, batch)
-            if self.inputs.given and (self._evaluations == 1 or self.budget.affordable):
-                self.evaluation.evaluate_again(*self.inputs.given[-1])
+            self._check_outputs("test", step, outputs)
+            if self.traffic.given and (self._evaluations == 1 or self.budget.affordable):
+                self.evaluation.evaluate_again(*self.traffic.given[-1])
 
     def after_evaluation(self) -> None:
         if self._looks_at_evaluation:
@@ -165,6 +186,9 @@ class RunWatch:
             self.findings,
             self.replicas.hashes,
             self.evaluation.evaluated,
+            self.crossed,
+            self.gradients.shared,
+            self.experiment.dtype,
         )
 
     def _chosen(self, step: int, batch: Batch) -> bool:
@@ -186,11 +210,11 @@ class RunWatch:
 
     def _check_inputs(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
         """The data, the contexts and the modules' mode of a step that is over."""
-        given = self.inputs.given
+        given = self.traffic.given
         self.findings.looks["modes"] += 1
-        if self.inputs.wrong_mode is not None:
+        if self.traffic.wrong_mode is not None:
             wanted = "training" if phase == "train" else "evaluation"
-            cause = f"{self.inputs.wrong_mode} is not in {wanted} mode"
+            cause = f"{self.traffic.wrong_mode} is not in {wanted} mode"
             self.findings.add("modes", phase, step, cause)
         self.findings.looks["contexts"] += 1
         wanted_contexts = [(m, number, self.experiment.seed) for m in range(len(given))]
@@ -208,24 +232,77 @@ class RunWatch:
         else:
             self.data.after(phase, step, batch, given)
 
-    def _check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
-        """The loss, worked out from the outputs and the labels as read again."""
+    def _check_outputs(self, phase: Phase, step: int, outputs: Sequence[Tensor]) -> None:
+        """What the engine returns is what the last stage's forwards gave, in their order."""
+        self.crossed.append(self.traffic.crossed(phase, step))
         if not self.mesh.is_last:
             return
-        if isinstance(self.data, ImageWatch):
-            labels = self.data.labels("train", step, batch)
-        else:
-            labels = self.data.labels("train", batch)
-        if labels is None:
+        self.findings.looks["outputs"] += 1
+        kept = [self.traffic.outputs[m] for m in sorted(self.traffic.outputs)]
+        same = [torch.equal(a, b) for a, b in zip(kept, outputs, strict=False)]
+        if len(kept) != len(outputs) or not all(same):
+            which = f"of micro-batch {same.index(False)}" if False in same else "all"
+            cause = f"the outputs {which} are not what the last stage's forward gave"
+            self.findings.add("outputs", phase, step, cause)
+
+    def _check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        """The loss that was differentiated, worked out from the outputs and the raw labels."""
+        wanted = self._plain_tally("train", step, batch, trained.outputs, "train")
+        if wanted is None:
             return
-        kind = self.experiment.model.loaded.outputs
-        total, error = plain_loss(trained.outputs, labels, kind)
         self.findings.looks["raw loss"] += 1
         share = self.experiment.layout.replicas / batch.labelled
         told = float(sum(float(loss) for loss in trained.losses))
-        if not abs(told - total * share) <= error * share:
-            cause = f"the loss is {told:.6g}, of the raw labels {total * share:.6g}"
+        if not abs(told - wanted.loss * share) <= wanted.loss_error * share:
+            cause = f"the loss is {told:.6g}, of the raw labels {wanted.loss * share:.6g}"
             self.findings.add("raw loss", "train", step, cause)
+
+    def check_tally(
+        self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+    ) -> None:
+        """What will be reported of a step that was looked at, on the last stage."""
+        if not self._looks or not self.mesh.is_last:
+            return
+        with self._looking():
+            number = self._number
+            for name, (found, count) in tally.items():
+                split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
+                wanted = self._plain_tally(phase, number, batch, outputs, split)
+                if wanted is None:
+                    return
+                self.findings.looks["metrics"] += 1
+                exact = wanted.loss if name == "loss" else float(wanted.right)
+                error = wanted.loss_error if name == "loss" else float(wanted.ties)
+                if count != wanted.labelled or not abs(found - exact) <= error:
+                    cause = (
+                        f"{name} is {found:.6g} over {count:g}, of the outputs and the raw labels "
+                        f"{exact:.6g} over {wanted.labelled}"
+                    )
+                    self.findings.add("metrics", phase, number, cause)
+
+    def _plain_tally(
+        self, phase: Phase, number: int, batch: Batch, outputs: Sequence[Tensor], split: str
+    ) -> PlainTally | None:
+        """None on other stages than the last, and where labels cannot be read again."""
+        if not self.mesh.is_last:
+            return None
+        if isinstance(self.data, ImageWatch):
+            labels = self.data.labels(phase, number, batch)
+        else:
+            labels = self.data.labels(split, batch)
+        if labels is None:
+            return None
+        return plain_tally(outputs, labels, self.experiment.model.loaded.outputs)
+
+    def _check_beginning(self, step: int) -> None:
+        """Before the first step of an attempt; one that resumes begins with loaded values."""
+        self.replicas.take("the first step")
+        if step > 0:
+            return
+        self.findings.looks["initial values"] += 1
+        cause = other_initial_values(self.experiment, self.parts.stage)
+        if cause is not None:
+            self.findings.add("initial values", "train", step, cause)
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from gnnhpc.check.watches.evaluation_watch import Evaluated
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.gradient_watch import SharedGradient
+from gnnhpc.check.watches.stage_traffic import Crossed
 from gnnhpc.check.watches.state_hashes import Hashes
 
 
@@ -21,3 +23,7 @@ class Watched:
     parameters: dict[str, Hashes]
     """Hashes by the moment they were taken at."""
     evaluated: list[Evaluated]
+    crossed: list[Crossed]
+    """What crossed the stage's cuts in each step that was looked at."""
+    shared: list[SharedGradient]
+    dtype: str

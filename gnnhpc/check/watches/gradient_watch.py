@@ -1,0 +1,100 @@
+"""Watches that the gradient an optimizer uses is what the backwards of all replicas gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.projection import Projection, project
+from gnnhpc.engines.stage import Stage
+from gnnhpc.spec.experiment import Experiment
+
+PARAMETERS = 4
+"""Of a stage that are looked at in one step, others in the next look."""
+ELEMENTS = 256
+"""Of each of them."""
+
+
+@dataclass(frozen=True)
+class SharedGradient:
+    """A stage's gradient in one step: this replica's own, and the one that was used."""
+
+    step: int
+    own: Projection
+    used: Projection
+
+
+@dataclass
+class GradientWatch:
+    """Keeps few elements as each backward leaves them, before replicas share them.
+
+    Under DistributedDataParallel there is no such moment that a hook could tell.
+    """
+
+    experiment: Experiment
+    stage: Stage
+    findings: Findings
+    shared: list[SharedGradient] = field(default_factory=list)
+    _looks: int = 0
+    _chosen: list[tuple[str, torch.nn.Parameter]] = field(default_factory=list)
+    _kept: dict[str, Tensor] = field(default_factory=dict)
+    _backwards: dict[str, int] = field(default_factory=dict)
+    _handles: list[Any] = field(default_factory=list)
+
+    @property
+    def possible(self) -> bool:
+        layout = self.experiment.layout
+        by_torch = self.experiment.engine == "pipelining" and layout.stages > 1
+        return not by_torch or layout.replicas == 1
+
+    def attach(self) -> None:
+        self.detach()
+        self._kept, self._backwards, self._chosen = {}, {}, []
+        trained = [(n, p) for n, p in self.stage.named_parameters() if p.requires_grad]
+        if not self.possible or not trained:
+            return
+        first = self._looks * PARAMETERS
+        self._looks += 1
+        count = min(PARAMETERS, len(trained))
+        self._chosen = [trained[(first + n) % len(trained)] for n in range(count)]
+        for name, parameter in self._chosen:
+            hook = self._keeper(name)
+            self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def after_step(self, step: int) -> None:
+        """The gradients are still those that the optimizer was given."""
+        if not self._chosen:
+            return
+        self.findings.looks["gradients used"] += 1
+        wanted = self.experiment.microbatches
+        for name, _ in self._chosen:
+            found = self._backwards.get(name, 0)
+            if found != wanted:
+                cause = f"{found} backwards reached {name}, of {wanted} micro-batches"
+                self.findings.add("gradients used", "train", step, cause)
+                return
+        own = torch.cat([self._kept[name] for name, _ in self._chosen])
+        used = torch.cat([_some(p) for _, p in self._chosen])
+        self.shared.append(SharedGradient(step, project(own), project(used)))
+
+    def _keeper(self, name: str) -> Any:
+        def keep(parameter: Tensor) -> None:
+            self._backwards[name] = self._backwards.get(name, 0) + 1
+            self._kept[name] = _some(parameter)
+
+        return keep
+
+
+def _some(parameter: Tensor) -> Tensor:
+    """A copy of the first elements of a gradient."""
+    assert parameter.grad is not None
+    return parameter.grad.detach().reshape(-1)[:ELEMENTS].clone()

@@ -1,0 +1,57 @@
+"""Loss and accuracy worked out from outputs and raw labels, to hold the task's against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from gnnhpc.models.protocol import Outputs
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PlainTally:
+    """Sums over the labelled rows of one replica's mini-batch."""
+
+    loss: float
+    loss_error: float
+    """How far rounding may move the loss."""
+    right: int
+    """Rows whose label's output is the highest."""
+    ties: int
+    """Of these, rows where another output is as high: the task may take either."""
+    labelled: int
+
+
+def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: Outputs) -> PlainTally:
+    """Cross-entropy in float64, and how many rows are right.
+
+    `outputs` are [rows, classes] a micro-batch, `labels` [rows], negative where there is none.
+    """
+    total = error = 0.0
+    right = ties = labelled = 0
+    for output, label in zip(outputs, labels, strict=True):
+        rows = np.flatnonzero(label >= 0)
+        given = output.detach().cpu().double().numpy()[rows]
+        chosen = given[np.arange(len(rows)), label[rows]]
+        highest = given.max(axis=1, initial=-np.inf)
+        normaliser: npt.NDArray[np.float64] | float = 0.0
+        if kind == "logits":
+            normaliser = highest + np.log(np.exp(given - highest[:, None]).sum(axis=1))
+        losses = np.asarray(normaliser - chosen)
+        total += float(losses.sum())
+        best = chosen == highest
+        right += int(best.sum())
+        ties += int((best & ((given == highest[:, None]).sum(axis=1) > 1)).sum())
+        labelled += len(rows)
+        # Each loss is a difference of rounded numbers after a sum over the classes; the losses are
+        # then added one after another, each partial sum rounded.
+        unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
+        sizes = np.abs(given).max(axis=1, initial=0.0) + np.abs(losses) + 1.0
+        error += unit * (given.shape[1] + len(rows) + 8) * float(sizes.sum())
+    return PlainTally(total, error, right, ties, labelled)

@@ -1,0 +1,116 @@
+"""Keeps what one step gives a stage and what it hands on, and looks at its modules meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.check.watches.state_hashes import tensor_hash
+from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+
+SAMPLE = 2_048
+"""Elements, at most, of each tensor that crosses a cut, which are compared bit for bit."""
+Way = Literal["input", "output", "gradient of the output", "gradient of the input"]
+WAYS: tuple[tuple[Way, Way], ...] = (
+    ("output", "input"),
+    ("gradient of the output", "gradient of the input"),
+)
+"""What a stage has, and the next stage must have bit for bit."""
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Hashes of what crossed a stage's two cuts in one step, by micro-batch; [] for none."""
+
+    phase: Phase
+    step: int
+    hashes: dict[Way, list[tuple[int, int]]]
+    """Pairs of a micro-batch and a hash, in the order of micro-batches."""
+
+
+@dataclass
+class StageTraffic:
+    """Hooks a stage between `attach` and `detach`, for one step.
+
+    Inside the step it keeps references, small copies of what crosses a cut, and reads a flag a
+    module; all is looked at after the step. `on_first` is called before the first forward.
+    """
+
+    stage: Stage
+    is_first: bool
+    is_last: bool
+    given: list[tuple[Inputs, Context]] = field(default_factory=list)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    """Of the last stage, by micro-batch."""
+    wrong_mode: str | None = None
+    """A module that was not in the mode that the phase needs."""
+    _samples: dict[Way, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    _training: bool = True
+    _on_first: Callable[[], None] | None = None
+    _handles: list[Any] = field(default_factory=list)
+
+    def attach(self, *, training: bool, on_first: Callable[[], None] | None = None) -> None:
+        self.detach()
+        self.given, self.outputs, self._samples, self.wrong_mode = [], {}, {}, None
+        self._training, self._on_first = training, on_first
+        self._handles = [
+            self.stage.register_forward_pre_hook(self._before_forward),
+            self.stage.register_forward_hook(self._after_forward),
+        ]
+
+    def detach(self) -> None:
+        """Until the next `attach` forwards are as if nobody had ever looked."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def crossed(self, phase: Phase, step: int) -> Crossed:
+        """After the step."""
+        hashes = {
+            way: sorted((m, tensor_hash(sample)) for m, sample in samples)
+            for way, samples in self._samples.items()
+        }
+        return Crossed(phase, step, hashes)
+
+    def _before_forward(self, stage: nn.Module, arguments: tuple[Any, ...]) -> None:
+        x, context = arguments
+        if not self.given:
+            if self._on_first is not None:
+                self._on_first()
+            self._check_modes()
+        self.given.append((x, context))
+        if not self.is_first and isinstance(x, Tensor):
+            self._sample("input", context.microbatch, x)
+            self._sample_gradient("gradient of the input", context.microbatch, x)
+
+    def _after_forward(self, stage: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        _, context = arguments
+        if self.is_last:
+            self.outputs[context.microbatch] = output.detach()
+        else:
+            self._sample("output", context.microbatch, output)
+            self._sample_gradient("gradient of the output", context.microbatch, output)
+
+    def _check_modes(self) -> None:
+        for name, module in self.stage.named_modules():
+            if module.training != self._training:
+                self.wrong_mode = name or "the stage"
+                return
+
+    def _sample(self, way: Way, microbatch: int, tensor: Tensor) -> None:
+        flat = tensor.detach().reshape(-1)
+        chosen = flat[:: max(1, -(-len(flat) // SAMPLE))].clone()
+        self._samples.setdefault(way, []).append((microbatch, chosen))
+
+    def _sample_gradient(self, way: Way, microbatch: int, tensor: Tensor) -> None:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            hook = tensor.register_hook(lambda gradient: self._sample(way, microbatch, gradient))
+            # A receive buffer of torch's schedule is the same tensor in every step.
+            self._handles.append(hook)
