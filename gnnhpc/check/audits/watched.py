@@ -21,6 +21,7 @@ _GOOD = {
     "outputs": "the last stage's outputs are those that are judged",
     "metrics": "what is reported is what outputs and raw labels give",
     "raw loss": "the loss is that of the outputs and the raw labels",
+    "loss gradient": "backwards begin at the gradient of the loss of the raw labels",
     "contexts": "every micro-batch was given its number, its step and its seed",
     "modes": "modules were in training mode in training and in evaluation mode in evaluation",
     "initial values": "layers began with the values that the seed gives",

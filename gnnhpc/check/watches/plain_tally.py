@@ -55,3 +55,26 @@ def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: Outputs)
         sizes = np.abs(given).max(axis=1, initial=0.0) + np.abs(losses) + 1.0
         error += unit * (given.shape[1] + len(rows) + 8) * float(sizes.sum())
     return PlainTally(total, error, right, ties, labelled)
+
+
+def plain_gradient(
+    output: Tensor, label: Ids, kind: Outputs, scale: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Of `scale` times the summed cross-entropy by the outputs [rows, classes], and its rounding.
+
+    For logits the softmax less one at the label; for log-probabilities less one there alone.
+    """
+    given = output.detach().cpu().double().numpy()
+    unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
+    rows = np.flatnonzero(label >= 0)
+    gradient, error = np.zeros_like(given), np.zeros_like(given)
+    if kind == "logits" and len(rows):
+        shifted = given[rows] - given[rows].max(axis=1, keepdims=True)
+        softmax = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+        gradient[rows] = softmax
+        # An exponential is off by as much as its argument, which is a rounded difference.
+        sizes = np.abs(given[rows]).max(axis=1, keepdims=True) + np.abs(shifted)
+        error[rows] = unit * softmax * (2 * sizes + given.shape[1] + 8)
+    gradient[rows, label[rows]] -= 1.0
+    error[rows] += 8 * unit
+    return scale * gradient, scale * error

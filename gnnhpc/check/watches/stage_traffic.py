@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from gnnhpc.records.schema import Phase
 
 SAMPLE = 2_048
 """Elements, at most, of each tensor that crosses a cut, which are compared bit for bit."""
+Sliced = TypeVar("Sliced", Tensor, npt.NDArray[Any])
 Way = Literal["input", "output", "gradient of the output", "gradient of the input"]
 WAYS: tuple[tuple[Way, Way], ...] = (
     ("output", "input"),
@@ -79,6 +81,10 @@ class StageTraffic:
         }
         return Crossed(phase, step, hashes)
 
+    def output_gradients(self) -> dict[int, Tensor]:
+        """Elements of the last stage's, by micro-batch, as `sampled` takes them."""
+        return dict(self._samples.get("gradient of the output", []))
+
     def _before_forward(self, stage: nn.Module, arguments: tuple[Any, ...]) -> None:
         x, context = arguments
         if not self.given:
@@ -96,7 +102,7 @@ class StageTraffic:
             self.outputs[context.microbatch] = output.detach()
         else:
             self._sample("output", context.microbatch, output)
-            self._sample_gradient("gradient of the output", context.microbatch, output)
+        self._sample_gradient("gradient of the output", context.microbatch, output)
 
     def _check_modes(self) -> None:
         for name, module in self.stage.named_modules():
@@ -105,8 +111,7 @@ class StageTraffic:
                 return
 
     def _sample(self, way: Way, microbatch: int, tensor: Tensor) -> None:
-        flat = tensor.detach().reshape(-1)
-        chosen = flat[:: max(1, -(-len(flat) // SAMPLE))].clone()
+        chosen = sampled(tensor.detach().reshape(-1)).clone()
         self._samples.setdefault(way, []).append((microbatch, chosen))
 
     def _sample_gradient(self, way: Way, microbatch: int, tensor: Tensor) -> None:
@@ -114,3 +119,8 @@ class StageTraffic:
             hook = tensor.register_hook(lambda gradient: self._sample(way, microbatch, gradient))
             # A receive buffer of torch's schedule is the same tensor in every step.
             self._handles.append(hook)
+
+
+def sampled(flat: Sliced) -> Sliced:
+    """Elements that are compared, spread evenly over all [n]."""
+    return flat[:: max(1, -(-len(flat) // SAMPLE))]
