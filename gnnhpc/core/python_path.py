@@ -20,12 +20,13 @@ EXIT_INPUT = 2
 def exit_if_mixed() -> None:
     """End the process with one line and status 2 if an import would find another package.
 
-    Nothing is imported to find out. A package that is not found at all is not refused, nor one that
-    this folder does not have: the code that a run keeps is without analysis.
+    Nothing is imported to find out. A package that is not found at all is not refused.
     """
     for name in PACKAGES:
         place = found_at(name)
-        if place not in (None, ROOT / name) and (ROOT / name).is_dir():
+        # The code that a run keeps is without analysis, which no job imports.
+        needed = name != "analysis" or (ROOT / name).is_dir()
+        if place not in (None, ROOT / name) and needed:
             print(
                 f"error: python path: found {name} in {place}; allowed: the one in {ROOT}, as from "
                 "another folder or without PYTHONPATH",

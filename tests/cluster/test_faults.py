@@ -196,7 +196,7 @@ def test_a_rank_that_finds_a_gnnhpc_apart_from_jobs_is_refused(user: User) -> No
 
 def test_ranks_with_other_code_are_refused(user: User) -> None:
     python = python_with_other_code(user, "gnnhpc", "jobs", "analysis")
-    run = user.submit([SHORT], name="versions", site={"python": python})
+    run = user.submit([SHORT], "--live", name="versions", site={"python": python})
     result = run.result(run.cells[0])
     assert result.status == "failed"
     assert result.failure is not None
@@ -204,11 +204,20 @@ def test_ranks_with_other_code_are_refused(user: User) -> None:
     assert "code" in result.failure.error
 
 
+def test_a_rank_that_does_not_run_the_code_of_the_run_is_refused(user: User) -> None:
+    python = python_with_other_code(user, "gnnhpc", "jobs", "analysis")
+    run = user.submit([SHORT], name="apart", site={"python": python})
+    run.wait_until_idle()
+    other = user.home / "other code"
+    assert f"error: {run.paths.root}: code: found {other}, and the run keeps its own" in run.logs()
+    assert [cell["state"] for cell in run.status().values()] != ["done"]
+
+
 @pytest.fixture
 def small_disk(user: User) -> Any:
     """The folder of runs on a disk of its own, a very small one."""
     user.runs.mkdir()
-    user.cluster.run("mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", user.runs)
+    user.cluster.run("mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", user.runs)
     yield user.runs
     user.cluster.run("umount", "--lazy", user.runs)
 
