@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.user_paths import expand_user
@@ -17,7 +16,7 @@ def data_root(flag: str | Path | None) -> Path | None:
     """The flag's (or spec's) folder, else $GNNHPC_DATA, else the first default that exists.
 
     The defaults are ./data and the user's cache. Absolute, so that a job which starts elsewhere
-    means the same folder. Whether a named folder exists is for `check_data` to say.
+    means the same folder. Whether a named folder exists is for a data set's `check` to say.
     """
     named = flag or os.environ.get(ROOT_VARIABLE)
     if named:
@@ -39,24 +38,9 @@ def cache_root() -> Path:
     """Where loaded graphs are kept: $GNNHPC_CACHE, else the user's own cache folder."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
-        return expand_user(named, "data root").absolute()
+        return expand_user(named, "environment", CACHE_VARIABLE).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return expand_user(base, "cache folder").absolute() / "gnnhpc"
-
-
-class Checkable(Protocol):
-    """A data set, for what is asked here."""
-
-    def check(self, root: Path | None) -> None: ...
-
-
-def check_data(config: Checkable, root: Path | None) -> None:
-    """Whether this data set can be there, seen from a login node: no file is opened.
-
-    Raises InputError if there is no root, the root is missing, or a file of the data set is
-    missing that will not be downloaded.
-    """
-    config.check(root)
 
 
 def existing_root(name: str, root: Path | None) -> Path:

@@ -12,7 +12,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.core.settings import Strict
 from gnnhpc.data.registry import DEFAULT
-from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.data.roots import data_root
 from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
 from gnnhpc.records.run_paths import RunPaths
@@ -105,5 +105,5 @@ def read_cell(path: Path, root: str | None) -> Cell:
 
 def _check_data(cell: Cell) -> Cell:
     """The cell; InputError unless its data exist, which `submit` has not checked for it."""
-    check_data(cell.experiment.data, data_root(cell.data_root))
+    cell.experiment.data.check(data_root(cell.data_root))
     return cell

@@ -11,7 +11,7 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.user_paths import expand_user
-from gnnhpc.data.roots import check_data, data_root
+from gnnhpc.data.roots import data_root
 from gnnhpc.models.own_import import torch_import_s
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.spec.experiment import Experiment
@@ -116,7 +116,7 @@ def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
 
 def _check_files(experiments: Sequence[Experiment], root: Path | None) -> None:
     for config in dict.fromkeys(experiment.data for experiment in experiments):
-        check_data(config, root)
+        config.check(root)
 
 
 def missing_data(plan: Plan) -> list[str]:
@@ -125,7 +125,7 @@ def missing_data(plan: Plan) -> list[str]:
     missing: list[str] = []
     for config in dict.fromkeys(cell.experiment.data for cell in plan.cells):
         try:
-            check_data(config, root)
+            config.check(root)
         except InputError:
             missing.append(config.name)
     return list(dict.fromkeys(missing))

@@ -11,7 +11,7 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.roots import cache_root, check_data, data_root, root_to_fill
+from gnnhpc.data.roots import cache_root, data_root, root_to_fill
 from gnnhpc.data.settings import Cifar10, SyntheticCifar10, SyntheticCitation
 from tests.tools.data_files import cifar_records, write_binary
 
@@ -40,19 +40,25 @@ def test_cache_is_the_users_unless_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cache_root() == Path("/elsewhere")
 
 
+def test_a_cache_that_cannot_be_is_told_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", "~nobody-here/cache")
+    with pytest.raises(InputError, match="environment: GNNHPC_CACHE: found ~nobody-here/cache, of"):
+        cache_root()
+
+
 def test_generators_need_no_root() -> None:
-    check_data(SyntheticCifar10(), None)
-    check_data(SyntheticCitation(), Path("/no/such/folder"))
+    SyntheticCifar10().check(None)
+    SyntheticCitation().check(Path("/no/such/folder"))
 
 
 @pytest.mark.parametrize("config", [Cifar10(), PublishedGraph(name="cora")])
 def test_no_root_and_missing_root(config: Cifar10 | PublishedGraph, tmp_path: Path) -> None:
     places = r"--data-root, data_root in the spec, or \$GNNHPC_DATA, else \S+ or \S+/data, which"
     with pytest.raises(InputError, match=f"data root: found none; allowed: .*{places}") as caught:
-        check_data(config, None)
+        config.check(None)
     assert f"`gnnhpc data get {config.name}`" in str(caught.value)
     with pytest.raises(InputError, match=r"nowhere: data root: found no such folder"):
-        check_data(config, tmp_path / "nowhere")
+        config.check(tmp_path / "nowhere")
 
 
 def test_missing_raw_file_is_named(tmp_path: Path) -> None:
@@ -60,31 +66,31 @@ def test_missing_raw_file_is_named(tmp_path: Path) -> None:
     raw.directory(tmp_path).mkdir(parents=True)
     for name in raw.files:
         (raw.directory(tmp_path) / name).touch()
-    check_data(PublishedGraph(name="pubmed"), tmp_path)
+    PublishedGraph(name="pubmed").check(tmp_path)
     (raw.directory(tmp_path) / "ind.pubmed.allx").unlink()
-    check_data(PublishedGraph(name="pubmed", features="made"), tmp_path)
+    PublishedGraph(name="pubmed", features="made").check(tmp_path)
     with pytest.raises(InputError, match=r"PubMed/raw/ind.pubmed.allx: .*features: made"):
-        check_data(PublishedGraph(name="pubmed"), tmp_path)
+        PublishedGraph(name="pubmed").check(tmp_path)
     (raw.directory(tmp_path) / "ind.pubmed.graph").unlink()
     with pytest.raises(InputError, match=r"ind.pubmed.graph: found no such file") as caught:
-        check_data(PublishedGraph(name="pubmed", features="made"), tmp_path)
+        PublishedGraph(name="pubmed", features="made").check(tmp_path)
     assert "features: made" not in str(caught.value)
 
 
 def test_cifar_may_be_fetched_into_a_root_that_may_be_written(tmp_path: Path) -> None:
-    check_data(Cifar10(), tmp_path)
+    Cifar10().check(tmp_path)
     write_binary(tmp_path, "test_batch", cifar_records(3, 0))
     with pytest.raises(InputError, match=r"data_batch_1.bin: found no such file"):
-        check_data(Cifar10(), tmp_path)
+        Cifar10().check(tmp_path)
     write_binary(tmp_path, "data_batch_4", cifar_records(3, 0))
-    check_data(Cifar10(), tmp_path)
+    Cifar10().check(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_cifar_cannot_come_into_a_read_only_root(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="read-only"):
-        check_data(Cifar10(), tmp_path)
+        Cifar10().check(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everywhere")
@@ -92,15 +98,15 @@ def test_what_may_not_be_read_is_not_called_missing(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner").chmod(0)
     with pytest.raises(InputError, match="inner: data root: found no folder that may be read"):
-        check_data(Cifar10(), tmp_path / "inner")
+        Cifar10().check(tmp_path / "inner")
     with pytest.raises(InputError, match="data root: found no such folder"):
-        check_data(Cifar10(), tmp_path / "inner" / "deeper")
+        Cifar10().check(tmp_path / "inner" / "deeper")
 
 
 def test_a_file_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file: data root: found no folder that"):
-        check_data(Cifar10(), tmp_path / "file")
+        Cifar10().check(tmp_path / "file")
 
 
 def test_asking_imports_no_torch() -> None:

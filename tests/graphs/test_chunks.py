@@ -15,7 +15,6 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.roots import check_data
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import ChunkMode, ChunkSet, build_chunks
 from gnnhpc.graphs.features import feature_rows
@@ -193,7 +192,7 @@ def test_real_graphs_are_cut_as_well_as_measured_before(
     config = PublishedGraph(name=name, features="made" if name == "pubmed" else "real")
     root = real_root()
     try:
-        check_data(config, root)
+        config.check(root)
     except InputError as error:
         pytest.skip(str(error))
     graph = load_graph(config, root)
