@@ -91,8 +91,9 @@ def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
     relative to `folder`. Raises InputError for any mistake.
     """
     check_keys(sweep.defaults, GRID_KEYS, where, "defaults")
+    planned: _Planned = {}
     grids = [
-        _Grid(sweep.defaults, grid, where, f"grids.{n}", folder)
+        _Grid(sweep.defaults, grid, where, f"grids.{n}", folder, planned)
         for n, grid in enumerate(sweep.grids)
     ]
     return [
@@ -102,6 +103,10 @@ def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
         if repeat < grid.repeats
         for experiment in grid.experiments(repeat)
     ]
+
+
+_Planned = dict[tuple[str, str], Model | Data]
+"""Models and data sets by what their entries say: to plan one may mean to read a large file."""
 
 
 class _Grid:
@@ -114,11 +119,13 @@ class _Grid:
         where: object,
         key: str,
         folder: Path,
+        planned: _Planned,
     ) -> None:
         check_keys(grid, GRID_KEYS, where, key)
         self.where = where
         self.key = key
         self.folder = folder
+        self.planned = planned
         self.values: dict[str, Any] = {}
         self.origin: dict[str, str] = {}
         for place, mapping in (("defaults", defaults), (key, grid)):
@@ -169,14 +176,19 @@ class _Grid:
             raise InputError(self.where, f"{key}.name", short_value(raw.get("name")), allowed)
         if cls.model_config.get("extra") != "allow":
             check_keys(raw, cls.model_fields, self.where, key)
+        entry_text = (field, repr(raw))
+        if entry_text in self.planned:
+            return self.planned[entry_text]
         try:
-            return cls.model_validate(raw, strict=True).planned(self.folder)
+            found = cls.model_validate(raw, strict=True).planned(self.folder)
         except ValidationError as error:
             raise from_validation_error(error, self.where, key) from None
         except InputError as error:
             inner = f"{error.where}: {error.key}" if error.key else error.where
-            found = InputError(self.where, f"{key}: {inner}", error.found, error.allowed)
-            raise found from error.__cause__
+            placed = InputError(self.where, f"{key}: {inner}", error.found, error.allowed)
+            raise placed from error.__cause__
+        self.planned[entry_text] = found
+        return found
 
     def _layout(self, entry: object) -> Layout:
         try:

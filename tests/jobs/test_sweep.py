@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.spec.manifest import Cell
 from jobs.spec.planning import plan, plan_of_new_cells
 
@@ -171,3 +174,31 @@ def test_raffis_sweep_is_his_study() -> None:
 def test_a_plan_needs_a_grid() -> None:
     with pytest.raises(InputError):
         plan({"name": "sweep", "grids": []})
+
+
+def test_a_graph_of_ones_own_is_read_once_for_all_grids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = np.arange(6)
+    masks = {f"{name}_idx": nodes[n::3] for n, name in enumerate(("train", "val", "test"))}
+    edges = np.stack([nodes, np.roll(nodes, 1)])
+    np.savez(tmp_path / "g.npz", edge_index=edges, x=np.ones((6, 2)), y=nodes % 2, **masks)
+    read: list[Path] = []
+    planned = OwnGraph.planned
+
+    def counted(self: OwnGraph, folder: Path) -> OwnGraph:
+        read.append(folder)
+        return planned(self, folder)
+
+    monkeypatch.setattr(OwnGraph, "planned", counted)
+    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz"}}
+    grids = [grid | {"layouts": layout} for layout in ("seq", "pp2", "dp2")]
+    wrong = grid | {"data": {"name": "file", "path": "nowhere.npz"}}
+    monkeypatch.chdir(tmp_path)
+    assert len(plan({"name": "run", "grids": grids}).cells) == 3
+    assert len(read) == 1
+    for number in (0, 1):
+        entries = [grid, grid]
+        entries[number] = wrong
+        with pytest.raises(InputError, match=rf"grids\.{number}\.data: "):
+            plan({"name": "run", "grids": entries})
