@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | bench | instruction-sets | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,13 +22,14 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test bench lint types unit cluster soak clean
+.PHONY: help setup demo test bench instruction-sets lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
+	@echo 'make instruction-sets  the kernels under other processors, threads and orders of sums'
 	@echo 'make soak     20 minutes of random faults under a real Slurm'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
@@ -70,6 +71,9 @@ cluster: setup
 
 bench: setup
 	$(PY) -m benchmarks
+
+instruction-sets: setup
+	$(PY) -m tests.kernels.instruction_sets
 
 soak: setup
 	$(PY) -m tests.cluster.soak

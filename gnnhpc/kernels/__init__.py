@@ -3,6 +3,6 @@
 Imports graphs.
 """
 
-from gnnhpc.kernels.build import kernel_status, load_kernel
+from gnnhpc.kernels.build import kernel_status, kernel_traits, load_kernel
 
-__all__ = ["kernel_status", "load_kernel"]
+__all__ = ["kernel_status", "kernel_traits", "load_kernel"]

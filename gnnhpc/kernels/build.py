@@ -2,7 +2,8 @@
 
 A kernel is one C++ file with `extern "C"` functions, and the headers `<name>_*.h` beside it. It is
 built by the machine's compiler into a per-user cache; the key covers all that the machine code
-depends on. Without a compiler the caller gets None, and a reason for the run's record.
+depends on, so that kernels for several instruction sets (`gnnhpc.kernels.architecture`) lie side
+by side. Without a compiler the caller gets None, and a reason for the run's record.
 
 Import torch before loading a kernel that uses OpenMP: both then use torch's thread pool; two
 pools would compete for the processors.
@@ -21,14 +22,15 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from gnnhpc.kernels.architecture import NATIVE, cpu_model, lacking, wanted_architecture
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-march=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -41,6 +43,7 @@ COMPILE_TIMEOUT_S = 120.0
 
 _BUILT_HERE = ", built for this process alone"
 _status: dict[str, str] = {}
+_traits: dict[str, str] = {}
 
 
 class KernelError(Exception):
@@ -57,6 +60,14 @@ def kernel_statuses() -> dict[str, str]:
     return {name: line.removesuffix(_BUILT_HERE) for name, line in sorted(_status.items())}
 
 
+def kernel_traits(name: str) -> str:
+    """What sets a loaded kernel apart from the usual one, for the note on the code that ran.
+
+    Empty for one that was built for this processor and runs on several threads.
+    """
+    return _traits.get(name, "")
+
+
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
     """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).
@@ -64,39 +75,55 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     Compiles on first use on a machine, a few seconds; later uses load from the cache
     ($GNNHPC_KERNEL_CACHE, else $XDG_CACHE_HOME/gnnhpc, else ~/.cache/gnnhpc). Ranks that start
     together compile once. `load_kernel.cache_clear()` forgets this process's answers.
+    $GNNHPC_KERNEL_ARCH names another instruction set than this processor's, $CXX the compiler;
+    GNNHPC_KERNELS=off leaves all to torch.
     """
     try:
-        library, note = _load(name)
+        library, version, where = _load(name)
     except KernelError as error:
         _status[name] = f"none: {error}"
         return None
     except OSError as error:
         _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror})"
         return None
-    _status[name] = note
+    _traits[name] = _describe(library)
+    _status[name] = version + _traits[name] + where
     return library
 
 
-def _load(name: str) -> tuple[ctypes.CDLL, str]:
+def _describe(library: ctypes.CDLL) -> str:
+    """A trait a word or two, each after a space."""
+    architecture = wanted_architecture()
+    described = "" if architecture == NATIVE else f" -march={architecture}"
+    threaded = getattr(library, "has_threads", None)
+    return described if threaded is None or threaded() else f"{described} without OpenMP"
+
+
+def _load(name: str) -> tuple[ctypes.CDLL, str, str]:
+    """The library, the compiler that built it, and where if not in the cache."""
     if os.environ.get("GNNHPC_KERNELS", "").lower() == "off":
         raise KernelError("switched off by GNNHPC_KERNELS=off")
+    architecture = wanted_architecture()
+    if missing := lacking(architecture):
+        raise KernelError(f"{architecture} needs {', '.join(missing)}, which this processor lacks")
     source = Path(__file__).with_name(f"{name}.cpp")
     compiler = find_compiler()
     version = compiler_version(compiler)
-    file_name = f"{name}-{cache_key(source, version)}.so"
+    flags = (*FLAGS, f"-march={architecture}")
+    file_name = f"{name}-{cache_key(source, version, flags)}.so"
     cache = cache_folder()
     if cache is None:
         # No cache folder can be used: build for this process alone.
         with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
             path = Path(folder) / file_name
-            _compile(compiler, source, path)
-            return _open(path), version + _BUILT_HERE
+            _compile([compiler, *flags], source, path)
+            return _open(path), version, _BUILT_HERE
     path = cache / file_name
     if not path.exists():
         with _lock(cache / f"{file_name}.lock"):
             if not path.exists():
-                _compile(compiler, source, path)
-    return _open(path), version
+                _compile([compiler, *flags], source, path)
+    return _open(path), version, ""
 
 
 def find_compiler() -> str:
@@ -113,18 +140,7 @@ def compiler_version(compiler: str) -> str:
     return _run([compiler, "--version"]).partition("\n")[0]
 
 
-def cpu_model() -> str:
-    """What `-march=native` depends on: the processor's name and its instruction sets."""
-    lines: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            lines.setdefault(key.strip(), value.strip())
-    known = [lines[key] for key in ("model name", "flags", "Features") if key in lines]
-    return "\n".join([platform.machine(), *known])
-
-
-def cache_key(source: Path, version: str) -> str:
+def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
     """Hash of all that the machine code depends on. Raises KernelError if the source is missing."""
     headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
     try:
@@ -132,7 +148,7 @@ def cache_key(source: Path, version: str) -> str:
     except OSError as error:
         raise KernelError(f"{source.name} cannot be read ({error.strerror})") from None
     digest = hashlib.sha256()
-    for part in (*texts, *(text.encode() for text in (version, " ".join(FLAGS), cpu_model()))):
+    for part in (*texts, *(text.encode() for text in (version, " ".join(flags), cpu_model()))):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:20]
 
@@ -157,13 +173,13 @@ def cache_folder() -> Path | None:
     return path if private and os.access(path, os.W_OK) else None
 
 
-def _compile(compiler: str, source: Path, path: Path) -> None:
+def _compile(command: list[str], source: Path, path: Path) -> None:
     """Build beside `path`, then rename, so that no rank ever loads half a file."""
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         for attempt, openmp in enumerate(OPENMP_FLAGS, start=1):
             try:
-                _run([compiler, *FLAGS, *openmp, str(source), "-o", str(temporary)])
+                _run([*command, *openmp, str(source), "-o", str(temporary)])
                 break
             except KernelError:
                 if attempt == len(OPENMP_FLAGS):

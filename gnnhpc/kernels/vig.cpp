@@ -201,6 +201,15 @@ extern "C" {
 
 int vig_lanes() { return LANES; }
 
+// Whether the compiler had OpenMP; without it every number of threads is one.
+int has_threads() {
+#ifdef _OPENMP
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 i64 vig_state_length(i64 hidden, i64 conv) {
     return State<double>::length(hidden, conv ? kConv : kPlain);
 }

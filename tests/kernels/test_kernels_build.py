@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.kernels import build
+from gnnhpc.kernels import architecture, build
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 needs_compiler = pytest.mark.skipif(
@@ -30,6 +31,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GNNHPC_KERNEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("GNNHPC_KERNELS", raising=False)
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv(architecture.VARIABLE, raising=False)
     build.load_kernel.cache_clear()
     yield folder
     build.load_kernel.cache_clear()
@@ -65,6 +67,65 @@ def test_a_broken_source_is_named(kernels: Path) -> None:
     (kernels / "toy.cpp").write_text("this is no C++\n")
     assert build.load_kernel("toy") is None
     assert "error" in build.kernel_status("toy")
+
+
+@needs_compiler
+def test_another_instruction_set_is_another_file_and_is_told(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "#ifdef __AVX__\n#error too new\n#endif\n" + SOURCE
+    plain = "x86-64" if platform.machine() == "x86_64" else "armv8-a"
+    build.load_kernel("toy")
+    assert build.kernel_traits("toy") == ""
+    (kernels / "toy.cpp").write_text(source)
+    monkeypatch.setenv(architecture.VARIABLE, plain)
+    build.load_kernel.cache_clear()
+    assert build.load_kernel("toy") is not None, build.kernel_status("toy")
+    assert build.kernel_traits("toy") == f" -march={plain}"
+    assert build.kernel_status("toy").endswith(f" -march={plain}")
+    assert len(list((tmp_path / "cache").glob("toy-*.so"))) == 2
+
+
+@needs_compiler
+def test_an_unknown_instruction_set_is_named(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(architecture.VARIABLE, "no-such-processor")
+    assert build.load_kernel("toy") is None
+    assert "no-such-processor" in build.kernel_status("toy")
+
+
+def test_an_instruction_set_this_processor_lacks_is_not_built(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(architecture.VARIABLE, "x86-64-v3")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(architecture, "_cpu_facts", lambda: {"flags": "sse4_2 avx"})
+    assert build.load_kernel("toy") is None
+    said = build.kernel_status("toy")
+    assert said.startswith("none: x86-64-v3 needs abm, avx2, ")
+    assert " avx," not in said
+
+
+@needs_compiler
+def test_without_openmp_a_kernel_says_that_it_has_one_thread(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kernels / "toy.cpp").write_text(
+        'extern "C" int has_threads() {\n#ifdef _OPENMP\n  return 1;\n#endif\n  return 0;\n}\n'
+    )
+    build.load_kernel("toy")
+    with_openmp = build.kernel_traits("toy")
+    compiler = tmp_path / "compiler"
+    compiler.write_text(
+        '#!/bin/sh\ncase " $* " in *" -fopenmp "*) exit 1;; *" --version "*) echo other;; esac\n'
+        f'exec "{shutil.which("c++") or build.find_compiler()}" "$@"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    build.load_kernel.cache_clear()
+    assert build.load_kernel("toy") is not None, build.kernel_status("toy")
+    assert (with_openmp, build.kernel_traits("toy")) == ("", " without OpenMP")
 
 
 def test_no_compiler(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,9 @@ class Gat(Model):
             return "reference"
         import torch
 
+        from gnnhpc.kernels import kernel_traits
         from gnnhpc.kernels.gat import fits
 
-        return "fused/c++" if fits(torch.empty(0, dtype=dtype, device=device)) else "fused/torch"
+        if fits(torch.empty(0, dtype=dtype, device=device)):
+            return f"fused/c++{kernel_traits('gat')}"
+        return "fused/torch"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnnhpc.kernels import kernel_status, vig_torch
+from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.vig_torch import Result, Statistics, Weights
 from gnnhpc.models.batchnorm import BatchNorm
@@ -38,9 +38,9 @@ class FusedFfn(FfnParameters):
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
-    """Which code runs for such tensors: `fused/c++ <vectors>` or `fused/torch`."""
+    """Which code runs for such tensors: `fused/c++ <vectors> <traits>` or `fused/torch`."""
     if kernels_for(dtype, device) is vig_kernel:
-        return f"fused/c++ {vig_kernel.instructions()}"
+        return f"fused/c++ {vig_kernel.instructions()}{kernel_traits('vig')}"
     return "fused/torch"
 
 
