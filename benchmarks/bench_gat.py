@@ -1,32 +1,29 @@
 """A training epoch of the two-layer GAT on a PubMed-shaped graph: ours, PyG's, DGL's.
 
-    python benchmarks/bench_gat.py [--rounds 15] [--threads 2] [--csv FILE]
+    python -m benchmarks.bench_gat [--rounds 15] [--threads 2]
 
-Each round times one epoch (zero gradients, forward, loss, backward, Adam, dropout 0.6 on) of
-every contestant in turn, so that what the machine does besides hits all alike; printed are
-medians and the median of the rounds' ratios with a bootstrap interval. PyG and DGL run their own
-layers and dropout on dense features, as their examples and Dearing & Wang do. DGL is measured
-where it can be imported.
+Each contestant has a process of its own (`benchmarks.turns`); each round times one epoch of every
+one in turn: zero gradients, forward, loss, backward, Adam, dropout 0.6 on. Printed are medians.
+PyG and DGL run their own layers and dropout on dense features, as their examples and Dearing &
+Wang do; PyG gets its edges as `edge_index` and, where torch-sparse can be imported, as `adj_t`.
+DGL is measured where it can be imported.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import importlib.util
 import itertools
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.turns import Entry, compete, failing
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
@@ -39,24 +36,15 @@ from gnnhpc.models.protocol import BuildOptions
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1
 Epoch = Callable[[], float]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """`ours` shall be `at_least` times faster than `reference`."""
-
-    what: str
-    ours: str
-    reference: str
-    at_least: float
-
-
-GOALS = (
-    Goal("GAT epoch against PyG", "fused", "pyg", 4.0),
-    Goal("GAT epoch against DGL", "fused", "dgl", 3.0),
-    # Four chunks may cost 1.5 times one: a ratio of one to four of at least 1 / 1.5.
-    Goal("GAT epoch, four halo chunks", "fused, 4 halo chunks", "fused", 1 / 1.5),
-)
+Form = Literal["fused", "chunks", "reference", "edge_index", "adj_t", "dgl"]
+NAMES: dict[Form, str] = {
+    "fused": "fused",
+    "chunks": "fused, 4 halo chunks",
+    "reference": "reference",
+    "edge_index": "PyG, edge_index",
+    "adj_t": "PyG, adj_t",
+    "dgl": "DGL",
+}
 
 
 def pubmed_shaped() -> Graph:
@@ -125,19 +113,25 @@ def against(graph: Graph, model: nn.Module, log_probabilities: Callable[[], Tens
     return epoch_of(model, loss_and_backward)
 
 
-def pyg(graph: Graph) -> Epoch:
-    """PyG's GATConv as its own example uses it."""
+def pyg(graph: Graph, form: Literal["edge_index", "adj_t"] = "edge_index") -> Epoch:
+    """PyG's GATConv as its own example uses it, edges in one of the forms that it takes."""
     from torch_geometric.nn import GATConv
 
     features = graph.features.to_dense()
     first = GATConv(features.shape[1], 8, heads=8, dropout=0.6)
     second = GATConv(64, graph.classes, heads=8, concat=False, dropout=0.6)
+    edges: Any = graph.edges
+    if form == "adj_t":
+        from torch_sparse import SparseTensor
+
+        (source, target), nodes = graph.edges, len(graph.labels)
+        edges = SparseTensor(row=target, col=source, sparse_sizes=(nodes, nodes)).fill_cache_()
 
     def log_probabilities() -> Tensor:
         x = functional.dropout(features, 0.6)
-        x = functional.elu(first(x, graph.edges))
+        x = functional.elu(first(x, edges))
         x = functional.dropout(x, 0.6)
-        return functional.log_softmax(second(x, graph.edges), dim=-1)
+        return functional.log_softmax(second(x, edges), dim=-1)
 
     return against(graph, nn.ModuleList((first, second)), log_probabilities)
 
@@ -164,65 +158,34 @@ def dgl(graph: Graph) -> Epoch:
     return against(graph, nn.ModuleList((first, second)), log_probabilities)
 
 
-def contestants(graph: Graph) -> dict[str, Epoch]:
-    found = {
-        "fused": ours(graph, "fused"),
-        "fused, 4 halo chunks": ours(graph, "fused", 4),
-        "reference": ours(graph, "reference"),
-        "pyg": pyg(graph),
-    }
-    if importlib.util.find_spec("dgl") is not None:
-        found["dgl"] = dgl(graph)
-    return found
-
-
-def interleaved(epochs: dict[str, Epoch], rounds: int, warmup: int = 3) -> dict[str, list[float]]:
-    """Seconds of each contestant's epoch in each round, warm-up rounds left out."""
-    seconds: dict[str, list[float]] = {name: [] for name in epochs}
-    for number in range(rounds + warmup):
-        for name, epoch in epochs.items():
-            spent = epoch()
-            if number >= warmup:
-                seconds[name].append(spent)
-    return seconds
-
-
-def ratio(reference: Sequence[float], ours: Sequence[float]) -> tuple[float, float, float]:
-    """Median of the rounds' ratios and its 95 % bootstrap interval."""
-    ratios = np.array(reference) / np.array(ours)
-    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.percentile(np.median(draws, axis=1), (2.5, 97.5))
-    return float(np.median(ratios)), float(low), float(high)
+def contestant(form: Form) -> Epoch:
+    """An epoch in one of the forms, for `benchmarks.turns`."""
+    graph = pubmed_shaped()
+    if form in ("fused", "reference"):
+        return ours(graph, form)
+    if form == "chunks":
+        return ours(graph, "fused", 4)
+    return dgl(graph) if form == "dgl" else pyg(graph, form)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15, help="rounds timed")
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
-    parser.add_argument("--csv", type=Path, help="also write the goals' rows here")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    seconds = interleaved(contestants(pubmed_shaped()), arguments.rounds)
-    for name, values in seconds.items():
+    given = parser.parse_args()
+    entries = {}
+    for form, name in NAMES.items():
+        entry = Entry("benchmarks.bench_gat:contestant", {"form": form})
+        if why := failing(entry, given.threads):
+            print(f"{name:22} not measured: {why}")
+        else:
+            entries[name] = entry
+    for name, values in compete(entries, given.rounds, given.threads, warmup=3).items():
         milliseconds = [1e3 * value for value in values]
         print(
             f"{name:22} median {statistics.median(milliseconds):7.1f} ms"
             f"  ({min(milliseconds):.1f} to {max(milliseconds):.1f})"
         )
-    rows = []
-    for goal in GOALS:
-        if goal.reference in seconds:
-            middle, low, high = ratio(seconds[goal.reference], seconds[goal.ours])
-            times = [statistics.median(seconds[name]) for name in (goal.ours, goal.reference)]
-            met = "yes" if middle >= goal.at_least else "no"
-            rows.append([goal.what, *times, middle, low, high, goal.at_least, met])
-            print(f"{goal.what}: {middle:.2f} ({low:.2f} to {high:.2f}), goal {goal.at_least:.2f}")
-    if arguments.csv:
-        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            header = "what,ours,reference,ratio,ratio_low,ratio_high,goal,met"
-            writer.writerow(header.split(","))
-            writer.writerows(rows)
 
 
 if __name__ == "__main__":

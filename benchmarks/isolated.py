@@ -44,7 +44,7 @@ def call(function: str, **arguments: Any) -> Any:
         command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     if done.returncode:
-        raise BenchmarkError(f"{function}: {_last_line(done.stderr, done.returncode)}")
+        raise BenchmarkError(f"{function}: {last_line(done.stderr, done.returncode)}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -63,7 +63,7 @@ def timed(command: Sequence[str]) -> Spent:
     child.returncode = os.waitstatus_to_exitcode(status)
     child.stderr.close()
     if child.returncode:
-        raise BenchmarkError(f"{' '.join(command[1:6])}: {_last_line(said, child.returncode)}")
+        raise BenchmarkError(f"{' '.join(command[1:6])}: {last_line(said, child.returncode)}")
     return Spent(time.perf_counter() - start, usage.ru_maxrss / 1024.0)
 
 
@@ -75,7 +75,7 @@ def peak_mib() -> float:
     raise BenchmarkError("/proc/self/status has no VmHWM")
 
 
-def _last_line(text: str, status: int) -> str:
+def last_line(text: str, status: int) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else f"exit status {status}, without a word"
 
