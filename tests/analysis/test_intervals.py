@@ -1,4 +1,4 @@
-"""Intervals, warm-up, outliers, noise: the pure functions of step times."""
+"""Intervals of step times: what they hold, how often, and how wide they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from analysis.stats.intervals import Interval, Sample, block_length, median, ratio_in_words
-from analysis.stats.step_times import detect_warmup, drift, effective_n, mark_outliers, robust_std
+from analysis.stats.step_times import effective_n
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=2, max_size=40)
@@ -128,63 +128,6 @@ def test_one_value_has_no_interval_and_none_no_value() -> None:
 
 def test_missing_values_are_left_out() -> None:
     assert Sample([[1.0, math.nan, 3.0]]).mean.value == 2.0
-
-
-@pytest.mark.parametrize("extra", [[5.0, 2.0, 1.0], [5.0], [-4.0, -3.0]])
-def test_warmup_is_found_where_there_is_one(extra: list[float]) -> None:
-    rng = np.random.default_rng(4)
-    values = rng.normal(10, 0.1, 100)
-    values[: len(extra)] += extra
-    # A hiccup later on must not pass for the end of the warm-up.
-    values[40] += 30.0
-    found = detect_warmup(values)
-    assert len(extra) <= found.steps <= len(extra) + 2
-    assert found.settled
-
-
-def test_steady_series_are_seldom_cut() -> None:
-    rng = np.random.default_rng(5)
-    cut = [detect_warmup(rng.normal(10, 0.1, 50)).steps > 0 for _ in range(300)]
-    assert sum(cut) <= 15
-
-
-def test_a_series_that_changes_late_never_settled() -> None:
-    rng = np.random.default_rng(6)
-    values = np.concatenate([rng.normal(20, 0.1, 70), rng.normal(10, 0.1, 30)])
-    found = detect_warmup(values)
-    assert not found.settled
-    assert found.steps == 50
-
-
-@given(st.lists(seconds, max_size=7))
-def test_few_steps_settle_nothing(values: list[float]) -> None:
-    assert detect_warmup(values).steps == 0
-
-
-@given(st.lists(seconds, min_size=8, max_size=60))
-@settings(max_examples=60, deadline=None)
-def test_at_most_half_is_warmup(values: list[float]) -> None:
-    assert 0 <= detect_warmup(values).steps <= len(values) // 2
-
-
-def test_outliers_are_marked_by_robust_spread() -> None:
-    values = [10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 15.0, 9.98]
-    assert mark_outliers(values).tolist() == [False] * 6 + [True, False]
-    assert not mark_outliers([1.0, 1.0, 100.0]).any()
-    assert mark_outliers([]).size == 0
-    # Half of the values alike: anything else stands out, and nothing is divided by zero.
-    assert mark_outliers([1.0] * 6 + [1.5]).tolist() == [False] * 6 + [True]
-
-
-def test_robust_spread_is_a_normals_standard_deviation() -> None:
-    assert robust_std(np.random.default_rng(7).normal(0, 2.0, 20_000)) == pytest.approx(
-        2.0, rel=0.03
-    )
-
-
-def test_drift_compares_thirds() -> None:
-    assert drift([1.0] * 4 + [1.5] * 4 + [2.0] * 4) == pytest.approx(1.0)
-    assert drift([1.0, 2.0, 3.0]) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""Which steps count, and what the machine did meanwhile: frames in, frames out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.stats.noise import (
+    PHASE_COLUMNS,
+    add_noise_columns,
+    cell_phase_slices,
+    counted_step_times,
+    mark_steps,
+)
+from analysis.stats.step_times import drift, effective_n
+
+STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
+
+
+def steps_of(parts: dict[tuple[str, str], tuple[list[float], int]]) -> pd.DataFrame:
+    """Wall seconds of each cell and phase, and how many of its first steps are warm-up."""
+    rows = [
+        {"cell": cell, "phase": phase, "wall_s": wall, "warmup": place < warmup}
+        for (cell, phase), (walls, warmup) in parts.items()
+        for place, wall in enumerate(walls)
+    ]
+    frame = pd.DataFrame(rows, columns=["cell", "phase", "wall_s", "warmup"]).assign(unlike=False)
+    kinds = {"cell": "category", "phase": "category", "warmup": bool}
+    return frame.astype(kinds)
+
+
+TWO = {
+    ("a", "test"): ([7.0, 8.0], 1),
+    ("a", "train"): ([9.0, 9.0, *STEADY], 1),
+    ("b", "train"): ([*STEADY, 5.0], 0),
+}
+
+
+def test_slices_change_with_cell_or_phase() -> None:
+    assert cell_phase_slices(steps_of(TWO)) == [slice(0, 2), slice(2, 14), slice(14, 25)]
+    assert cell_phase_slices(steps_of({})) == []
+    assert cell_phase_slices(steps_of({("a", "test"): ([1.0], 0)})) == [slice(0, 1)]
+
+
+def test_marked_and_detected_warmup_do_not_count() -> None:
+    steps, phases = mark_steps(steps_of(TWO))
+    kept = steps["kept"].tolist()
+    assert kept == [False, True] + [False, False] + [True] * 10 + [True] * 11
+    assert steps["outlier"].tolist() == [False] * 24 + [True]
+    assert phases.columns.tolist() == PHASE_COLUMNS[:8]
+    assert phases[["cell", "phase"]].values.tolist() == [list(key) for key in TWO]
+    assert phases["n"].tolist() == [1, 10, 11]
+    assert phases["warmup_dropped"].tolist() == [1, 2, 0]
+    assert phases["settled"].tolist() == [True] * 3
+    assert phases["outliers"].tolist() == [0, 0, 1]
+    assert phases["n_effective"][1] == effective_n(STEADY)
+    assert phases["n_effective"][2] == effective_n([*STEADY, 5.0])
+    assert phases["drift"][1] == drift(STEADY)
+    assert math.isnan(phases["drift"][0])
+
+
+def test_an_outlier_is_judged_among_the_steps_that_count() -> None:
+    """A slow first step that is warm-up is no outlier, and does not hide one."""
+    steps, phases = mark_steps(steps_of({("a", "train"): ([50.0, *STEADY, 1.2], 1)}))
+    assert steps["outlier"].tolist() == [False] * 11 + [True]
+    assert phases["outliers"].tolist() == [1]
+
+
+def test_a_phase_of_warmup_alone_counts_nothing() -> None:
+    steps, phases = mark_steps(steps_of({("a", "train"): ([3.0, 2.0, 1.0], 3)}))
+    assert not steps["kept"].any()
+    assert not steps["outlier"].any()
+    assert phases["n"].tolist() == [0]
+    assert phases["warmup_dropped"].tolist() == [3]
+    assert phases["settled"].tolist() == [True]
+
+
+def test_warmup_in_the_midst_does_not_count_either() -> None:
+    """As after a resume: the steps before it stay."""
+    frame = steps_of({("a", "train"): ([*STEADY, 2.0, *STEADY], 0)})
+    frame.loc[10, "warmup"] = True
+    steps, phases = mark_steps(frame)
+    assert steps["kept"].tolist() == [True] * 10 + [False] + [True] * 10
+    assert not steps["outlier"].any()
+    assert phases[["n", "warmup_dropped", "outliers"]].values.tolist() == [[20, 1, 0]]
+
+
+def test_steps_of_an_unlike_attempt_are_neither_kept_nor_warmup() -> None:
+    frame = steps_of({("a", "train"): ([2.0] * 3 + STEADY, 4)})
+    frame.loc[:2, "unlike"] = True
+    steps, phases = mark_steps(frame)
+    assert steps["kept"].tolist() == [False] * 4 + [True] * 9
+    assert phases[["n", "warmup_dropped"]].values.tolist() == [[9, 1]]
+
+
+def test_a_series_that_never_settles_says_so() -> None:
+    _, phases = mark_steps(steps_of({("a", "train"): ([2.0] * 7 + [1.0] * 3, 0)}))
+    assert phases["settled"].tolist() == [True]
+    slow = [*np.random.default_rng(6).normal(20, 0.1, 70), *([10.0, 10.1, 9.9] * 10)]
+    _, phases = mark_steps(steps_of({("a", "train"): (slow, 0)}))
+    assert phases["settled"].tolist() == [False]
+    assert phases["warmup_dropped"].tolist() == [50]
+
+
+def test_counted_times_are_the_kept_ones_in_order() -> None:
+    steps, _ = mark_steps(steps_of(TWO))
+    found = counted_step_times(steps)
+    assert {key: times.tolist() for key, times in found.items()} == {
+        ("a", "test"): [8.0],
+        ("a", "train"): STEADY,
+        ("b", "train"): [*STEADY, 5.0],
+    }
+
+
+def ranks_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    usual = {
+        "cell": "a",
+        "phase": "train",
+        "warmup": False,
+        "wall_s": 2.0,
+        "waited_s": 0.5,
+        "cpu_s": 1.2,
+        "steal_s": 0.1,
+        "involuntary_switches": 3,
+    }
+    frame = pd.DataFrame([usual | row for row in rows])
+    return frame.astype({"cell": "category", "phase": "category"})
+
+
+PHASES = pd.DataFrame({"cell": ["a"], "phase": ["train"], "n": [2]})
+
+
+def test_shares_are_of_sums_without_warmup() -> None:
+    ranks = ranks_of(
+        [
+            {},
+            {
+                "wall_s": 4.0,
+                "waited_s": 1.0,
+                "cpu_s": 3.0,
+                "steal_s": 0.5,
+                "involuntary_switches": 6,
+            },
+            {"warmup": True, "cpu_s": 100.0, "steal_s": 9.0, "involuntary_switches": 99},
+        ]
+    )
+    found = add_noise_columns(PHASES, ranks)
+    assert found["cpu_share"].tolist() == [pytest.approx(4.2 / 4.5)]
+    assert found["steal_share"].tolist() == [pytest.approx(0.6 / 6.0)]
+    assert found["switches_per_step"].tolist() == [pytest.approx(4.5)]
+    assert found.columns.tolist() == ["cell", "phase", "n", *PHASE_COLUMNS[-3:]]
+
+
+def test_what_the_system_does_not_report_is_missing() -> None:
+    ranks = ranks_of([{"steal_s": None, "waited_s": 2.0}]).astype({"steal_s": float})
+    found = add_noise_columns(PHASES, ranks)
+    assert found["steal_share"].isna().all()
+    assert found["cpu_share"].isna().all(), "busy for no time at all"
+    only = add_noise_columns(PHASES, ranks_of([{"cell": "b"}]))
+    assert only["cell"].tolist() == ["a"]
+    assert only["cpu_share"].isna().all()
