@@ -1,0 +1,38 @@
+"""What is mutated, and by which tests it is looked at: fast ones, that name their file's ideas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """Files of one idea, and the tests that must notice any change to them."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+TARGETS = {
+    "layout": Target(("gnnhpc/core/layout.py",), ("tests/core/test_layout.py",)),
+    "schedule": Target(("gnnhpc/core/schedule.py",), ("tests/core/test_schedule.py",)),
+    "balance": Target(("gnnhpc/core/balance.py",), ("tests/core/test_balance.py",)),
+    "loss": Target(
+        ("gnnhpc/tasks/task.py", "gnnhpc/tasks/classification.py"),
+        ("tests/tasks/test_classification.py",),
+    ),
+    "gradients": Target(
+        ("gnnhpc/engines/flat_gradients.py",), ("tests/engines/test_flat_gradients.py",)
+    ),
+    "comparison": Target(
+        ("gnnhpc/check/compare_gradients.py",), ("tests/check/test_compare_gradients.py",)
+    ),
+    "chunks": Target(
+        ("gnnhpc/graphs/chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),
+        ("tests/graphs/test_csr.py", "tests/graphs/test_chunks.py"),
+    ),
+    "masks": Target(("gnnhpc/kernels/mask.py",), ("tests/kernels/test_mask.py",)),
+    "intervals": Target(("analysis/stats/intervals.py",), ("tests/analysis/test_intervals.py",)),
+    "step times": Target(("analysis/stats/step_times.py",), ("tests/analysis/test_step_times.py",)),
+    "noise": Target(("analysis/stats/noise.py",), ("tests/analysis/test_noise.py",)),
+}
