@@ -28,11 +28,11 @@ SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "te
 
 
 class ChunkBatches:
-    """Raises InputError for a graph that is missing or damaged."""
+    """Raises InputError for a graph that is missing or damaged; `graph` where it is loaded."""
 
-    def __init__(self, plan: BatchPlan) -> None:
+    def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
-        graph = load_graph(experiment.data, plan.root)
+        graph = graph or load_graph(experiment.data, plan.root)
         self.plan = plan
         self.chunkset = build_chunks(
             graph, experiment.total_chunks, experiment.chunks, hops(plan.outlines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,22 +17,25 @@ from gnnhpc.records.schema import Phase
 
 
 class ImageBatches:
-    """Raises InputError for images that are missing, damaged or too few."""
+    """Raises InputError for images that are missing, damaged or too few.
 
-    def __init__(self, plan: BatchPlan) -> None:
+    `images` are those of each split where they are loaded already.
+    """
+
+    def __init__(self, plan: BatchPlan, images: Mapping[Split, Images] | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
         assert experiment.batch_size is not None
         self.plan = plan
+        splits: tuple[Split, ...] = ("train", "test") if experiment.test_steps else ("train",)
         self.images: dict[Split, Images] = {
-            "train": load_images(experiment.data, plan.root, "train")
+            split: images[split] if images else load_images(experiment.data, plan.root, split)
+            for split in splits
         }
-        if experiment.test_steps:
-            self.images["test"] = load_images(experiment.data, plan.root, "test")
         self.samples = experiment.batch_size
         self.total_samples = len(self.images["train"])
         self.rows = self.samples // experiment.microbatches
-        for split, images in self.images.items():
-            check_batch(images, self.samples, mesh.layout.replicas, split)
+        for split, found in self.images.items():
+            check_batch(found, self.samples, mesh.layout.replicas, split)
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         layer = self.plan.outlines[max(index, 0)]

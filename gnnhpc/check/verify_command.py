@@ -132,12 +132,24 @@ def print_verdict(experiment: Experiment, verdict: Verdict) -> None:
     console.print(table)
     console.print(
         f"loss {verdict.loss:.8g}, twin's {verdict.twin_loss:.8g}; "
-        f"worst layer {verdict.worst:.2e}, trained parameters {verdict.worst_parameters:.2e} "
-        f"({verdict.left_out} of no gradient left out), tolerance {verdict.tolerance:.0e}"
+        f"worst layer {verdict.worst:.2e}, trained parameters {verdict.worst_parameters:.2e}"
+        f"{_rounding(verdict)}, tolerance {verdict.tolerance:.0e}"
     )
+    compared = ", ".join(f"{what} {worst:.1e}" for what, worst in verdict.worst_of.items())
+    console.print(f"largest relative differences: {compared}")
     for cause in verdict.causes:
         console.print(f"  {cause}")
     console.print("PASSED" if verdict.passed else "FAILED")
+
+
+def _rounding(verdict: Verdict) -> str:
+    """What rounding alone explains."""
+    said = ""
+    if verdict.rounding > verdict.tolerance:
+        said += f" (the twin's own in single precision: {verdict.rounding:.2e})"
+    if verdict.kinks:
+        said += f" ({verdict.kinks} scores at the leaky ReLU's kink took the other slope)"
+    return said
 
 
 def _row(gradient: Difference, parameters: Difference | None) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ from dataclasses import replace
 from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.records import written
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
+from gnnhpc.records.provenance import seconds_since_process_start
 from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.loop import Trainer
@@ -21,6 +23,7 @@ def write_done(
     trainer: Trainer,
     observations: Sequence[RankObservations],
     files: Sequence[Written],
+    self_check: SelfCheck,
 ) -> None:
     """On rank 0: audit all ranks' observations and files, and write the result."""
     layout = attempt.cell.experiment.layout
@@ -34,6 +37,7 @@ def write_done(
         final=trainer.final,
         graph=graph,
         audit=[
+            self_check.as_check(seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
             written(observations, files),
         ],

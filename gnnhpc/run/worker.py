@@ -28,6 +28,7 @@ from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.observer import RunObserver
+    from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
     from gnnhpc.train.loop import Trainer
@@ -196,13 +197,15 @@ class Worker:
 
         start = self.attempt.resume_point.step if self.attempt.resume_point else 0
         records = self.attempt.known_paths.records(mesh.place)
-        watch = RunWatch.of(self.cell.experiment, mesh, parts, data_root(self.cell.data_root))
-        observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
             progress_reporter(self.cell.experiment, mesh.rank, start) as report,
             watching(mesh, activity_of(parts.timer), self.attempt.exit_after_hang),
         ):
+            root = data_root(self.cell.data_root)
+            checked = self._self_check(mesh, parts, writer, root)
+            watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
+            observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
             trainer = self._trainer(mesh, parts, writer, observer)
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
@@ -220,9 +223,21 @@ class Worker:
             files = mesh.gather_objects(writer.written)
             with parts.timer.storage("writing the result"):
                 if mesh.rank == 0:
-                    write_done(self.attempt, parts, trainer, observations, files)
+                    write_done(self.attempt, parts, trainer, observations, files, checked)
                 mesh.barrier()
         return EXIT_DONE
+
+    def _self_check(
+        self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter, root: Path | None
+    ) -> SelfCheck:
+        """A few small steps against a twin, by this attempt's own ranks, kernels and threads."""
+        from gnnhpc.check.self_check import self_check
+
+        checked = self_check(self.cell.experiment, parts, mesh, self.environment, root)
+        writer.write(EventRecord("self-check", checked.seconds, {"on": checked.part.left_out}))
+        if checked.verdict is not None and not checked.verdict.passed:
+            print(f"{self.cell.id}: self-check failed, {checked.verdict.causes[0]}", flush=True)
+        return checked
 
     def _trainer(
         self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter, observer: RunObserver

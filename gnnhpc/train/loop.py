@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
-from gnnhpc.records.writer import RecordWriter
+from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
 from gnnhpc.train.step_observer import StepObserver
@@ -36,6 +36,12 @@ class Stopped(Exception):  # noqa: N818
     def __init__(self, step: int) -> None:
         super().__init__(f"stopped before training step {step}")
         self.step = step
+
+
+class StepWriter(Protocol):
+    """Where the loop writes each step's records."""
+
+    def write(self, *records: StepRecord | SpanRecord | EventRecord) -> None: ...
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Trainer:
     task: Task
     optimizer: torch.optim.Optimizer | None
     timer: StepTimer
-    writer: RecordWriter
+    writer: StepWriter
     observer: StepObserver
     stop_requested: Callable[[], bool] = lambda: False
     after_step: Callable[[int], None] = lambda next_step: None

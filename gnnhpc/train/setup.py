@@ -48,17 +48,21 @@ def set_up(
     root: Path | None,
     *,
     planned: list[range] | None = None,
+    outlines: Outlines | None = None,
+    batches: Batches | None = None,
+    timer: StepTimer | None = None,
 ) -> TrainingParts:
     """Load the data, build this rank's stage and the engine that runs it.
 
-    `planned` replaces the cut that costs give. Raises InputError for data that are missing or
+    `planned` replaces the cut that costs give, `outlines` and `batches` those of the whole data,
+    `timer` a new one. Raises InputError for data that are missing or
     damaged, and for a cut that does not fit the model.
     """
-    outlines = outline(experiment)
-    timer = StepTimer(Clock(mesh.device))
+    outlines = outlines or outline(experiment)
+    timer = timer or StepTimer(Clock(mesh.device))
     task = build_task(experiment)
     loss = Loss(task, mesh.layout.replicas)
-    batches = build_batches(BatchPlan(experiment, outlines, mesh, root))
+    batches = batches or build_batches(BatchPlan(experiment, outlines, mesh, root))
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     mine = planned[mesh.stage]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)

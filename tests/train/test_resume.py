@@ -10,13 +10,13 @@ import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from gnnhpc.check.verify import twin_of
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
@@ -169,7 +169,14 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
 def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
     """The same micro-batches in one process."""
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    return set_up(twin_of(experiment), mesh, None), mesh
+    replicas = experiment.layout.replicas
+    changes: dict[str, Any] = {
+        "layout": Layout(),
+        "microbatches": experiment.microbatches * replicas,
+    }
+    if experiment.batch_size is not None:
+        changes["batch_size"] = experiment.batch_size * replicas
+    return set_up(experiment.model_copy(update=changes), mesh, None), mesh
 
 
 def evaluate(parts: TrainingParts) -> float:

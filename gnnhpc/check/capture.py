@@ -1,0 +1,201 @@
+"""What a rank really computes in a few steps, taken from its engine, stage and optimizer.
+
+Activations are kept as sketches, each row's products with two fixed vectors of signs: two
+different rows have equal sketches by chance only, and a sketch is small enough to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.base import Engine, StageGradients, StepOutput
+from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase, StepRecord
+
+Array = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+SKETCHES = 2
+INPUT = ""
+"""The name, among those of layers, of the first layer's input."""
+
+
+@dataclass(frozen=True)
+class SeenActivation:
+    """One layer's output for one micro-batch, or the first layer's input."""
+
+    phase: Phase
+    step: int
+    layer: str
+    replica: int
+    microbatch: int
+    ids: Ids | None
+    """A graph's node numbers, -1 for padding; None for images."""
+    sketch: Array
+    """[rows, SKETCHES]"""
+
+
+@dataclass(frozen=True)
+class SeenTargets:
+    """The labels that the loss of one micro-batch is taken of."""
+
+    phase: Phase
+    step: int
+    replica: int
+    microbatch: int
+    ids: Ids | None
+    targets: dict[str, Ids]
+
+
+@dataclass(frozen=True)
+class SeenStep:
+    """One training step of one stage."""
+
+    loss: float
+    """What was differentiated: this replica's part; 0 where the stage is not the last."""
+    gradients: dict[str, Array]
+    parameters: dict[str, Array]
+    """After the step."""
+    buffers: dict[str, Array]
+    """After the step."""
+
+
+@dataclass
+class RankSeen:
+    """All of one rank, in order."""
+
+    replica: int
+    stage: int
+    initial: dict[str, Array]
+    steps: list[SeenStep] = field(default_factory=list)
+    activations: list[SeenActivation] = field(default_factory=list)
+    targets: list[SeenTargets] = field(default_factory=list)
+    evaluation_buffers: dict[str, Array] = field(default_factory=dict)
+    """Those that the evaluation used."""
+
+
+def signs(width: int) -> Tensor:
+    """float64 [width, SKETCHES] of 1 and -1, always the same."""
+    generator = torch.Generator().manual_seed(width)
+    drawn = torch.randint(0, 2, (width, SKETCHES), generator=generator)
+    return drawn.double() * 2 - 1
+
+
+def sketch(x: Tensor | SparseRows) -> Tensor:
+    """float64 [rows, SKETCHES] of an activation [rows, ...]."""
+    if isinstance(x, SparseRows):
+        rows = torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
+        terms = x.values.detach().double().cpu()[:, None] * signs(x.width)[x.columns.cpu()]
+        return torch.zeros(len(x), SKETCHES).double().index_add(0, rows, terms)
+    flat = x.detach().flatten(1).double().cpu()
+    return flat @ signs(flat.shape[1])
+
+
+class CapturingEngine:
+    """Runs the steps of another engine and keeps what it was given, computed and returned."""
+
+    def __init__(self, engine: Engine, stage: Stage, seen: RankSeen) -> None:
+        self.engine, self.stage, self.seen = engine, stage, seen
+        self._loss = 0.0
+        self._phase: Phase = "train"
+        for outline, layer in zip(stage.outlines, stage.layers, strict=True):
+            layer.register_forward_hook(_KeepOutput(self, outline.name))
+        if seen.stage == 0:
+            stage.layers[0].register_forward_pre_hook(self._keep_input)
+
+    @property
+    def gradients(self) -> StageGradients:
+        return self.engine.gradients
+
+    def train_step(self, batch: Batch) -> StepOutput:
+        self._begin("train", batch)
+        output = self.engine.train_step(batch)
+        self._loss = float(sum(output.losses))
+        return output
+
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        self._begin("test", batch)
+        self.seen.evaluation_buffers = _arrays(self.stage.named_buffers())
+        return self.engine.evaluate(batch)
+
+    def _begin(self, phase: Phase, batch: Batch) -> None:
+        self._phase = phase
+        for microbatch in batch.microbatches:
+            if microbatch.targets:
+                context = microbatch.context
+                self.seen.targets.append(
+                    SeenTargets(
+                        phase,
+                        context.step,
+                        self.seen.replica,
+                        context.microbatch,
+                        _ids(context, None),
+                        {split: t.cpu().numpy().copy() for split, t in microbatch.targets.items()},
+                    )
+                )
+
+    def keep(self, layer: str, x: Tensor | SparseRows, context: Context) -> None:
+        found = sketch(x).numpy()
+        self.seen.activations.append(
+            SeenActivation(
+                self._phase,
+                context.step,
+                layer,
+                self.seen.replica,
+                context.microbatch,
+                _ids(context, len(x)),
+                found,
+            )
+        )
+
+    def keep_step(self, record: StepRecord) -> None:
+        """After a step, training or evaluation: what a training step left behind."""
+        if record.phase == "train":
+            stage = self.stage
+            self.seen.steps.append(
+                SeenStep(
+                    self._loss,
+                    _arrays((n, p.grad) for n, p in stage.named_parameters() if p.grad is not None),
+                    _arrays(stage.named_parameters()),
+                    _arrays(stage.named_buffers()),
+                )
+            )
+
+    def _keep_input(self, layer: nn.Module, given: tuple[Any, ...]) -> None:
+        self.keep(INPUT, given[0], given[1])
+
+
+@dataclass(frozen=True)
+class _KeepOutput:
+    """A forward hook of one layer."""
+
+    engine: CapturingEngine
+    layer: str
+
+    def __call__(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        self.engine.keep(self.layer, output, given[1])
+
+
+def first_seen(stage: Stage, replica: int, number: int) -> RankSeen:
+    """Before the first step."""
+    return RankSeen(replica, number, _arrays(stage.named_parameters()))
+
+
+def _arrays(tensors: Any) -> dict[str, Array]:
+    return {name: np.array(t.detach().cpu().double().numpy()) for name, t in tensors}
+
+
+def _ids(context: Context, rows: int | None) -> Ids | None:
+    if context.graph is None:
+        return None
+    found: Ids = context.graph.nodes[:rows].cpu().numpy()
+    return found

@@ -1,0 +1,117 @@
+"""How much of an experiment the self-check works on, so that it costs about a second or two.
+
+All micro-batches of all replicas where that is possible, of few images, or of the top left corner
+of each; of a graph that is too large, some labelled nodes and their neighbours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gnnhpc.core.outline import LayerOutline, Outlines, check_outline
+from gnnhpc.models.own_model import OwnModel
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stage_cut import outline
+
+FLOPS = 2.5e10
+"""Of the twin, over all its steps: a second or two of one core in float64."""
+STEPS = 2
+ROWS = 2
+"""Images a micro-batch, so that an image in another's place shows."""
+_SIDES = (16, 8)
+FEWEST_NODES = 200
+_STORED = 512
+"""Of a node's features, at most these many are taken to be stored."""
+_EDGE_FLOPS = 60.0
+"""An edge's work in the twin a channel, forward and backward, in those of a dense product."""
+
+
+@dataclass(frozen=True)
+class CheckSlice:
+    """An experiment of a few small steps of the same layers, layout, schedule and engine."""
+
+    experiment: Experiment
+    outlines: Outlines
+    side: int | None = None
+    """Pixels of an image's side that are kept; None for all."""
+    nodes: int | None = None
+    """Nodes of the graph that are kept; None for all."""
+    left_out: str = ""
+    """What the slice is, in words; empty for a whole graph's real steps."""
+
+
+def check_slice(experiment: Experiment, flops: float = FLOPS, steps: int = STEPS) -> CheckSlice:
+    """The largest slice whose twin needs at most `flops`; the smallest one where none does."""
+    small = experiment.model_copy(
+        update={
+            "train_steps": steps,
+            "test_steps": min(experiment.test_steps, 1),
+            "test_every": None,
+            "warmup_steps": 0,
+            "checkpoint_every": None,
+            "spans": False,
+        }
+    )
+    layers = outline(experiment)
+    if experiment.data.facts().kind == "graph":
+        return _graph_slice(small, layers, flops, steps)
+    found = None
+    for found in _image_slices(small, layers):
+        images = (found.experiment.batch_size or 0) * experiment.layout.replicas
+        if images * (3 * steps + 1) * _image_flops(found.outlines) <= flops:
+            break
+    assert found is not None
+    return found
+
+
+def _image_slices(small: Experiment, layers: Outlines) -> Iterator[CheckSlice]:
+    """From the most to the least."""
+    facts = small.data.facts()
+    batch = small.batch_size or small.microbatches
+    rows = min(ROWS, batch // small.microbatches)
+    fewer = min(small.microbatches, small.layout.stages + 1)
+    # A user's own model may take images of one size only.
+    smaller = () if isinstance(small.model, OwnModel) else _SIDES
+    sides = [None, *(side for side in smaller if side < facts.image_size)]
+    for microbatches, each in ((small.microbatches, rows), (small.microbatches, 1), (fewer, 1)):
+        for side in sides:
+            update = {"batch_size": microbatches * each, "microbatches": microbatches}
+            outlines = layers
+            if side is not None:
+                cropped = dataclasses.replace(facts, image_size=side)
+                model = small.model.outline(cropped)
+                outlines = check_outline(model, cropped, f"model {small.model.name}")
+            words = f"{each} of {batch // small.microbatches} images a micro-batch"
+            if microbatches < small.microbatches:
+                words += f", {microbatches} of {small.microbatches} micro-batches"
+            if side is not None:
+                words += f", {side} x {side} pixels of each"
+            yield CheckSlice(small.model_copy(update=update), outlines, side, left_out=words)
+
+
+def _image_flops(layers: Sequence[LayerOutline]) -> float:
+    """Forward, of one image: each layer's parameters are used at each of its nodes."""
+    return sum(
+        2.0 * (layer.parameters or math.prod(layer.shape)) * layer.inputs[0] for layer in layers
+    )
+
+
+def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) -> CheckSlice:
+    facts = small.data.facts()
+    degree = facts.edges / max(facts.nodes, 1)
+    node = sum(_node_flops(layer, degree) for layer in layers)
+    nodes = math.floor(flops / (node * (3 * steps + 1)))
+    nodes = max(nodes, FEWEST_NODES, 8 * small.total_chunks)
+    if nodes >= facts.nodes:
+        return CheckSlice(small, layers)
+    return CheckSlice(small, layers, nodes=nodes, left_out=f"{nodes} of {facts.nodes} nodes")
+
+
+def _node_flops(layer: LayerOutline, degree: float) -> float:
+    """Forward, of one node: a dense product, and its edges. Wide features are mostly zeros."""
+    inputs = layer.inputs[0]
+    width = layer.shape[0] if layer.parameters is None else layer.parameters / inputs
+    return 2.0 * min(inputs, _STORED) * width + degree * width * _EDGE_FLOPS

@@ -1,0 +1,124 @@
+"""Sketches of activations, and labels, held against those of the twin's pieces."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.check.capture import SKETCHES, Ids, SeenActivation, SeenTargets, signs, sketch
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.scene import SparseInput
+from gnnhpc.records.schema import Phase
+
+
+class ActivationDifference(NamedTuple):
+    """The largest relative difference over micro-batches, and where it is."""
+
+    relative: float
+    where: str
+
+
+def compare_activations(
+    seen: Sequence[SeenActivation],
+    phase: Phase,
+    step: int,
+    layer: str,
+    pieces: Sequence[Piece],
+    twin: Sequence[Tensor | SparseInput],
+) -> ActivationDifference:
+    """`twin` has the same layer's output for each piece. A missing sketch is infinitely wrong."""
+    sketches = [(_sketch(x), _squares(x)) for x in twin]
+    worst = ActivationDifference(0.0, "nowhere")
+    found = [a for a in seen if (a.phase, a.step, a.layer) == (phase, step, layer)]
+    if not found:
+        return ActivationDifference(math.inf, "nothing was computed")
+    for each in found:
+        number = _piece_of(each.replica, each.microbatch, pieces)
+        expected, squares = sketches[number]
+        ours, rows = each.sketch, _rows(each.ids, pieces[number])
+        if rows is not None and each.ids is not None:
+            ours, expected, squares = ours[each.ids >= 0], expected[rows], squares[rows]
+        where = f"replica {each.replica}, micro-batch {each.microbatch}"
+        if ours.shape != expected.shape:
+            return ActivationDifference(math.inf, f"{where}: {len(ours)} rows of {len(expected)}")
+        scale = math.sqrt(SKETCHES * float(squares.sum()))
+        away = float(np.linalg.norm(ours - expected))
+        relative = away / scale if scale else away
+        if not relative <= worst.relative:
+            worst = ActivationDifference(relative, where)
+    return worst
+
+
+def repeated_forwards(
+    seen: Sequence[SeenActivation], phase: Phase, step: int, layer: str, places: int
+) -> str:
+    """What is wrong with how often a layer ran in a step; empty if once a micro-batch."""
+    counts = Counter(
+        (a.replica, a.microbatch)
+        for a in seen
+        if (a.phase, a.step, a.layer) == (phase, step, layer)
+    )
+    often = [place for place, count in counts.items() if count > 1]
+    if often:
+        return f"ran more than once for replica {often[0][0]}, micro-batch {often[0][1]}"
+    return "" if len(counts) == places else f"ran for {len(counts)} of {places} micro-batches"
+
+
+def compare_targets(
+    seen: Sequence[SeenTargets], phase: Phase, step: int, pieces: Sequence[Piece]
+) -> str:
+    """The first micro-batch whose labels are not the twin's, in words; empty if none."""
+    found = [t for t in seen if (t.phase, t.step) == (phase, step)]
+    for each in found:
+        number = _piece_of(each.replica, each.microbatch, pieces)
+        for split, given in each.targets.items():
+            ours, expected = given, pieces[number].targets[split].numpy()
+            if each.ids is not None:
+                ids = each.ids[: len(ours)]
+                ours, expected = ours[ids >= 0], expected[_rows(ids, pieces[number])]
+            wrong = int((ours != expected).sum()) if ours.shape == expected.shape else len(ours)
+            if wrong:
+                return (
+                    f"{wrong} of {len(ours)} {split} labels of replica {each.replica}, "
+                    f"micro-batch {each.microbatch} are not those of its inputs"
+                )
+    return "" if found else "no labels were given"
+
+
+def _piece_of(replica: int, microbatch: int, pieces: Sequence[Piece]) -> int:
+    """The number of a micro-batch's piece; a whole graph is one piece."""
+    if len(pieces) == 1:
+        return 0
+    places = [(piece.replica, piece.microbatch) for piece in pieces]
+    return places.index((replica, microbatch))
+
+
+def _rows(ids: Ids | None, piece: Piece) -> Ids | None:
+    """The piece's rows of these nodes; None for images, whose rows are in order."""
+    if ids is None:
+        return None
+    real = ids[ids >= 0]
+    if piece.graph is not None:
+        return real
+    # A chunk of the run: its rows as they are, less the padding.
+    return np.flatnonzero(ids >= 0)
+
+
+def _sketch(x: Tensor | SparseInput) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    if isinstance(x, Tensor):
+        return sketch(x).numpy()
+    terms = x.value[:, None] * signs(x.shape[1])[x.column]
+    return torch.zeros(x.shape[0], SKETCHES).double().index_add(0, x.row, terms).numpy()
+
+
+def _squares(x: Tensor | SparseInput) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Each row's squared norm."""
+    if isinstance(x, Tensor):
+        return x.detach().flatten(1).double().square().sum(1).numpy()
+    return torch.zeros(x.shape[0]).double().index_add(0, x.row, x.value.square()).numpy()

@@ -1,0 +1,252 @@
+"""The check at the start of every attempt: a few small steps of all ranks against a twin.
+
+The steps run through the real loop and engine, with the same layers, layout, schedule, kernels and
+threads, on a stage of their own; so nothing of the run is touched, and nothing need be put back but
+the generators of random numbers. The twin then runs on rank 0 (`gnnhpc.check.twin`). `verify` is
+the same with more steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.image_batches import ImageBatches
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.check.audit import audit
+from gnnhpc.check.capture import CapturingEngine, RankSeen, first_seen
+from gnnhpc.check.check_slice import CheckSlice, check_slice
+from gnnhpc.check.compare_gradients import Verdict
+from gnnhpc.check.compare_steps import StepComparison
+from gnnhpc.check.observations import gather_observations
+from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
+from gnnhpc.check.twin.own_model import OwnModelTwin
+from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
+from gnnhpc.check.twin.training import TwinModel
+from gnnhpc.data.images import Images
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.loop import Trainer
+from gnnhpc.train.setup import TrainingParts, set_up
+
+COST_S = 3.0
+COST_SHARE = 0.05
+"""What a self-check may take: the larger of these seconds and this share of the attempt."""
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What a self-check found, on rank 0; the other ranks know its cost alone."""
+
+    part: CheckSlice
+    seconds: float
+    verdict: Verdict | None = None
+    own_arithmetic: bool = False
+    """Whether the model is a user's, whose layers are taken as they are."""
+    random_layer: str | None = None
+    """A layer of a user's model that draws its own random numbers, so nothing can be compared."""
+
+    def as_check(self, attempt_s: float) -> Check:
+        """For the result of an attempt that took `attempt_s` seconds."""
+        share = self.seconds / attempt_s if attempt_s > 0 else 0.0
+        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "share": round(share, 4)}
+        on = f" on {self.part.left_out}" if self.part.left_out else ""
+        cost = f"took {self.seconds:.2g} s, {share:.1%} of the attempt"
+        if self.seconds > COST_S and share > COST_SHARE:
+            cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: the smallest slice costs that"
+        if self.random_layer is not None:
+            detail = (
+                f"{self.random_layer} gives another output each time, by random numbers that are "
+                f"not drawn from the context: nothing can be held against it; {cost}"
+            )
+            return Check("self-check", "unknown", detail, values)
+        assert self.verdict is not None
+        values |= {"worst": dict(self.verdict.worst_of), "kinks": self.verdict.kinks}
+        values["steps"] = self.part.experiment.train_steps
+        if not self.verdict.passed:
+            return Check("self-check", "invalid", f"{self.verdict.causes[0]}{on}; {cost}", values)
+        whose = "; the arithmetic of its layers is the user's own" if self.own_arithmetic else ""
+        detail = f"{self.part.experiment.train_steps} steps and an evaluation{on} are the twin's"
+        return Check("self-check", "ok", f"{detail}{whose}; {cost}", values)
+
+
+def self_check(
+    experiment: Experiment,
+    parts: TrainingParts,
+    mesh: Mesh,
+    environment: Environment,
+    root: Path | None,
+    part: CheckSlice | None = None,
+    *,
+    audited: bool = False,
+) -> SelfCheck:
+    """Take the slice's steps on all ranks and compare them; a collective.
+
+    `audited` makes what the audit of these steps finds invalid a cause too; a run audits all of
+    its own steps. Raises what the loop raises, such as for a loss that is not finite.
+    """
+    began = time.perf_counter()
+    part = part or check_slice(experiment)
+    with _generators_put_back():
+        seen, final, checks = _take_steps(part, parts, mesh, environment, root)
+        invalid = {c.name: c.detail for c in checks if audited and c.verdict == "invalid"}
+        everyone = _gather(mesh, seen)
+        found: dict[str, Any] = {}
+        if mesh.rank == 0:
+            with parts.timer.storage("reading the twin's data"), _one_thread():
+                found = _compare(part, parts, everyone, final, invalid, root)
+        mesh.barrier()
+    return SelfCheck(part, time.perf_counter() - began, **found)
+
+
+def _take_steps(
+    part: CheckSlice, parts: TrainingParts, mesh: Mesh, environment: Environment, root: Path | None
+) -> tuple[RankSeen, dict[str, float], list[Check]]:
+    experiment = part.experiment
+    small = set_up(
+        experiment,
+        mesh,
+        root,
+        planned=parts.planned,
+        outlines=part.outlines,
+        batches=_batches(part, parts, mesh, root),
+        timer=parts.timer,
+    )
+    seen = first_seen(small.stage, mesh.replica, mesh.stage)
+    engine = CapturingEngine(small.engine, small.stage, seen)
+    observer = RunObserver(mesh.layout, mesh.rank, small.batches.total_samples)
+    trainer = Trainer(
+        experiment=experiment,
+        mesh=mesh,
+        stage=small.stage,
+        engine=engine,
+        batches=small.batches,
+        task=small.task,
+        optimizer=small.optimizer,
+        timer=parts.timer,
+        writer=_NoRecords(),
+        observer=observer,
+        report=engine.keep_step,
+    )
+    trainer.run()
+    observations = gather_observations(mesh, small, observer, environment)
+    graph = small.batches.graph_facts()
+    return (
+        seen,
+        trainer.final,
+        audit(observations, part.outlines, mesh.layout, parts.planned, graph),
+    )
+
+
+def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
+    plan = BatchPlan(part.experiment, part.outlines, mesh, root)
+    if isinstance(parts.batches, ImageBatches):
+        side = part.side
+        images = {
+            split: Images(tuple(p[:, :, :side, :side] for p in i.parts), i.labels, i.classes)
+            for split, i in parts.batches.images.items()
+        }
+        return ImageBatches(plan, images)
+    if part.nodes is not None:
+        return ChunkBatches(plan, sliced_graph(part, root))
+    # A whole graph's batches are the same in every step.
+    return parts.batches
+
+
+def _gather(mesh: Mesh, seen: RankSeen) -> list[RankSeen]:
+    """Everything that ranks have seen, by rank, on rank 0; nothing on the others."""
+    if mesh.control is None:
+        return [seen]
+    everyone: list[Any] | None = [None] * mesh.rank_map.processes if mesh.rank == 0 else None
+    dist.gather_object(seen, everyone, dst=0, group=mesh.control)
+    return everyone or []
+
+
+def _compare(
+    part: CheckSlice,
+    parts: TrainingParts,
+    seen: list[RankSeen],
+    final: Mapping[str, float],
+    invalid: Mapping[str, str],
+    root: Path | None,
+) -> dict[str, Any]:
+    """The fields of the self-check that rank 0 alone knows."""
+    experiment = part.experiment
+    layers = [plain_layer(experiment.model, each) for each in part.outlines]
+    plain = [each for each in layers if each is not None]
+    own = len(plain) < len(layers)
+    twin: TwinModel = (
+        OwnModelTwin(experiment, part.outlines)
+        if own
+        else PlainModel(experiment, part.outlines, plain)
+    )
+    single = None
+    if experiment.dtype == "float32" and not own and not any(e.has_kinks for e in plain):
+        single = PlainModel(experiment, part.outlines, plain, torch.float32)
+    data: TwinData
+    if experiment.data.facts().kind == "images":
+        data = TwinImages(part, root)
+    else:
+        data = TwinGraphData(part, sliced_graph(part, root), whole=not own)
+    if isinstance(twin, OwnModelTwin):
+        layer = twin.random_layer(data.pieces("train", 0)[0])
+        if layer is not None:
+            return {"own_arithmetic": True, "random_layer": layer}
+    comparison = StepComparison(
+        experiment=experiment,
+        layers=[layer.name for layer in part.outlines],
+        stages={
+            part.outlines[i].name: stage
+            for stage, planned in enumerate(parts.planned)
+            for i in planned
+        },
+        seen=seen,
+        final=final if experiment.test_steps else {},
+        twin=twin,
+        pieces=data.pieces,
+        single=single,
+    )
+    return {"own_arithmetic": own, "verdict": comparison.run(invalid)}
+
+
+class _NoRecords:
+    """The steps of a check are not the run's: nothing is written."""
+
+    def write(self, *records: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """For many small products: threads that wait for each other cost more on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _generators_put_back() -> Iterator[None]:
+    """Leave every generator of random numbers as it was."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)

@@ -1,0 +1,165 @@
+"""GAT's layers in plain torch: every edge's score, softmax and message one by one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin.layer import Parameters, TwinLayer
+from gnnhpc.check.twin.masks import dropout_weights
+from gnnhpc.check.twin.scene import Kink, Scene, SparseInput, TwinGraph
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.models.gat.model import Gat
+
+SLOPE = 0.2
+"""Of the leaky ReLU, PyG's default and the paper's."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Velickovic et al. 2018, equations 1 to 6, as PyG's GATConv computes them."""
+
+    has_kinks: ClassVar[bool] = True
+    name: str
+    inputs: int
+    heads: int
+    channels: int
+    average: bool
+    dropout: float
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Glorot's, in single precision; PyG draws the weight twice and keeps the second."""
+        width = self.heads * self.channels
+        _glorot(width, self.inputs)
+        return {
+            "lin.weight": _glorot(width, self.inputs).to(dtype),
+            "att_src": _glorot(1, self.heads, self.channels).to(dtype),
+            "att_dst": _glorot(1, self.heads, self.channels).to(dtype),
+            "bias": torch.zeros(self.channels if self.average else width, dtype=dtype),
+        }
+
+    def norms(self) -> dict[str, int]:
+        return {}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        graph = _graph(scene)
+        weight = p["lin.weight"].T
+        h = _product(x, weight).view(graph.nodes, self.heads, self.channels)
+        to, into = (h * p["att_src"]).sum(-1), (h * p["att_dst"]).sum(-1)
+        scores = to[graph.source] + into[graph.target]
+        activated = torch.where(scores > 0, scores, SLOPE * scores)
+        if scene.training:
+            kink = Kink(self.name, scores, self._reach(x, p, graph))
+            kink.keep_arriving(activated)
+            scene.kinks.append(kink)
+        coefficients = _softmax(activated, graph)
+        if scene.training and self.dropout:
+            numbers = graph.number[:, None] * self.heads + torch.arange(self.heads)
+            kept = dropout_weights(scene.seed, scene.step, self.name, self.dropout, numbers)
+            coefficients = coefficients * kept
+        messages = coefficients[..., None] * h[graph.source]
+        out = torch.zeros_like(h).index_add(0, graph.target, messages)
+        return (out.mean(1) if self.average else out.flatten(1)) + p["bias"]
+
+    @torch.no_grad()
+    def _reach(self, x: Tensor | SparseInput, p: Parameters, graph: TwinGraph) -> Tensor:
+        h = _product(_magnitude(x), p["lin.weight"].T.abs())
+        h = h.view(graph.nodes, self.heads, self.channels)
+        to, into = (h * p["att_src"].abs()).sum(-1), (h * p["att_dst"].abs()).sum(-1)
+        return to[graph.source] + into[graph.target]
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout of activations [nodes, width], or of stored features."""
+
+    has_kinks: ClassVar[bool] = False
+    name: str
+    p: float
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {}
+
+    def norms(self) -> dict[str, int]:
+        return {}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor | SparseInput:
+        if not scene.training or not self.p:
+            return x
+        key = (scene.seed, scene.step, self.name, self.p)
+        if isinstance(x, SparseInput):
+            kept = dropout_weights(*key, torch.arange(len(x.value)))
+            return SparseInput(x.row, x.column, x.value * kept, x.shape)
+        nodes, width = x.shape
+        return x * dropout_weights(*key, torch.arange(nodes * width).view(nodes, width))
+
+
+@dataclass(frozen=True)
+class Activation:
+    """ELU between layers; log-softmax after the last."""
+
+    has_kinks: ClassVar[bool] = False
+    last: bool
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {}
+
+    def norms(self) -> dict[str, int]:
+        return {}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        assert isinstance(x, Tensor)
+        if self.last:
+            return x - x.logsumexp(1, keepdim=True)
+        return torch.where(x > 0, x, torch.expm1(x.clamp(max=0.0)))
+
+
+def layer(model: Gat, outline: LayerOutline) -> TwinLayer:
+    last = outline.number == model.layers - 1
+    if outline.kind == "dropout":
+        return Dropout(outline.name, model.dropout)
+    if outline.kind == "attention":
+        channels = outline.shape[0] if last else model.hidden
+        return Attention(
+            outline.name, outline.inputs[0], model.heads, channels, last, model.dropout
+        )
+    return Activation(last)
+
+
+def _graph(scene: Scene) -> TwinGraph:
+    assert scene.graph is not None
+    return scene.graph
+
+
+def _glorot(*shape: int) -> Tensor:
+    bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+    return torch.empty(shape).uniform_(-bound, bound)
+
+
+def _product(x: Tensor | SparseInput, weight: Tensor) -> Tensor:
+    if isinstance(x, Tensor):
+        return x @ weight
+    places = torch.stack((x.row, x.column))
+    rows = torch.sparse_coo_tensor(places, x.value, x.shape, check_invariants=False)
+    product: Tensor = torch.sparse.mm(rows, weight)
+    return product
+
+
+def _magnitude(x: Tensor | SparseInput) -> Tensor | SparseInput:
+    if isinstance(x, Tensor):
+        return x.abs()
+    return SparseInput(x.row, x.column, x.value.abs(), x.shape)
+
+
+def _softmax(scores: Tensor, graph: TwinGraph) -> Tensor:
+    """Over the edges of each target, for each head."""
+    peak = scores.new_full((graph.nodes, scores.shape[1]), -math.inf)
+    index = graph.target[:, None].expand_as(scores)
+    peak = peak.scatter_reduce(0, index, scores.detach(), "amax")
+    raised = (scores - peak[graph.target]).exp()
+    total = torch.zeros_like(peak).index_add(0, graph.target, raised)
+    return raised / total[graph.target]

@@ -1,0 +1,94 @@
+"""The protocol of the twin's layers, and what several of them share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin.scene import RunningStatistics, Scene, SparseInput
+
+EPS = 1e-5
+"""In BatchNorm's square root, torch's default."""
+MOMENTUM = 0.1
+"""Of BatchNorm's running statistics, torch's default."""
+
+Parameters = Mapping[str, Tensor]
+
+
+class TwinLayer(Protocol):
+    """One layer: its parameters' initial values, and its output from them."""
+
+    has_kinks: ClassVar[bool]
+    """Whether its slope jumps somewhere, as a leaky ReLU's does at zero."""
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Initial values by name, drawn from torch's generator as the model is documented to."""
+        ...
+
+    def norms(self) -> dict[str, int]:
+        """BatchNorms by name, and their channels."""
+        ...
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor | SparseInput:
+        """The output from an input and parameters in float64."""
+        ...
+
+
+def linear_values(
+    prefix: str, inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True
+) -> dict[str, Tensor]:
+    """A linear layer's values as torch draws them: uniform within 1 / sqrt(inputs)."""
+    bound = 1.0 / math.sqrt(inputs)
+    drawn = {f"{prefix}.weight": torch.empty(outputs, inputs, dtype=dtype).uniform_(-bound, bound)}
+    if bias:
+        drawn[f"{prefix}.bias"] = torch.empty(outputs, dtype=dtype).uniform_(-bound, bound)
+    return drawn
+
+
+def norm_values(prefix: str, channels: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {
+        f"{prefix}.weight": torch.ones(channels, dtype=dtype),
+        f"{prefix}.bias": torch.zeros(channels, dtype=dtype),
+    }
+
+
+def linear(x: Tensor, p: Parameters, prefix: str) -> Tensor:
+    product = x @ p[f"{prefix}.weight"].T
+    return product + p[f"{prefix}.bias"] if f"{prefix}.bias" in p else product
+
+
+def batch_norm(x: Tensor, p: Parameters, prefix: str, name: str, scene: Scene) -> Tensor:
+    """Ioffe & Szegedy 2015 over the rows of [rows, channels]; moves `name`'s running statistics."""
+    statistics = scene.statistics[name]
+    mean, variance = statistics.mean, statistics.variance
+    if scene.training:
+        mean = x.mean(0)
+        variance = (x - mean).square().mean(0)
+        statistics.pending.append((mean.detach(), variance.detach(), len(x)))
+        if not scene.deferred:
+            move(statistics)
+    return (x - mean) / (variance + EPS).sqrt() * p[f"{prefix}.weight"] + p[f"{prefix}.bias"]
+
+
+def move(statistics: RunningStatistics) -> None:
+    """Move running statistics by those of all pending rows together."""
+    if not statistics.pending:
+        return
+    rows = sum(count for _, _, count in statistics.pending)
+    mean = sum((m * n for m, _, n in statistics.pending), torch.zeros(())) / rows
+    squares = sum(
+        ((v + (m - mean).square()) * n for m, v, n in statistics.pending), torch.zeros(())
+    )
+    statistics.mean = (1 - MOMENTUM) * statistics.mean + MOMENTUM * mean
+    statistics.variance = (1 - MOMENTUM) * statistics.variance + MOMENTUM * squares / (rows - 1)
+    statistics.batches += 1
+    statistics.pending.clear()
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Hendrycks & Gimpel 2016: x times the normal distribution function."""
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))

@@ -1,0 +1,110 @@
+"""A user's own model is its own twin: its layers one after another in one process.
+
+What its layers compute is taken as it is; engine, data, loss, optimizer and evaluation are not.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.scene import Kink, SparseInput
+from gnnhpc.core.outline import Outlines
+from gnnhpc.engines.stage import layer_seed
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.spec.experiment import Experiment
+
+
+class OwnModelTwin:
+    """Layers built as the model says, in the run's precision; buffers are each replica's own."""
+
+    def __init__(self, experiment: Experiment, outlines: Outlines) -> None:
+        self.experiment = experiment
+        self.names = [outline.name for outline in outlines]
+        self.dtype: torch.dtype = getattr(torch, experiment.dtype)
+        self.kinks: list[Kink] = []
+        model = experiment.model.loaded
+        options = BuildOptions(self.dtype, experiment.batchnorm)
+        layers = nn.ModuleList()
+        with torch.random.fork_rng(devices=[]):
+            for outline in outlines:
+                torch.manual_seed(layer_seed(experiment.seed, outline.name))
+                layers.append(model.build(outline, options))
+        self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
+
+    def initial(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.{key}": value.detach().clone()
+            for name, layer in zip(self.names, self._replicas[0], strict=True)
+            for key, value in layer.named_parameters()
+        }
+
+    def random_layer(self, piece: Piece) -> str | None:
+        """The first layer whose output in training differs from one time to the next, if any."""
+        layers = copy.deepcopy(self._replicas[0]).train()
+        x = _run_inputs(piece, self.dtype)
+        with torch.no_grad():
+            for name, layer in zip(self.names, layers, strict=True):
+                outputs = [_dense(copy.deepcopy(layer)(x, piece.context)) for _ in range(2)]
+                if not torch.equal(outputs[0], outputs[1]):
+                    return name
+                x = outputs[0]
+        return None
+
+    def forward(
+        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+    ) -> list[Tensor | SparseInput]:
+        """The output of each layer, the last's last; parameters by full name."""
+        layers = self._replicas[piece.replica]
+        layers.train(training)
+        x = _run_inputs(piece, self.dtype)
+        outputs: list[Tensor | SparseInput] = []
+        for name, layer in zip(self.names, layers, strict=True):
+            own = {
+                key.removeprefix(f"{name}."): value
+                for key, value in parameters.items()
+                if key.startswith(f"{name}.")
+            }
+            x = functional_call(layer, own, (x, piece.context))
+            outputs.append(_dense(x))
+        return outputs
+
+    def end_minibatch(self) -> None:
+        for layers in self._replicas:
+            for module in layers.modules():
+                end = getattr(module, "end_minibatch", None)
+                if end is not None:
+                    end()
+
+    def average_statistics(self) -> None:
+        """What an evaluation does first, with BatchNorm's running statistics."""
+        each = [dict(layers.named_buffers()) for layers in self._replicas]
+        for name in each[0]:
+            if name.endswith(("running_mean", "running_var")):
+                mean = torch.stack([buffers[name] for buffers in each]).mean(0)
+                for buffers in each:
+                    buffers[name].copy_(mean)
+
+    def buffers(self, replica: int) -> dict[str, Tensor]:
+        return {
+            f"{name}.{key}": value.detach().clone()
+            for name, layer in zip(self.names, self._replicas[replica], strict=True)
+            for key, value in layer.named_buffers()
+        }
+
+
+def _run_inputs(piece: Piece, dtype: torch.dtype) -> Tensor | SparseRows:
+    if piece.own_inputs is not None:
+        return piece.own_inputs
+    assert isinstance(piece.inputs, Tensor)
+    return piece.inputs.to(dtype)
+
+
+def _dense(x: Tensor | SparseRows) -> Tensor:
+    return x if isinstance(x, Tensor) else x.to_dense()

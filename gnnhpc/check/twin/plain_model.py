@@ -1,0 +1,118 @@
+"""A built-in model's twin: its layers in plain torch, one after another, in float64.
+
+In float32 the same twin tells what single precision makes of these sums, whoever adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin import gat, vig
+from gnnhpc.check.twin.layer import TwinLayer, move
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
+from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.engines.stage import layer_seed
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.spec.experiment import Experiment
+
+
+def plain_layer(model: object, outline: LayerOutline) -> TwinLayer | None:
+    """One layer in plain torch; None for a model that has no such form, a user's own."""
+    if isinstance(model, Vig):
+        return vig.layer(model, outline)
+    if isinstance(model, Gat):
+        return gat.layer(model, outline)
+    return None
+
+
+class PlainModel:
+    """`layers` in order; running statistics are each replica's own."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        outlines: Outlines,
+        layers: list[TwinLayer],
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.experiment = experiment
+        self.dtype = dtype
+        self.names = [outline.name for outline in outlines]
+        self.layers = layers
+        self.kinks: list[Kink] = []
+        """Of the last forward pass in training."""
+        self._side = round(outlines[0].inputs[0] ** 0.5)
+        self._statistics = [
+            {
+                name: RunningStatistics(torch.zeros(n).double(), torch.ones(n).double())
+                for layer in layers
+                for name, n in layer.norms().items()
+            }
+            for _ in range(experiment.layout.replicas)
+        ]
+
+    def initial(self) -> dict[str, Tensor]:
+        """The values that the seed gives, in the run's precision."""
+        dtype: torch.dtype = getattr(torch, self.experiment.dtype)
+        values: dict[str, Tensor] = {}
+        with torch.random.fork_rng(devices=[]):
+            for name, layer in zip(self.names, self.layers, strict=True):
+                torch.manual_seed(layer_seed(self.experiment.seed, name))
+                values |= {f"{name}.{key}": v for key, v in layer.initial(dtype).items()}
+        return values
+
+    def forward(
+        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+    ) -> list[Tensor | SparseInput]:
+        """The output of each layer, the last's last; parameters by full name, in float64."""
+        scene = Scene(
+            step,
+            self.experiment.seed,
+            training,
+            self.experiment.batchnorm == "deferred",
+            self._statistics[piece.replica],
+            piece.graph,
+            self._side,
+        )
+        outputs: list[Tensor | SparseInput] = []
+        x = piece.inputs
+        if isinstance(x, Tensor):
+            x = x.to(self.dtype)
+        for name, layer in zip(self.names, self.layers, strict=True):
+            own = {
+                key.removeprefix(f"{name}."): value
+                for key, value in parameters.items()
+                if key.startswith(f"{name}.")
+            }
+            x = layer.forward(x, own, scene)
+            outputs.append(x)
+        self.kinks = scene.kinks
+        return outputs
+
+    def end_minibatch(self) -> None:
+        for replica in self._statistics:
+            for statistics in replica.values():
+                move(statistics)
+
+    def average_statistics(self) -> None:
+        """What an evaluation does first: every replica goes on with the mean over replicas."""
+        for name in self._statistics[0]:
+            each = [replica[name] for replica in self._statistics]
+            mean = torch.stack([s.mean for s in each]).mean(0)
+            variance = torch.stack([s.variance for s in each]).mean(0)
+            for statistics in each:
+                statistics.mean, statistics.variance = mean, variance
+
+    def buffers(self, replica: int) -> dict[str, Tensor]:
+        """Running statistics under torch's names."""
+        found = {}
+        for name, statistics in self._statistics[replica].items():
+            found[f"{name}.running_mean"] = statistics.mean
+            found[f"{name}.running_var"] = statistics.variance
+            found[f"{name}.num_batches_tracked"] = torch.tensor(statistics.batches)
+        return found

@@ -1,0 +1,76 @@
+"""What the twin's layers work on besides their input, and the statistics they keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TwinGraph:
+    """A whole graph with one self-loop a node; edges that chunks lose are left out."""
+
+    nodes: int
+    source: Tensor
+    """int64 [E]"""
+    target: Tensor
+    """int64 [E]"""
+    number: Tensor
+    """int64 [E]: each edge's number in the full graph; a self-loop's is edges + node."""
+
+
+@dataclass(frozen=True)
+class SparseInput:
+    """Features as stored: one row, column and value a stored number, in the order of their rows."""
+
+    row: Tensor
+    column: Tensor
+    value: Tensor
+    """float64 [stored]"""
+    shape: tuple[int, int]
+
+
+@dataclass
+class RunningStatistics:
+    """One BatchNorm's running statistics on one replica."""
+
+    mean: Tensor
+    variance: Tensor
+    batches: int = 0
+    pending: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
+    """Mean, biased variance and rows of micro-batches that have not moved the statistics yet."""
+
+
+@dataclass
+class Kink:
+    """An attention's scores before its leaky ReLU, where a rounding error can choose the slope."""
+
+    layer: str
+    scores: Tensor
+    """float64 [E, heads], part of the autograd graph."""
+    reach: Tensor
+    """The sum of the magnitudes that each score is the sum of; its rounding is a share of that."""
+    arriving: Tensor | None = None
+    """The loss's gradient with respect to the leaky ReLU's output, once backward has run."""
+
+    def keep_arriving(self, activated: Tensor) -> None:
+        """Keep the gradient that arrives at the leaky ReLU's output."""
+        activated.register_hook(lambda gradient: setattr(self, "arriving", gradient.detach()))
+
+
+@dataclass
+class Scene:
+    """One forward pass: which step, whether in training, and on what."""
+
+    step: int
+    seed: int
+    training: bool
+    deferred: bool
+    """Whether running statistics move once a mini-batch."""
+    statistics: dict[str, RunningStatistics]
+    """By BatchNorm's name; this replica's."""
+    graph: TwinGraph | None = None
+    side: int = 0
+    """Of a square image's pixel grid."""
+    kinks: list[Kink] = field(default_factory=list)

@@ -1,0 +1,126 @@
+"""The twin's training step and evaluation, from given parameters, and all that they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.scene import Kink, SparseInput
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.protocol import Outputs
+
+Array = npt.NDArray[np.float64]
+Activations = Sequence[Tensor | SparseInput]
+
+
+class TwinModel(Protocol):
+    """A model in one process, in plain torch or a user's own."""
+
+    names: list[str]
+    """Of the layers, first to last."""
+    dtype: torch.dtype
+    kinks: list[Kink]
+
+    def initial(self) -> dict[str, Tensor]:
+        """The parameters' initial values, by full name, in the run's precision."""
+        ...
+
+    def forward(
+        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+    ) -> Activations: ...
+
+    def end_minibatch(self) -> None: ...
+
+    def average_statistics(self) -> None: ...
+
+    def buffers(self, replica: int) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class TwinStep:
+    """One training step: what every piece computed, the mean loss, the gradients."""
+
+    activations: list[Activations]
+    """Of each piece, the output of each layer."""
+    loss: float
+    row_losses: list[tuple[Array, int]]
+    """Of each piece, every row's loss, 0 where it is not labelled, and how many are."""
+    gradients: dict[str, Array]
+    parameters: dict[str, Tensor]
+    """Those of the autograd graph, which is kept for what kinks need."""
+    kinks: list[Kink]
+
+
+def train_step(
+    model: TwinModel,
+    pieces: Sequence[Piece],
+    parameters: Mapping[str, Array],
+    step: int,
+    outputs: Outputs,
+) -> TwinStep:
+    """The mean loss over the labelled rows of all pieces, and its gradients."""
+    leaves = {
+        name: torch.from_numpy(value).to(model.dtype).requires_grad_()
+        for name, value in parameters.items()
+    }
+    activations: list[Activations] = []
+    row_losses: list[tuple[Array, int]] = []
+    kinks: list[Kink] = []
+    total = torch.zeros((), dtype=torch.float64)
+    for piece in pieces:
+        found = model.forward(piece, leaves, step, training=True)
+        kinks += model.kinks
+        rows = losses(found[-1], piece.targets["train"], outputs)
+        row_losses.append((_array(rows), int((piece.targets["train"] != IGNORED).sum())))
+        total = total + rows.sum()
+        activations.append([_detached(each) for each in found])
+    model.end_minibatch()
+    loss = total / sum(labelled for _, labelled in row_losses)
+    gradients = torch.autograd.grad(
+        loss, list(leaves.values()), retain_graph=bool(kinks), allow_unused=True
+    )
+    return TwinStep(
+        activations,
+        float(loss.detach()),
+        row_losses,
+        {n: _array(g) for n, g in zip(leaves, gradients, strict=True) if g is not None},
+        leaves,
+        kinks,
+    )
+
+
+@torch.no_grad()
+def evaluate(
+    model: TwinModel, pieces: Sequence[Piece], parameters: Mapping[str, Array], step: int
+) -> list[Activations]:
+    """Every piece's activations; running statistics are averaged over replicas first."""
+    model.average_statistics()
+    values = {n: torch.from_numpy(value).to(model.dtype) for n, value in parameters.items()}
+    return [model.forward(piece, values, step, training=False) for piece in pieces]
+
+
+def losses(output: Tensor | SparseInput, target: Tensor, outputs: Outputs) -> Tensor:
+    """Each row's cross-entropy, float64 [rows]; 0 for a row that is not labelled."""
+    assert isinstance(output, Tensor)
+    scores = output.double()
+    if outputs == "logits":
+        scores = scores - scores.logsumexp(1, keepdim=True)
+    labelled = target != IGNORED
+    chosen = scores[torch.arange(len(target)), target.where(labelled, 0)]
+    return torch.where(labelled, -chosen, 0.0)
+
+
+def _detached(x: Tensor | SparseInput) -> Tensor | SparseInput:
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def _array(gradient: Tensor) -> Array:
+    found: Array = gradient.detach().double().numpy()
+    return found

@@ -1,0 +1,129 @@
+"""ViG's layers in plain torch: the pixel grid's edges one by one, hidden layers as they stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin.layer import (
+    Parameters,
+    batch_norm,
+    gelu,
+    linear,
+    linear_values,
+    norm_values,
+)
+from gnnhpc.check.twin.scene import Scene, SparseInput
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.models.vig.model import Vig
+
+
+@dataclass(frozen=True)
+class Grapher:
+    """x + BN(W2 GELU(conv(BN(W1 x)))); conv is PyG's GraphConv: W_rel of the neighbours' sum
+    plus W_root of the node itself."""
+
+    has_kinks: ClassVar[bool] = False
+    name: str
+    channels: int
+    width: int
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {
+            **linear_values("fc1", self.channels, self.width, dtype),
+            **norm_values("norm1", self.width, dtype),
+            **linear_values("conv.lin_rel", self.width, self.width, dtype),
+            **linear_values("conv.lin_root", self.width, self.width, dtype, bias=False),
+            **linear_values("fc2", self.width, self.channels, dtype),
+            **norm_values("norm2", self.channels, dtype),
+        }
+
+    def norms(self) -> dict[str, int]:
+        return {f"{self.name}.norm1": self.width, f"{self.name}.norm2": self.channels}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        assert isinstance(x, Tensor)
+        rows = x.reshape(-1, self.channels)
+        hidden = batch_norm(linear(rows, p, "fc1"), p, "norm1", f"{self.name}.norm1", scene)
+        source, target = grid_edges(scene.side, len(x))
+        neighbours = torch.zeros_like(hidden).index_add(0, target, hidden[source])
+        convolved = linear(neighbours, p, "conv.lin_rel") + linear(hidden, p, "conv.lin_root")
+        update = linear(gelu(convolved), p, "fc2")
+        return x + batch_norm(update, p, "norm2", f"{self.name}.norm2", scene).view_as(x)
+
+
+@dataclass(frozen=True)
+class Ffn:
+    """x + BN(W2 GELU(BN(W1 x)))."""
+
+    has_kinks: ClassVar[bool] = False
+    name: str
+    channels: int
+    width: int
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {
+            **linear_values("fc1", self.channels, self.width, dtype),
+            **norm_values("norm1", self.width, dtype),
+            **linear_values("fc2", self.width, self.channels, dtype),
+            **norm_values("norm2", self.channels, dtype),
+        }
+
+    def norms(self) -> dict[str, int]:
+        return {f"{self.name}.norm1": self.width, f"{self.name}.norm2": self.channels}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        assert isinstance(x, Tensor)
+        rows = x.reshape(-1, self.channels)
+        hidden = batch_norm(linear(rows, p, "fc1"), p, "norm1", f"{self.name}.norm1", scene)
+        update = linear(gelu(hidden), p, "fc2")
+        return x + batch_norm(update, p, "norm2", f"{self.name}.norm2", scene).view_as(x)
+
+
+@dataclass(frozen=True)
+class Readout:
+    """W2 GELU(W1 (sum over the nodes))."""
+
+    has_kinks: ClassVar[bool] = False
+    channels: int
+    width: int
+    classes: int
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {
+            **linear_values("fc1", self.channels, self.width, dtype),
+            **linear_values("fc2", self.width, self.classes, dtype),
+        }
+
+    def norms(self) -> dict[str, int]:
+        return {}
+
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        assert isinstance(x, Tensor)
+        return linear(gelu(linear(x.sum(1), p, "fc1")), p, "fc2")
+
+
+def grid_edges(side: int, images: int) -> tuple[Tensor, Tensor]:
+    """Source and target of each edge between pixels that touch, in all images."""
+    place = torch.arange(side * side)
+    row, column = place // side, place % side
+    sources, targets = [], []
+    for down, right in ((d, r) for d in (-1, 0, 1) for r in (-1, 0, 1) if (d, r) != (0, 0)):
+        inside = (row + down >= 0) & (row + down < side)
+        inside &= (column + right >= 0) & (column + right < side)
+        targets.append(place[inside])
+        sources.append((place + down * side + right)[inside])
+    first = torch.arange(images)[:, None] * (side * side)
+    return (first + torch.cat(sources)).flatten(), (first + torch.cat(targets)).flatten()
+
+
+def layer(model: Vig, outline: LayerOutline) -> Grapher | Ffn | Readout:
+    channels = outline.inputs[-1]
+    if outline.kind == "grapher":
+        return Grapher(outline.name, channels, model.grapher_width)
+    if outline.kind == "ffn":
+        return Ffn(outline.name, channels, model.ffn_width)
+    return Readout(channels, model.readout_width, outline.shape[0])

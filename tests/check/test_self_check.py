@@ -1,0 +1,119 @@
+"""The self-check in real runs: it changes nothing, it is recorded, and what fails it is named."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.check.check_slice import check_slice
+from gnnhpc.check.self_check import SelfCheck
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.forked import Plant
+
+pytestmark = pytest.mark.distributed
+
+CELLS = {
+    "vig seq": vig(),
+    "vig pp2 of torch": vig(layout="pp2", engine="pipelining"),
+    "vig dp2, deferred": vig(layout="dp2", batchnorm="deferred"),
+    "gat dp2-pp2 with halo": gat(layout="dp2-pp2", microbatches=2, chunks="halo"),
+    "gat in clusters": gat(layout="pp2", chunks="clustered"),
+}
+
+
+def ran(folder: Path, experiment: Experiment, plant: Plant | None = None) -> Ran:
+    (cell,) = manifest_of(folder, experiment)
+    return run(folder, cell, plant=plant)
+
+
+def check_of(found: Ran) -> Check:
+    (check,) = [each for each in found.result.audit if each.name == "self-check"]
+    return check
+
+
+def without_self_check() -> None:
+    from gnnhpc.run.worker import Worker
+
+    none = SimpleNamespace(as_check=lambda seconds: Check("self-check", "unknown", "not run"))
+    Worker._self_check = lambda *_: none  # type: ignore[method-assign, assignment, return-value]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_run_is_the_same_to_the_bit_with_and_without(name: str, tmp_path: Path) -> None:
+    checked = ran(tmp_path / "with", CELLS[name])
+    plain = ran(tmp_path / "without", CELLS[name], without_self_check)
+    assert check_of(checked).verdict == "ok", check_of(checked)
+    assert check_of(plain).verdict == "unknown"
+    for phase in ("train", "test"):
+        assert checked.losses(phase) == plain.losses(phase)
+    (event,) = [line for line in checked.lines(0, "event") if line["name"] == "self-check"]
+    values = check_of(checked).values
+    assert event["at_s"] == pytest.approx(values["seconds"], abs=1e-3)
+    assert values["steps"] == 2
+    assert 0 < values["share"] < 1
+
+
+def scaled_output(factor: float) -> None:
+    """Every second layer's output is a little too large."""
+    from gnnhpc.models.vig.fused import FusedFfn
+
+    true = FusedFfn.forward
+
+    def wrong(layer: Any, *args: Any) -> torch.Tensor:
+        return true(layer, *args) * factor
+
+    FusedFfn.forward = wrong  # type: ignore[method-assign]
+
+
+def wrong_update(factor: float) -> None:
+    from gnnhpc.train import optimizer
+
+    true = optimizer.build_optimizer
+
+    def build(experiment: Experiment, stage: Any) -> Any:
+        built = true(experiment, stage)
+        if built is not None and any("block1" in each.name for each in stage.outlines):
+            built.param_groups[0]["lr"] *= factor
+        return built
+
+    import gnnhpc.train.setup
+
+    gnnhpc.train.setup.build_optimizer = build
+
+
+def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(layout="pp2"), functools.partial(scaled_output, 1.0001))
+    assert not found.result.valid
+    assert check_of(found).detail.startswith("outputs: block0.ffn in train step 0, replica 0, ")
+    assert "self-check failed, outputs: block0.ffn" in "".join(found.out) + log(found)
+
+
+def log(found: Ran) -> str:
+    return "".join(path.read_text() for path in found.attempt.root.glob("rank-*.log"))
+
+
+def test_a_wrong_update_is_named_with_its_factor(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(layout="pp2"), functools.partial(wrong_update, 10.0))
+    assert not found.result.valid
+    said = check_of(found).detail
+    assert said.startswith("update: block1.")
+    assert (
+        "moved 10 times as far as the optimizer's rule says of its own gradient in step 0" in said
+    )
+
+
+def test_what_it_costs_is_said_where_it_is_too_much() -> None:
+    part = check_slice(vig())
+    check = SelfCheck(part, 4.0, random_layer="layer3").as_check(60.0)
+    assert check.verdict == "unknown"
+    assert "layer3 gives another output each time" in check.detail
+    assert "took 4 s, 6.7% of the attempt, more than 3 s and 5%" in check.detail
+    assert "more than" not in SelfCheck(part, 4.0, random_layer="x").as_check(600.0).detail
+    assert "more than" not in SelfCheck(part, 2.0, random_layer="x").as_check(3.0).detail
