@@ -6,6 +6,13 @@ step), but smoothly: by a factor a step, not by any amount. So each pair is held
 history: a step may take them at most `GROWTH` times as far apart as they have been before. A
 defect is a jump, at the first step or later. Once they are so far apart that `GROWTH` times it
 would allow everything, nothing is concluded any more.
+
+Measured on 188 pairs of siblings of 300 and 400 steps in float32 (ViG and GAT, in one process and
+in pipelines and replicas, fused and PyG's layers, 1 to 4 micro-batches): first losses at most
+1e-6 apart, first norms 4e-5; second losses at most 6e-5 (Adam's first step); from then on a step
+took losses at most 11, norms 17 and test losses 7 times as far apart as they had been. From 1e-6
+the losses of ViG were 1e-3 apart after 15 to 40 steps and 0.1 after 120 to 200; those of GAT
+stayed below 1e-2 for 150 to 400.
 """
 
 from __future__ import annotations
@@ -18,8 +25,14 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 GROWTH = 100.0
+"""Six times the largest factor that was measured."""
 MEANINGLESS = 0.5
-"""A relative difference that is allowed from which on nothing is concluded."""
+"""The allowed difference, relative, from which on nothing is concluded."""
+SMALL = 1e-3
+"""The share of the first value below which differences are seen relative to it: a loss near zero is
+the difference of much larger numbers."""
+RECORDED_TO = 1e-9
+"""Records keep nine decimals."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +59,19 @@ class Comparison:
     """Places that were judged: those before nothing can be concluded any more."""
 
 
-def relative_difference(one: Values, other: Values) -> Values:
-    """|one - other| over the larger of them; 0 where both are 0, nan where one is missing."""
-    larger = np.maximum(np.abs(one), np.abs(other))
-    difference: Values = np.abs(one - other) / np.where(larger > 0.0, larger, 1.0)
-    return difference
+def relative_difference(reference: Values, others: Values) -> Values:
+    """|reference [places] - others [n, places]| over the larger of them; nan where one is missing.
+
+    Over `SMALL` times the reference's first value where both are smaller.
+    """
+    present = reference[np.isfinite(reference)]
+    least = SMALL * abs(present[0]) if present.size else 0.0
+    larger = np.maximum(np.maximum(np.abs(reference), np.abs(others)), least)
+    difference = np.abs(reference - others)
+    # A missing value times zero is still missing.
+    beyond = np.where(difference > RECORDED_TO, difference, difference * 0.0)
+    relative: Values = beyond / np.where(larger > 0.0, larger, 1.0)
+    return relative
 
 
 def so_far(apart: Values) -> Values:

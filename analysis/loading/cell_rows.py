@@ -80,6 +80,7 @@ def cell_row(
         **{name: graph.get(name) for name in _GRAPH},
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
+        "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
         "threads": max((h["threads"] for h in headers), default=None),
         "parameters": _parameters_of_replica(headers),
         "startup_s": max(map(_startup_s, headers), default=None),

@@ -15,18 +15,24 @@ from analysis.across.likeness import (
     like_groups,
 )
 from analysis.loading.learnt import Key
-from analysis.loading.measured_facts import measured_facts
+from analysis.loading.measured_facts import complete_sites, measured_facts
 from analysis.loading.run_folder import RunFolder
 
 
 def facts_of_attempts(folder: RunFolder) -> dict[Key, Facts]:
     """Of each attempt whose records were read."""
     results = [{each.number: each.result for each in attempts} for attempts in folder.attempts_of]
-    return {
-        (number, attempt): measured_facts(headers, results[number][attempt])
+    headers = {
+        (number, attempt): found
         for number, by_attempt in enumerate(folder.headers)
-        for attempt, headers in by_attempt.items()
+        for attempt, found in by_attempt.items()
     }
+    facts = {
+        (number, attempt): measured_facts(found, results[number][attempt])
+        for (number, attempt), found in headers.items()
+    }
+    with_site = {key for key, found in headers.items() if any(h.get("site") for h in found)}
+    return complete_sites(facts, with_site)
 
 
 def unlike_resumes(folder: RunFolder, facts: Mapping[Key, Facts]) -> dict[Key, str]:
@@ -85,11 +91,5 @@ def _positions(cells: pd.DataFrame, keys: Sequence[str]) -> list[list[int]]:
     """The positions of valid cells that are equal in `keys`."""
     valid = cells.reset_index(drop=True)
     valid = valid[valid["valid"].astype(bool)]
-    return (
-        [
-            list(map(int, part))
-            for part in valid.groupby(list(keys), dropna=False, sort=False).indices.values()
-        ]
-        if len(valid)
-        else []
-    )
+    groups = valid.groupby(list(keys), dropna=False, sort=False)
+    return [[int(i) for i in part.index] for _, part in groups]

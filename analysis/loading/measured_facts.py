@@ -1,12 +1,12 @@
 """The facts of an attempt that decide what its numbers may be joined with.
 
 A row of `FACTS` reads one fact from the ranks' headers and the result: None where the record does
-not say, which older ones do not.
+not say, which older ones do not. Packages, kernels and settings of the site are facts each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.across.likeness import Facts
@@ -14,6 +14,8 @@ from gnnhpc.records.schema import Result
 
 Headers = Sequence[Mapping[str, Any]]
 """Of the ranks of one attempt."""
+Read = Callable[[Headers, Result | None], str | None]
+SITE = "site "
 
 
 def _over_ranks(values: Iterable[object]) -> str | None:
@@ -25,11 +27,8 @@ def _over_ranks(values: Iterable[object]) -> str | None:
 
 
 def _code(headers: Headers, result: Result | None) -> str | None:
-    return result.provenance.get("code") if result else None
-
-
-def _cpu_model(headers: Headers, result: Result | None) -> str | None:
-    return _over_ranks(header.get("cpu_model") for header in headers)
+    found = _over_ranks(header.get("code") for header in headers)
+    return found or (result.provenance.get("code") if result else None)
 
 
 def _device(headers: Headers, result: Result | None) -> str | None:
@@ -37,40 +36,75 @@ def _device(headers: Headers, result: Result | None) -> str | None:
     return _over_ranks(str(header.get("device") or "").partition(":")[0] for header in headers)
 
 
-def _threads(headers: Headers, result: Result | None) -> str | None:
-    return _over_ranks(header.get("threads") for header in headers)
-
-
-def _kernels(headers: Headers, result: Result | None) -> str | None:
-    """As the audit looked at every rank; older results have rank 0's only."""
-    for check in result.audit if result else ():
+def _implementation(headers: Headers, result: Result | None) -> str | None:
+    """Of every rank, as its header or the audit says; older results have rank 0's only."""
+    found = _over_ranks(header.get("implementation") for header in headers)
+    if found or result is None:
+        return found
+    for check in result.audit:
         if check.name == "kernels" and check.values.get("implementations"):
             return _over_ranks(check.values["implementations"])
-    return result.provenance.get("implementation") if result else None
+    return result.provenance.get("implementation")
 
 
 def _schema(headers: Headers, result: Result | None) -> str | None:
     return str(result.schema) if result else None
 
 
-FACTS: dict[str, Callable[[Headers, Result | None], str | None]] = {
+def _of_header(key: str) -> Read:
+    return lambda headers, _: _over_ranks(header.get(key) for header in headers)
+
+
+def _of_device(key: str) -> Read:
+    return lambda headers, _: _over_ranks(
+        (header.get("device_facts") or {}).get(key) for header in headers
+    )
+
+
+FACTS: dict[str, Read] = {
     "code": _code,
-    "CPU model": _cpu_model,
+    "CPU model": _of_header("cpu_model"),
     "device": _device,
-    "threads a rank": _threads,
-    "kernels": _kernels,
+    "GPU": _of_header("device_name"),
+    "GPU driver": _of_device("driver"),
+    "CUDA": _of_device("cuda"),
+    "NCCL": _of_device("nccl"),
+    "TF32": _of_device("tf32"),
+    "threads a rank": _of_header("threads"),
+    "implementation": _implementation,
     "record schema": _schema,
 }
 
 
 def measured_facts(headers: Headers, result: Result | None) -> Facts:
-    """All facts of one attempt, and the version of each package as a fact of its own.
+    """All facts of one attempt.
 
-    The version of gnnhpc is left out: its code says more.
+    The version of gnnhpc is left out: its code says more. So is the name of the site, which may
+    change while its settings stay.
     """
-    facts = {name: read(headers, result) for name, read in FACTS.items()}
-    packages = {name for header in headers for name in header.get("versions") or ()}
-    return facts | {
-        name: _over_ranks((header.get("versions") or {}).get(name) for header in headers)
-        for name in sorted(packages - {"gnnhpc"})
+    return {
+        **{name: read(headers, result) for name, read in FACTS.items()},
+        **_each_of("versions", "", headers, leave_out="gnnhpc"),
+        **_each_of("kernels", "kernel ", headers),
+        **_each_of("site", SITE, headers, leave_out="name"),
+    }
+
+
+def _each_of(key: str, prefix: str, headers: Headers, leave_out: str = "") -> Facts:
+    """Each entry of a mapping in the headers as a fact, over the ranks that have it."""
+    found: dict[str, list[object]] = {}
+    for header in headers:
+        for name, value in sorted((header.get(key) or {}).items()):
+            if name != leave_out:
+                # Of a kernel without a cache the same compiler is named with a note.
+                found.setdefault(prefix + name, []).append(str(value).partition(", built for")[0])
+    return {name: _over_ranks(values) for name, values in found.items()}
+
+
+def complete_sites(facts: Mapping[Any, Facts], recorded: Collection[Any]) -> dict[Any, Facts]:
+    """Settings of sites that others have set, as `none` where a site was recorded without them."""
+    settings = sorted({name for each in facts.values() for name in each if name.startswith(SITE)})
+    return {
+        key: {name: "none" for name in settings if key in recorded} | dict(each)
+        for key, each in facts.items()
     }

@@ -107,14 +107,15 @@ def rank_frame(
 def _blocked_s(ranks: pd.DataFrame) -> NDArray[np.float64]:
     """Seconds that each rank waited inside its all-reduce for the other replicas of its stage.
 
-    An all-reduce begins when the last replica calls it, so what that one spends in it is its cost,
-    and what the others spend longer is waiting.
+    Newer records count it as waiting themselves. In older ones what the replica that came last
+    spent in its all-reduce is its cost, and what the others spent longer is waiting.
     """
-    spent = ranks["allreduce_s"].to_numpy()
+    older = ranks["waiting_cpu_s"].isna().to_numpy()
+    spent = np.where(older, ranks["allreduce_s"].to_numpy(), 0.0)
     if not (spent > 0.0).any():
         return np.zeros(len(ranks))
     keys = [ranks[name] for name in ("cell", "phase", "step", "stage")]
-    cost = ranks["allreduce_s"].groupby(keys, observed=True).transform("min")
+    cost = pd.Series(spent).groupby(keys, observed=True).transform("min")
     blocked: NDArray[np.float64] = spent - cost.to_numpy()
     return blocked
 

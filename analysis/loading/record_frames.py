@@ -36,6 +36,10 @@ _OPTIONAL = (
     "involuntary_switches",
     "steal_s",
     "grad_norm",
+    "waiting_cpu_s",
+    "other_cpu_s",
+    "run_delay_s",
+    "threads_used",
 )
 STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
 """Columns of the step frame that every run has; all others are metrics."""

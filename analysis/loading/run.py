@@ -35,7 +35,8 @@ class Run:
     `outlier` marks and drops nothing. Only steps that every rank recorded."""
     ranks: pd.DataFrame
     """One row a rank and mini-batch: the fields of StepRecord, with cell, rank, stage, replica.
-    `waited_s` is wait_s and what an all-reduce took longer than on the replica that came last."""
+    `waited_s` is wait_s, and in older records what an all-reduce took longer than on the replica
+    that came last."""
     groups: pd.DataFrame
     """Forward and backward seconds a group of layers, rank and mini-batch."""
     spans: pd.DataFrame

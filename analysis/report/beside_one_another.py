@@ -77,6 +77,7 @@ def likeness(run: Run) -> Iterator[Block]:
     if not facts:
         return
     names = dict.fromkeys(name for each in facts for name in each)
+    yield from _live_code(run)
     yield rows_table(
         "What numbers depend on besides settings; only cells that are alike in it are averaged and "
         "compared",
@@ -105,6 +106,18 @@ def likeness(run: Run) -> Iterator[Block]:
             for words, same in cells.groupby("difference", sort=False)
         ],
     )
+
+
+def _live_code(run: Run) -> Iterator[Text]:
+    """Whether cells ran the code that the run keeps; older records do not say."""
+    known = run.cells[run.cells["code_from"] != ""]
+    live = int(known["code_from"].str.contains("live").sum())
+    if live:
+        yield Text(
+            f"{live} of {len(known)} cells ran live code: whatever the checkout held when they "
+            "started, not the code that the run keeps. The table of code below says what that was.",
+            "warning",
+        )
 
 
 def _kind(*, bad: bool, unsure: bool) -> str:

@@ -75,15 +75,16 @@ def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
 def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
     """`phases` with cpu_share, steal_share and switches_per_step, from steps without warm-up.
 
-    cpu_share is processor time over busy time, steal_share steal over wall time, the switches are
-    involuntary ones a rank and step. A cpu_share well below the threads, or steal, means that
-    other processes used the CPU. Missing where the system does not report them.
+    cpu_share is processor time of the computing threads over their computing time, steal_share
+    steal over wall time, the switches are involuntary ones a rank and step. A cpu_share well below
+    the threads, or steal, means that other processes used the CPU. Missing where the system does
+    not report them.
     """
     keys = [ranks["cell"], ranks["phase"]]
     work = pd.DataFrame(
         {
             "cpu": ranks["cpu_s"],
-            "busy": ranks["wall_s"] - ranks["waited_s"],
+            "busy": _busy_s(ranks),
             "wall": ranks["wall_s"],
             "steal": ranks["steal_s"],
             "switches": ranks["involuntary_switches"],
@@ -99,6 +100,13 @@ def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame
         }
     )
     return phases.merge(shares.reset_index(), on=["cell", "phase"], how="left")
+
+
+def _busy_s(ranks: pd.DataFrame) -> pd.Series[float]:
+    """Seconds that `cpu_s` is measured in: computing; in older records all but waiting."""
+    computing = ranks["forward_s"] + ranks["backward_s"] + ranks["optimizer_s"]
+    older = ranks["waiting_cpu_s"].isna()
+    return computing.where(~older, ranks["wall_s"] - ranks["waited_s"])
 
 
 def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:

@@ -198,6 +198,19 @@ def test_a_repeat_that_is_unlike_is_in_no_average(tmp_path: Path) -> None:
     assert one["speedup"] > 0
 
 
+def test_cells_that_are_not_valid_do_not_shift_who_is_unlike(tmp_path: Path) -> None:
+    failed = vig(repeat=7)
+    fused = [vig(layout) for layout in ("seq", "pp2", "pp4")]
+    plain = [vig(layout, model=Vig(implementation="reference")) for layout in ("seq", "pp2")]
+    stories = {failed.id: [Story(status="failed", stop_at=1)]}
+    root = make_run(tmp_path / "run", [failed, *fused, *plain], stories=stories)
+    for cell in plain:
+        change(root, cell, measured_with(implementation="reference"))
+    run = load(root)
+    assert list(run.cells["counts"]) == [False, *[True] * 5]
+    assert "unlike" not in set(run.cells["flags"])
+
+
 def test_a_configuration_that_is_unlike_has_times_and_no_speedup(tmp_path: Path) -> None:
     cells = [vig(), vig("pp2"), vig("pp4")]
     root = make_run(tmp_path / "run", cells)
@@ -236,6 +249,36 @@ def test_what_is_not_recorded_is_no_difference_and_is_said(tmp_path: Path) -> No
     assert run.cells["counts"].all()
     assert row(summarise(run, "seq:2"), "pp2")["speedup"] > 0
     assert [run.facts[cell.id]["code"] for cell in cells] == [None, "aaa"]
+
+
+def test_a_difference_is_named_by_its_fact(tmp_path: Path) -> None:
+    """Kernels of each rank, packages, GPUs and the site's settings, each with both values."""
+    site = {"name": "a", "partition": "fast", "cpus_per_task": 2}
+    usual = {
+        "versions": {"torch": "2.13.0", "gnnhpc": "1"},
+        "implementation": "fused/c++",
+        "kernels": {"vig": "g++ 12"},
+        "site": site,
+        "device_facts": {"driver": "535.1"},
+    }
+    other = [
+        ({"versions": {"torch": "2.12.1", "gnnhpc": "2"}}, "torch 2.12.1 beside 2.13.0"),
+        ({"implementation": "fused/torch"}, "implementation fused/torch beside fused/c++"),
+        ({"kernels": {"vig": "clang 17"}}, "kernel vig clang 17 beside g++ 12"),
+        ({"device_facts": {"driver": "550.2"}}, "GPU driver 550.2 beside 535.1"),
+        ({"site": {"name": "a", "cpus_per_task": 2}}, "site partition none beside fast"),
+        ({"site": site | {"cpus_per_task": 4}}, "site cpus_per_task 4 beside 2"),
+        ({"site": site | {"name": "b"}}, ""),
+        ({"kernels": {"vig": "g++ 12, built for this process alone"}}, ""),
+        ({"kernels": {}, "site": None, "versions": {}}, ""),
+    ]
+    cells = [vig("pp2", repeat=r) for r in range(len(other) + 10)]
+    root = make_run(tmp_path / "run", cells)
+    for number, cell in enumerate(cells):
+        facts = usual | (other[number][0] if number < len(other) else {})
+        change(root, cell, measured_with(**facts))
+    run = load(root)
+    assert list(run.cells["difference"]) == [words for _, words in other] + [""] * 10
 
 
 def test_ranks_of_two_kinds_are_a_fact_of_their_own(tmp_path: Path) -> None:
@@ -281,8 +324,9 @@ def test_efficiency_is_of_one_statistic(tmp_path: Path) -> None:
     assert after["efficiency"] == pytest.approx(before, rel=0.01)
 
 
-def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path) -> None:
-    """The second replica comes late: the first one is blocked, though it recorded no wait."""
+@pytest.mark.parametrize("newer", [False, True])
+def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path, newer: bool) -> None:
+    """The second replica comes late, and the first one is blocked: older records have no wait."""
     cell = vig("dp2", 2)
     root = make_run(tmp_path / "run", [cell])
     before = row(summarise(load(root)), "dp2")["bubble"]
@@ -290,15 +334,15 @@ def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path) -> None:
 
     def blocked(record: Record) -> None:
         if record.get("kind") == "step" and record["phase"] == "train":
-            record["wait_s"] = 0.0
-            record["allreduce_s"] = 0.01 * record["wall_s"]
+            record |= {"wait_s": 0.0, "allreduce_s": 0.01 * record["wall_s"]}
+            record["waiting_cpu_s"] = 0.0 if newer else None
 
     change(root, cell, blocked)
     records = RunPaths(root).cell(cell.id).attempt(1).records(0)
     lines = [json.loads(line) for line in records.read_text().splitlines()]
     for line in lines[1:]:
         if line["phase"] == "train":
-            line["allreduce_s"] += late * line["wall_s"]
+            line["wait_s" if newer else "allreduce_s"] += late * line["wall_s"]
     records.write_text("".join(json.dumps(line) + "\n" for line in lines))
     after = row(summarise(load(root)), "dp2")["bubble"]
     assert before < 0.05

@@ -162,7 +162,7 @@ def test_nothing_is_concluded_once_rounding_has_grown_too_far() -> None:
     two = [sibling("seq", SEQUENTIAL), sibling("pp2", losses=grown)]
     assert named(two) == {}
     judged = found(two).fewest_steps
-    apart = relative_difference(LOSSES, grown)
+    apart = relative_difference(LOSSES, grown[None])[0]
     assert judged == 1 + int(np.argmax(GROWTH * np.maximum.accumulate(apart) >= MEANINGLESS))
     late = grown.copy()
     late[judged + 1 :] = 9.0
@@ -174,13 +174,22 @@ def test_nothing_is_concluded_once_rounding_has_grown_too_far() -> None:
 
 
 def test_double_precision_is_held_to_its_own_rounding() -> None:
-    nearly = LOSSES * (1.0 + 1e-7)
+    nearly = LOSSES * (1.0 + 1e-8)
     assert named([sibling("seq", SEQUENTIAL), sibling("pp2", losses=nearly)]) == {}
     double = [
         sibling("seq", SEQUENTIAL, dtype="float64"),
         sibling("pp2", losses=nearly, dtype="float64"),
     ]
     assert sorted(named(double)) == ["pp2", "seq"]
+
+
+def test_a_loss_near_zero_is_held_to_what_it_is_the_difference_of() -> None:
+    """Nine decimals are recorded, and a learnt loss of 1e-7 has lost most of its digits."""
+    learnt = np.concatenate([LOSSES[:10], np.full(30, 1.49e-7)])
+    nearly = np.where(learnt < 1e-6, 1.51e-7, learnt)
+    assert named([sibling("seq", SEQUENTIAL, losses=learnt), sibling("pp2", losses=nearly)]) == {}
+    wrong = np.where(learnt < 1e-6, 1e-4, learnt)
+    assert named([sibling("seq", SEQUENTIAL, losses=learnt), sibling("pp2", losses=wrong)])
 
 
 def test_families_are_judged_apart_and_a_cell_alone_is_not() -> None:
