@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.across.likeness import (
@@ -29,6 +29,7 @@ def test_a_difference_is_said_in_words() -> None:
     assert alike(mine, {})
 
 
+@settings(deadline=None)
 @given(st.lists(facts, min_size=1, max_size=8))
 def test_groups_are_a_partition_whose_members_are_alike(given: list[dict[str, str | None]]) -> None:
     groups = like_groups(given, [str(n) for n in range(len(given))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.across.sibling_key import evaluated_after, evaluation_key, training_key
@@ -27,6 +27,7 @@ def microbatches_of_step(experiment: Experiment, step: int) -> list[tuple[int, .
     return parts
 
 
+@settings(deadline=None)
 @given(layouts, layouts, *[st.sampled_from([1, 2, 4])] * 2, *[st.sampled_from([4, 8])] * 2)
 def test_images_are_siblings_where_the_same_samples_share_a_microbatch(
     layout: str, other: str, m: int, n: int, batch: int, other_batch: int

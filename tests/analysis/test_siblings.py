@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.across.rounding import GROWTH, MEANINGLESS, relative_difference
@@ -44,6 +44,7 @@ def named(siblings: Sequence[Sibling]) -> dict[str, str]:
 rounding = st.lists(st.floats(-10.0, 10.0), min_size=STEPS, max_size=STEPS)
 
 
+@settings(deadline=None)
 @given(rounding, rounding)
 def test_rounding_that_grows_is_nobodys_fault(one: list[float], other: list[float]) -> None:
     """Each step up to ten times as far apart as ever before, from one part in ten million on."""
@@ -58,6 +59,7 @@ def test_rounding_that_grows_is_nobodys_fault(one: list[float], other: list[floa
     assert named([sibling("seq", SEQUENTIAL), *cells]) == {}
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, STEPS - 1),
     st.floats(2e-3, 0.4),
@@ -80,6 +82,7 @@ def test_the_one_that_is_alone_is_named_with_its_step(
     assert f"alone against {count - 1} that agree" in said[cells[alone].cell]
 
 
+@settings(deadline=None)
 @given(st.permutations(range(5)))
 def test_the_order_of_cells_does_not_matter(order: list[int]) -> None:
     cells = [
