@@ -59,8 +59,6 @@ class Header:
     """Whose code computes this rank's layers."""
     kernels: dict[str, str] | None = None
     """Compiled kernels that were asked for, with the compiler or the reason for none."""
-    device_name: str | None = None
-    """Of a GPU; None for a CPU, whose name is `cpu_model`."""
     cpu_capability: str | None = None
     """Instructions that torch uses, such as AVX2."""
     variables: dict[str, str] | None = None

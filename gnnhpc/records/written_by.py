@@ -17,13 +17,14 @@ COMPARED = (
     "cpu_model",
     "cpu_capability",
     "threads",
-    "device_name",
     "implementation",
     "kernels",
     "variables",
 )
 """Of the facts of each rank."""
 _NOT_COMPARED = "submitit"
+_WHICH_GPU = ("identity", "visible")
+"""Of a GPU's facts, those that only say which of several equal ones it is."""
 
 
 def written_by(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -32,8 +33,17 @@ def written_by(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "code": code_digest(),
         "versions": packages,
-        "ranks": [{key: rank.get(key) for key in COMPARED} for rank in ranks],
+        "ranks": [
+            {key: rank.get(key) for key in COMPARED} | {"gpu": _gpu(rank.get("device_facts"))}
+            for rank in ranks
+        ],
     }
+
+
+def _gpu(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {key: value for key, value in facts.items() if key not in _WHICH_GPU}
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gnnhpc.ranks.device_facts import device_facts
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.provenance import code_digest, versions
 from gnnhpc.records.schema import Header
@@ -24,7 +23,6 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         stage=mesh.stage,
         world_size=mesh.layout.world_size,
         pid=os.getpid(),
-        device_facts=device_facts(mesh),
         layers=[layer.name for layer in parts.stage.outlines],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         started_at=attempt.started_at,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gnnhpc.kernels.build import kernel_statuses
+from gnnhpc.ranks.device_facts import device_facts
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.provenance import cpu_model
@@ -33,13 +34,8 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "cpus": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "device": str(mesh.device),
-        "device_name": _device_name(mesh.device),
+        "device_facts": device_facts(mesh),
         "implementation": parts.implementation,
         "kernels": kernel_statuses(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def _device_name(device: torch.device) -> str | None:
-    """The GPU's name; None for a CPU, whose name is the model's."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else None

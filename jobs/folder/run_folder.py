@@ -57,9 +57,8 @@ def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:
         paths.sweep.write_text(spec_text_with_overrides(plan), encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
         copy_models(paths, (cell.experiment for cell in plan.cells))
-        if not launch.live:
-            keep_code(paths)
-        _write_provenance(paths, plan, launch)
+        code = code_digest() if launch.live else keep_code(paths).code
+        _write_provenance(paths, plan, launch, code)
         _write_scripts(paths, run, plan.cells, launch)
         _make_readable(work)
         try:
@@ -112,13 +111,13 @@ def spec_text_with_overrides(plan: Plan) -> str:
     return "".join(notes) + plan.text
 
 
-def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch) -> None:
+def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) -> None:
     facts = {
         "version": PROVENANCE_VERSION,
         "created_at": utc_now(),
         "name": plan.name,
         "commit": git_commit(),
-        "code": code_digest(),
+        "code": code,
         "code_from": "live" if launch.live else "snapshot",
         "versions": versions(),
         "host": socket.gethostname(),

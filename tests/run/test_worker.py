@@ -134,7 +134,7 @@ def test_result_and_headers_tell_what_decides_whether_times_may_be_compared(
         assert facts["implementation"] == provenance["implementation"]
         assert facts["threads"] == provenance["threads"]
         assert facts["cpu_model"]
-        assert (facts["device"], facts["device_name"]) == ("cpu", None)
+        assert (facts["device"], facts["device_facts"]) == ("cpu", None)
         assert facts["kernels"].keys() <= {"vig", "gat"}
         if facts["implementation"].startswith("fused"):
             assert facts["kernels"]
