@@ -42,9 +42,9 @@ def keep_code(paths: RunPaths) -> CodeSnapshot:
         if file_digests(paths.code) != files:
             raise InputError(ROOT, None, "sources that changed while they were copied", "at rest")
     except OSError as error:
-        raise InputError(
-            ROOT, None, f"{error.filename} cannot be copied ({error.strerror})", "or --live"
-        ) from None
+        found = f"code that the run cannot keep ({error.strerror}: {error.filename})"
+        allowed = "files that may be read and room for a copy, or --live"
+        raise InputError(ROOT, None, found, allowed) from None
     snapshot = CodeSnapshot(
         digest_of_sources(paths.code / "gnnhpc"), git_commit(), str(ROOT), files
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -204,3 +205,14 @@ def test_cells_that_the_kept_code_does_not_read_are_not_added(tmp_path: Path) ->
     assert "found cells that its own code does not read (" in line
     assert "luck" in line
     assert paths.manifest.read_bytes() == before
+
+
+def test_a_disk_without_room_for_the_code_leaves_no_run(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(InputError, match=r"code that the run cannot keep \(File too large: "):
+            made(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
