@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.chunk_batches import ChunkBatches
@@ -34,7 +33,6 @@ from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
-from gnnhpc.check.twin.training import TwinModel
 from gnnhpc.data.images import Images
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
@@ -104,10 +102,10 @@ def self_check(
     with _generators_put_back():
         seen, final, checks = _take_steps(part, parts, mesh, environment, root)
         invalid = {c.name: c.detail for c in checks if audited and c.verdict == "invalid"}
-        everyone = _gather(mesh, seen)
+        everyone = mesh.gather_on_first(seen)
         found: dict[str, Any] = {}
         if mesh.rank == 0:
-            with parts.timer.storage("reading the twin's data"), _one_thread():
+            with parts.timer.storage("reading the twin's data"), one_thread():
                 found = _compare(part, parts, everyone, final, invalid, root)
         mesh.barrier()
     return SelfCheck(part, time.perf_counter() - began, **found)
@@ -167,15 +165,6 @@ def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | No
     return parts.batches
 
 
-def _gather(mesh: Mesh, seen: RankSeen) -> list[RankSeen]:
-    """Everything that ranks have seen, by rank, on rank 0; nothing on the others."""
-    if mesh.control is None:
-        return [seen]
-    everyone: list[Any] | None = [None] * mesh.rank_map.processes if mesh.rank == 0 else None
-    dist.gather_object(seen, everyone, dst=0, group=mesh.control)
-    return everyone or []
-
-
 def _compare(
     part: CheckSlice,
     parts: TrainingParts,
@@ -186,17 +175,9 @@ def _compare(
 ) -> dict[str, Any]:
     """The fields of the self-check that rank 0 alone knows."""
     experiment = part.experiment
-    layers = [plain_layer(experiment.model, each) for each in part.outlines]
-    plain = [each for each in layers if each is not None]
-    own = len(plain) < len(layers)
-    twin: TwinModel = (
-        OwnModelTwin(experiment, part.outlines)
-        if own
-        else PlainModel(experiment, part.outlines, plain)
-    )
-    single = None
-    if experiment.dtype == "float32" and not own and not any(e.has_kinks for e in plain):
-        single = PlainModel(experiment, part.outlines, plain, torch.float32)
+    twin, single = twin_of(part)
+    own = isinstance(twin, OwnModelTwin)
+    has_kinks = isinstance(twin, PlainModel) and any(each.has_kinks for each in twin.layers)
     data: TwinData
     if experiment.data.facts().kind == "images":
         data = TwinImages(part, root)
@@ -218,9 +199,21 @@ def _compare(
         final=final if experiment.test_steps else {},
         twin=twin,
         pieces=data.pieces,
-        single=single,
+        single=None if has_kinks else single,
     )
     return {"own_arithmetic": own, "verdict": comparison.run(invalid)}
+
+
+def twin_of(part: CheckSlice) -> tuple[PlainModel | OwnModelTwin, PlainModel | None]:
+    """The twin, and for a run in single precision the same in that precision, if it has one."""
+    experiment = part.experiment
+    layers = [plain_layer(experiment.model, each) for each in part.outlines]
+    plain = [each for each in layers if each is not None]
+    if len(plain) < len(layers):
+        return OwnModelTwin(experiment, part.outlines), None
+    single = PlainModel(experiment, part.outlines, plain, torch.float32)
+    twin = PlainModel(experiment, part.outlines, plain)
+    return twin, single if experiment.dtype == "float32" else None
 
 
 class _NoRecords:
@@ -231,7 +224,7 @@ class _NoRecords:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """For many small products: threads that wait for each other cost more on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

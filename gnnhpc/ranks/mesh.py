@@ -129,6 +129,14 @@ class Mesh:
         dist.all_gather_single(out.view(-1), values, group=self.control)
         return out
 
+    def gather_on_first(self, value: Any) -> list[Any]:
+        """Every rank's `value`, which may be large, by rank on rank 0; nothing on the others."""
+        if self.control is None:
+            return [value]
+        out: list[Any] | None = [None] * self.rank_map.processes if self.rank == 0 else None
+        dist.gather_object(value, out, dst=0, group=self.control)
+        return out or []
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's `value`, a small object, by rank."""
         if self.control is None:

@@ -11,6 +11,7 @@ from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
 from gnnhpc.records.provenance import seconds_since_process_start
+from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.loop import Trainer
@@ -24,6 +25,7 @@ def write_done(
     observations: Sequence[RankObservations],
     files: Sequence[Written],
     self_check: SelfCheck,
+    final_check: Check | None,
 ) -> None:
     """On rank 0: audit all ranks' observations and files, and write the result."""
     layout = attempt.cell.experiment.layout
@@ -40,6 +42,7 @@ def write_done(
             self_check.as_check(seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
             written(observations, files),
+            *([final_check] if final_check else []),
         ],
         resumed_from=attempt.resumed_from,
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},

@@ -183,6 +183,7 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
+        from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.check.observer import RunObserver
         from gnnhpc.check.watches.run_watch import RunWatch
@@ -219,11 +220,15 @@ class Worker:
                     write_interrupted(self.attempt, trainer, received, stopped.step)
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_FAILED
+            experiment = self.cell.experiment
+            last = None
+            if experiment.test_steps and start < experiment.train_steps:
+                last = final_check(experiment, parts, mesh, root, trainer.last_outputs)
             observations = gather_observations(mesh, parts, observer, self.environment)
             files = mesh.gather_objects(writer.written)
             with parts.timer.storage("writing the result"):
                 if mesh.rank == 0:
-                    write_done(self.attempt, parts, trainer, observations, files, checked)
+                    write_done(self.attempt, parts, trainer, observations, files, checked, last)
                 mesh.barrier()
         return EXIT_DONE
 

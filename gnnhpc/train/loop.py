@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -75,6 +75,8 @@ class Trainer:
     report: Callable[[StepRecord], None] = lambda record: None
     progress: Progress = field(default_factory=Progress)
     final: dict[str, float] = field(default_factory=dict)
+    last_outputs: Sequence[Tensor] = ()
+    """Of the last test mini-batch, one a micro-batch on the last stage."""
     test_steps_done: int = 0
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
@@ -155,6 +157,7 @@ class Trainer:
                 self.timer.start()
                 started = time.perf_counter()
                 outputs = self.engine.evaluate(batch)
+                self.last_outputs = outputs
                 self.timer.clock.synchronize()
                 self.mesh.barrier()
                 times = self.timer.stop()

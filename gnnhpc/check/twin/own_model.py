@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
@@ -90,6 +91,12 @@ class OwnModelTwin:
                 mean = torch.stack([buffers[name] for buffers in each]).mean(0)
                 for buffers in each:
                     buffers[name].copy_(mean)
+
+    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
+        """Take one replica's buffers from what a run holds."""
+        for name, layer in zip(self.names, self._replicas[replica], strict=True):
+            for key, buffer in layer.named_buffers():
+                buffer.copy_(torch.from_numpy(state[f"{name}.{key}"]))
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         return {

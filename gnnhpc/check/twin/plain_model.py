@@ -5,6 +5,7 @@ In float32 the same twin tells what single precision makes of these sums, whoeve
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from gnnhpc.check.twin import gat, vig
 from gnnhpc.check.twin.layer import TwinLayer, move
+from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline, Outlines
@@ -83,6 +85,8 @@ class PlainModel:
         x = piece.inputs
         if isinstance(x, Tensor):
             x = x.to(self.dtype)
+        else:
+            x = dataclasses.replace(x, value=x.value.to(self.dtype))
         for name, layer in zip(self.names, self.layers, strict=True):
             own = {
                 key.removeprefix(f"{name}."): value
@@ -107,6 +111,12 @@ class PlainModel:
             variance = torch.stack([s.variance for s in each]).mean(0)
             for statistics in each:
                 statistics.mean, statistics.variance = mean, variance
+
+    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
+        """Take one replica's running statistics from what a run holds."""
+        for name, statistics in self._statistics[replica].items():
+            statistics.mean = torch.from_numpy(state[f"{name}.running_mean"]).to(self.dtype)
+            statistics.variance = torch.from_numpy(state[f"{name}.running_var"]).to(self.dtype)
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         """Running statistics under torch's names."""

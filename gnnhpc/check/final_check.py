@@ -1,0 +1,170 @@
+"""The check at the end of every run: some evaluated outputs, computed again in one process.
+
+From the final parameters and statistics, gathered from the ranks, by the twin and from its own
+reading of the data. What an evaluation gave is compared, so it is the last evaluation of the run
+that is checked, and with it all that training left behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnhpc.check.capture import Array, Ids
+from gnnhpc.check.check_slice import CheckSlice
+from gnnhpc.check.compare_gradients import TOLERANCE
+from gnnhpc.check.compare_steps import ROUNDING_FACTOR
+from gnnhpc.check.self_check import one_thread, twin_of
+from gnnhpc.check.twin.closure import closure_of
+from gnnhpc.check.twin.data import TwinGraphData, TwinImages, sliced_graph
+from gnnhpc.check.twin.own_model import OwnModelTwin
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.plain_model import PlainModel
+from gnnhpc.core.outline import hops
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import TrainingParts
+
+NODES = 8
+"""Of a graph, the nodes whose outputs are computed again, with all that they depend on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What one rank holds at the end, and what its last evaluation gave of some rows."""
+
+    replica: int
+    state: dict[str, Array]
+    outputs: list[_Outputs]
+
+
+class _Outputs(NamedTuple):
+    microbatch: int
+    rows: Ids
+    """Of an image micro-batch; of a graph, nodes."""
+    values: Array
+
+
+def final_check(
+    experiment: Experiment,
+    parts: TrainingParts,
+    mesh: Mesh,
+    root: Path | None,
+    outputs: Sequence[Tensor],
+) -> Check | None:
+    """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch."""
+    began = time.perf_counter()
+    stage = parts.stage
+    state = dict(stage.named_parameters()) | dict(stage.named_buffers())
+    arrays = {name: np.array(t.detach().cpu().double().numpy()) for name, t in state.items()}
+    chosen = _chosen(experiment, parts, outputs) if mesh.is_last else []
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
+    found = None
+    if mesh.rank == 0:
+        with parts.timer.storage("reading the twin's data"), one_thread():
+            found = _compare(experiment, parts, everyone, root, began)
+    mesh.barrier()
+    return found
+
+
+def _chosen(
+    experiment: Experiment, parts: TrainingParts, outputs: Sequence[Tensor]
+) -> list[_Outputs]:
+    """The last image of the last micro-batch; nodes spread over the first chunk's own."""
+    if experiment.data.facts().kind == "images":
+        rows = np.array([len(outputs[-1]) - 1])
+        return [_Outputs(len(outputs) - 1, rows, _array(outputs[-1][rows]))]
+    chunk = parts.batches.example().context.chunk
+    places = np.unique(np.linspace(0, chunk.own - 1, NODES).astype(np.int64))
+    return [_Outputs(0, chunk.nodes[places].cpu().numpy(), _array(outputs[0][places]))]
+
+
+def _compare(
+    experiment: Experiment,
+    parts: TrainingParts,
+    seen: Sequence[_Seen],
+    root: Path | None,
+    began: float,
+) -> Check:
+    part = CheckSlice(experiment, parts.outlines)
+    twin, single = twin_of(part)
+    step = experiment.test_steps - 1
+    pieces = _pieces(part, twin, root, step)
+    worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
+    for replica in range(experiment.layout.replicas):
+        state = {n: v for each in seen if each.replica == replica for n, v in each.state.items()}
+        for model in (twin, single):
+            if model is not None:
+                model.restore(replica, state)
+        for ours in (o for each in seen if each.replica == replica for o in each.outputs):
+            piece, rows = _piece_of(ours, replica, pieces, hops(parts.outlines))
+            expected = _outputs(twin, piece, state, step)[rows]
+            norm = max(float(np.linalg.norm(expected)), 1e-300)
+            relative = float(np.linalg.norm(ours.values - expected)) / norm
+            if single is not None:
+                rounded = _outputs(single, piece, state, step)[rows]
+                rounding = float(np.linalg.norm(rounded - expected)) / norm
+                allowed = max(allowed, ROUNDING_FACTOR * rounding)
+            count += len(rows)
+            # Not `>`: a difference that is no number is the worst.
+            if not relative <= worst:
+                worst, where = relative, f" on replica {replica}"
+    passed = worst <= allowed
+    what = "images" if experiment.data.facts().kind == "images" else "nodes"
+    detail = (
+        f"the last evaluation's outputs of {count} {what}, computed again in one process from the "
+        f"final parameters, differ by {worst:.1e}{'' if passed else where}"
+    )
+    values = {"worst": worst, "seconds": round(time.perf_counter() - began, 3)}
+    return Check("final-check", "ok" if passed else "invalid", detail, values)
+
+
+def _pieces(
+    part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, step: int
+) -> list[Piece]:
+    if part.experiment.data.facts().kind == "images":
+        return TwinImages(part, root).pieces("test", step)
+    whole = isinstance(twin, PlainModel)
+    return TwinGraphData(part, sliced_graph(part, root), whole=whole).pieces("test", step)
+
+
+def _piece_of(
+    ours: _Outputs, replica: int, pieces: Sequence[Piece], reach: int
+) -> tuple[Piece, npt.NDArray[Any]]:
+    """What the rows depend on, and where in it they are."""
+    if pieces[0].graph is not None:
+        piece = closure_of(pieces[0], torch.from_numpy(ours.rows), reach)
+        assert piece.ids is not None
+        return piece, np.searchsorted(piece.ids.numpy(), ours.rows)
+    places = [(piece.replica, piece.microbatch) for piece in pieces]
+    piece = pieces[places.index((replica, ours.microbatch))]
+    if piece.ids is not None:
+        number = {int(node): place for place, node in enumerate(piece.ids) if node >= 0}
+        return piece, np.array([number[int(node)] for node in ours.rows])
+    assert isinstance(piece.inputs, Tensor)
+    rows = torch.from_numpy(ours.rows)
+    return dataclasses.replace(piece, inputs=piece.inputs[rows]), np.arange(len(rows))
+
+
+@torch.no_grad()
+def _outputs(
+    twin: PlainModel | OwnModelTwin, piece: Piece, state: Mapping[str, Array], step: int
+) -> Array:
+    values = {name: torch.from_numpy(value).to(twin.dtype) for name, value in state.items()}
+    found = twin.forward(piece, values, step, training=False)[-1]
+    assert isinstance(found, Tensor)
+    return _array(found)
+
+
+def _array(x: Tensor) -> Array:
+    found: Array = x.detach().cpu().double().numpy()
+    return found

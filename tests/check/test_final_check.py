@@ -1,0 +1,99 @@
+"""The last evaluation, computed again in one process from what training left behind."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnnhpc.check.twin.closure import closure_of
+from gnnhpc.check.twin.pieces import graph_piece
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.check.test_twin import plain
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
+
+CELLS = {
+    "vig pp2, deferred": vig(layout="pp2", batchnorm="deferred"),
+    "vig dp2": vig(layout="dp2"),
+    "gat dp2-pp2 with halo": gat(layout="dp2-pp2", microbatches=2, chunks="halo"),
+    "gat in pieces": gat(layout="pp2"),
+    "gat, its gradients from PyG": gat(model={"name": "gat", "implementation": "reference"}),
+}
+
+
+@given(st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True), st.booleans())
+def test_the_closure_of_nodes_has_their_outputs(numbers: list[int], halo: bool) -> None:
+    experiment = gat(dtype="float64", chunks="halo" if halo else "contiguous")
+    twin, whole = plain(experiment), graph_piece(experiment, load_graph(experiment.data, None))
+    nodes = torch.tensor(sorted(numbers))
+    part = closure_of(whole, nodes, 2)
+    assert part.ids is not None
+    parameters = {name: value.double() for name, value in twin.initial().items()}
+    expected, found = (
+        twin.forward(piece, parameters, 0, training=False)[-1] for piece in (whole, part)
+    )
+    assert isinstance(expected, Tensor)
+    assert isinstance(found, Tensor)
+    rows = torch.searchsorted(part.ids, nodes)
+    torch.testing.assert_close(found[rows], expected[nodes], rtol=1e-12, atol=1e-14)
+
+
+def check_of(found: Ran) -> Check:
+    (check,) = [each for each in found.result.audit if each.name == "final-check"]
+    return check
+
+
+def ran(folder: Path, experiment: Experiment, plant: Any = None) -> Ran:
+    (cell,) = manifest_of(folder, experiment)
+    return run(folder, cell, plant=plant)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", CELLS)
+def test_a_healthy_run_ends_with_what_it_evaluated(name: str, tmp_path: Path) -> None:
+    check = check_of(ran(tmp_path, CELLS[name]))
+    assert check.verdict == "ok", check
+    assert check.detail.startswith("the last evaluation's outputs of ")
+
+
+@pytest.mark.distributed
+def test_without_an_evaluation_there_is_nothing_to_compute_again(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(test_steps=0, test_every=None))
+    assert found.result.valid
+    assert "final-check" not in [check.name for check in found.result.audit]
+
+
+def wrong_from(evaluation: int) -> None:
+    """A stage's evaluation goes a little wrong once the self-check is long over."""
+    from gnnhpc.engines.stage import Stage
+
+    true = Stage.forward
+    calls: list[int] = []
+
+    def forward(stage: Stage, *args: Any) -> Tensor:
+        output = true(stage, *args)
+        if not stage.training:
+            calls.append(1)
+            if len(calls) > evaluation:
+                return output * 1.001
+        return output
+
+    Stage.forward = forward  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_an_evaluation_that_goes_wrong_later_is_found(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(layout="pp2"), functools.partial(wrong_from, 12))
+    assert not found.result.valid
+    check = check_of(found)
+    assert check.verdict == "invalid"
+    assert "computed again in one process from the final parameters, differ by" in check.detail
+    assert check.values["worst"] > 1e-4
