@@ -1,4 +1,4 @@
-"""Checks of a run: observations and their audit, verification against a sequential twin.
+"""Checks of a run: against a twin at its start and end, by watches on its way, by their audit.
 
 Imports train and below.
 """

@@ -73,7 +73,7 @@ class StepComparison:
     def run(self, invalid: Mapping[str, str]) -> Verdict:
         """The verdict; `invalid` are the findings of the audit of the same steps."""
         before = self._initial()
-        rule = OptimizerRule(self.experiment.optimizer)
+        rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
         outputs = self.experiment.model.loaded.outputs
         for step in range(len(self.seen[0].steps)):
             pieces = self.pieces("train", step)

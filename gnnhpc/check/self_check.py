@@ -9,6 +9,7 @@ the same with more steps.
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,7 @@ from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_g
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
 from gnnhpc.data.images import Images
+from gnnhpc.engines.system_counters import forget_peak_rss
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
@@ -108,6 +110,9 @@ def self_check(
             with parts.timer.storage("reading the twin's data"), one_thread():
                 found = _compare(part, parts, everyone, final, invalid, root)
         mesh.barrier()
+    # What a run's steps need is not what the twin needed.
+    gc.collect()
+    forget_peak_rss()
     return SelfCheck(part, time.perf_counter() - began, **found)
 
 

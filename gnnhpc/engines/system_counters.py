@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import resource
@@ -10,6 +11,7 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def steal_s() -> float | None:
@@ -26,6 +28,12 @@ def steal_s() -> float | None:
         return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
+
+
+def forget_peak_rss() -> None:
+    """Begin the peak of `peak_rss_mib` anew, where the system lets a process do so (proc(5))."""
+    with contextlib.suppress(OSError):
+        CLEAR_REFS.write_text("5", encoding="ascii")
 
 
 def peak_rss_mib() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from gnnhpc.check.check_slice import check_slice
 from gnnhpc.check.self_check import SelfCheck
+from gnnhpc.engines.system_counters import CLEAR_REFS, forget_peak_rss, peak_rss_mib
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
@@ -117,3 +119,13 @@ def test_what_it_costs_is_said_where_it_is_too_much() -> None:
     assert "took 4 s, 6.7% of the attempt, more than 3 s and 5%" in check.detail
     assert "more than" not in SelfCheck(part, 4.0, random_layer="x").as_check(600.0).detail
     assert "more than" not in SelfCheck(part, 2.0, random_layer="x").as_check(3.0).detail
+
+
+@pytest.mark.skipif(not os.access(CLEAR_REFS, os.W_OK), reason="this system keeps a peak for good")
+def test_a_peak_of_memory_can_be_forgotten() -> None:
+    """The twin's memory is not the run's."""
+    block = torch.ones(64 * 2**20, dtype=torch.uint8)
+    with_block = peak_rss_mib()
+    del block
+    forget_peak_rss()
+    assert peak_rss_mib() < with_block - 32

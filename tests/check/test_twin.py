@@ -135,7 +135,7 @@ def test_masks_are_the_runs(seed: int, step: int, layer: str, p: float, numbers:
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_the_optimizers_rule_is_torchs(name: str) -> None:
     config = OptimizerConfig(name=name, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
-    rule, draw = OptimizerRule(config), np.random.default_rng(0)
+    rule, draw = OptimizerRule(config, "float64"), np.random.default_rng(0)
     value = {"a": draw.normal(size=(3, 4)), "b": draw.normal(size=5)}
     tensors = {n: torch.nn.Parameter(torch.from_numpy(v.copy())) for n, v in value.items()}
     kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
