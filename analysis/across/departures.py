@@ -8,22 +8,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.across.rounding import Comparison, Floor, Values, compare, relative_difference, so_far
+from analysis.across.rounding import (
+    Comparison,
+    Limits,
+    Values,
+    both_diverged,
+    compare,
+    relative_difference,
+    so_far,
+)
 from analysis.across.sibling import Departure, Place, Quantity, Sibling
 
 
-class Floors(NamedTuple):
-    loss: Floor
-    norm: Floor
-    test: Floor
+class Bounds(NamedTuple):
+    loss: Limits
+    norm: Limits
+    test: Limits
 
 
-FLOORS = {
-    # Ten times what was measured of healthy siblings. A norm is summed over all parameters of a
-    # stage in float32, which costs it more digits than a loss.
-    "float32": Floors(Floor(1e-5, 1e-5), Floor(4e-4, 1e-4), Floor(None, 1e-5)),
-    # What `verify` asks for.
-    "float64": Floors(Floor(1e-10, 1e-12), Floor(1e-10, 1e-12), Floor(None, 1e-12)),
+BOUNDS = {
+    # Ten times what was measured of healthy siblings, or more. A norm is summed over all parameters
+    # of a stage in float32, which costs it more digits than a loss.
+    "float32": Bounds(
+        Limits(1e-5, 1e-5, 200.0), Limits(4e-4, 1e-4, 200.0), Limits(None, 1e-5, 300.0)
+    ),
+    # What `verify` asks for at the start.
+    "float64": Bounds(
+        Limits(1e-10, 1e-12, 200.0), Limits(1e-10, 1e-12, 200.0), Limits(None, 1e-12, 300.0)
+    ),
 }
 
 
@@ -32,7 +44,7 @@ class Family:
 
     def __init__(self, siblings: Sequence[Sibling]) -> None:
         self.siblings = siblings
-        self.floors = FLOORS[siblings[0].dtype]
+        self.bounds = BOUNDS[siblings[0].dtype]
         self._losses = _rows([each.losses for each in siblings])
         self._norms = _rows([each.norms for each in siblings])
         self._places = sorted({place for each in siblings for place in each.tests})
@@ -43,12 +55,16 @@ class Family:
     def in_training(self, reference: int, others: Sequence[int]) -> list[Departure | None]:
         """Where each of `others` leaves `reference` in training; None for those that do not."""
         rows = np.asarray(others, dtype=np.intp)
-        losses = compare(self._losses[reference], self._losses[rows], self.floors.loss)
+        diverged = both_diverged(self._losses[reference], self._losses[rows])
+        losses = compare(
+            self._losses[reference], self._losses[rows], self.bounds.loss, diverged=diverged
+        )
         norms = compare(
             self._norms[reference],
             self._norms[rows],
-            self.floors.norm,
-            self._losses_apart(reference, rows),
+            self.bounds.norm,
+            also_apart=self._losses_apart(reference, rows),
+            diverged=diverged,
         )
         steps = [(step, 0) for step in range(self._losses.shape[1])]
         by_loss = _departures("training loss", self._losses, losses, reference, rows, steps)
@@ -59,20 +75,24 @@ class Family:
         """Where each of `others` leaves `reference` in evaluation; None for those that do not."""
         rows = np.asarray(others, dtype=np.intp)
         last = [min(steps, self._losses.shape[1]) - 1 for steps, _ in self._places]
-        apart = self._losses_apart(reference, rows)[:, last]
-        found = compare(self._tests[reference], self._tests[rows], self.floors.test, apart)
+        found = compare(
+            self._tests[reference],
+            self._tests[rows],
+            self.bounds.test,
+            also_apart=self._losses_apart(reference, rows)[:, last],
+            diverged=both_diverged(self._losses[reference], self._losses[rows])[:, last],
+        )
         return _departures("test loss", self._tests, found, reference, rows, self._places)
 
-    def fewest_concluded(self, members: Sequence[int]) -> int | None:
-        """Training steps judged of the member that comes apart from the first soonest.
+    def steps_judged(self) -> list[int]:
+        """Of each sibling, the training steps that were judged beside the first one, of itself all.
 
-        None if all were judged of all.
+        Fewer than it has where rounding grew too far.
         """
-        rows = np.asarray(members, dtype=np.intp)
-        found = compare(self._losses[rows[0]], self._losses[rows[1:]], self.floors.loss)
-        common = np.isfinite(self._losses[rows[0]] + self._losses[rows[1:]]).sum(axis=1)
-        cut_short = found.concluded[found.concluded < common]
-        return int(cut_short.min()) if cut_short.size else None
+        first = self._losses[0]
+        diverged = both_diverged(first, self._losses)
+        found = compare(first, self._losses, self.bounds.loss, diverged=diverged)
+        return [int(steps) for steps in found.concluded]
 
     def _losses_apart(self, reference: int, rows: NDArray[np.intp]) -> Values:
         """[others, training steps]: how far the losses have come apart by each step."""

@@ -30,6 +30,8 @@ class Sibling:
     """[training steps]: of the whole gradient, over all stages."""
     tests: Mapping[Place, float] = field(default_factory=dict)
     """Test losses."""
+    ways: tuple[str, ...] = ()
+    """How it is computed, coarsely first: those that share a way stay together for longer."""
     dtype: str = "float32"
     facts: Facts = field(default_factory=dict)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analysis.across.departures import Family
 from analysis.across.likeness import in_words
-from analysis.across.parties import Accusation, judge
+from analysis.across.parties import Accusation, Leaves, judge
 from analysis.across.sibling import Sibling
 
 
@@ -21,8 +21,8 @@ class Siblings:
     """Sets of two or more that must learn the same."""
     compared: frozenset[str] = frozenset()
     """Cells that have a sibling."""
-    fewest_steps: int | None = None
-    """Training steps judged of the pair that rounding took apart soonest; None if of all, all."""
+    steps: tuple[int, int] = (0, 0)
+    """The fewest and the most training steps over which a cell was held against another."""
 
 
 def compare_siblings(
@@ -33,30 +33,60 @@ def compare_siblings(
     Evaluation is compared among those whose training agrees.
     """
     members = list(siblings)
-    families: dict[str, list[int]] = {}
-    for number, key in enumerate(training_keys):
-        families.setdefault(key, []).append(number)
+    families: dict[str, list[Sibling]] = {}
+    tested_alike: dict[str, str] = {}
+    for sibling, key, evaluation in zip(members, training_keys, evaluation_keys, strict=True):
+        families.setdefault(key, []).append(sibling)
+        tested_alike[sibling.name] = evaluation
     families = {key: held for key, held in families.items() if len(held) > 1}
     accusations: list[Accusation] = []
-    concluded: list[int | None] = []
+    steps: dict[str, int] = {}
     for held in families.values():
-        family = Family([members[i] for i in held])
-        training = judge(family.siblings, family.in_training)
-        accusations += training.accusations
-        if training.agreeing:
-            concluded.append(family.fewest_concluded(training.agreeing))
-        same_evaluation: dict[str, list[Sibling]] = {}
-        for i in training.agreeing:
-            same_evaluation.setdefault(evaluation_keys[held[i]], []).append(family.siblings[i])
-        for alike in same_evaluation.values():
-            tested = Family(alike)
-            accusations += judge(alike, tested.in_evaluation).accusations
+        named, agreeing = _judge_closely(held, lambda family: family.in_training, steps)
+        accusations += named
+        for same in _grouped(agreeing, [tested_alike[one.name] for one in agreeing]):
+            accusations += _judge_closely(same, lambda family: family.in_evaluation, {})[0]
     return Siblings(
         accusations,
         len(families),
-        frozenset(members[i].cell for held in families.values() for i in held),
-        min((steps for steps in concluded if steps is not None), default=None),
+        frozenset(one.cell for held in families.values() for one in held),
+        (min(steps.values(), default=0), max(steps.values(), default=0)),
     )
+
+
+def _judge_closely(
+    members: list[Sibling], how: Callable[[Family], Leaves], steps: dict[str, int]
+) -> tuple[list[Accusation], list[Sibling]]:
+    """Who is named, and who agrees; `steps` gets how many were judged of each.
+
+    All are judged together, then those that share a way of computing, ever more closely: rounding
+    takes these apart later, so more of their steps can be judged.
+    """
+    accusations: list[Accusation] = []
+    parts = [members]
+    for level in range(-1, len(members[0].ways)):
+        if level >= 0:
+            parts = [
+                same for part in parts for same in _grouped(part, [one.ways[level] for one in part])
+            ]
+        for number, part in enumerate(parts):
+            if len(part) < 2:
+                continue
+            family = Family(part)
+            for one, judged in zip(part[1:], family.steps_judged()[1:], strict=True):
+                for each in (part[0], one):
+                    steps[each.name] = max(steps.get(each.name, 0), judged)
+            found = judge(part, how(family))
+            accusations += found.accusations
+            parts[number] = [part[i] for i in found.agreeing]
+    return accusations, [one for part in parts for one in part]
+
+
+def _grouped(siblings: Sequence[Sibling], keys: Sequence[str]) -> list[list[Sibling]]:
+    groups: dict[str, list[Sibling]] = {}
+    for one, key in zip(siblings, keys, strict=True):
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
 
 
 def in_sentences(accusation: Accusation) -> str:

@@ -59,6 +59,7 @@ def _siblings(
                             evaluated_after(step, cell.experiment): loss
                             for step, loss in tests.items()
                         },
+                        _ways(cell.experiment),
                         cell.experiment.dtype,
                         facts.get((number, attempt.number), {}),
                     ),
@@ -93,3 +94,9 @@ def _plainness(experiment: Experiment) -> tuple[int, ...]:
         int(getattr(experiment.model, "implementation", None) == "reference"),
         int(experiment.batch_size is not None or experiment.total_chunks == 1),
     )
+
+
+def _ways(experiment: Experiment) -> tuple[str, ...]:
+    """Whose layers; and in how many parts each step is summed up."""
+    layers = str(getattr(experiment.model, "implementation", "own"))
+    return layers, f"{layers} {experiment.layout.replicas} {experiment.microbatches}"

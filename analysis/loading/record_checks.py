@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.loading.attempts import Attempt
 from analysis.loading.rank_files import RankFile, RankFrames
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.manifest import Cell
 
+Rows = dict[str, NDArray[Any]]
+"""Columns of step records by name, of one file."""
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
 _STAMP_TOLERANCE_S = 1e-4
 """Between two readings of a clock, as at a step's begin for its stamp and for its length."""
@@ -37,12 +40,14 @@ def check_records(
         if attempt is not None and attempt.valid:
             _check_result(cell, attempt)
     starts = np.searchsorted(frames.steps["source"].to_numpy(), np.arange(len(files) + 1))
+    columns = _columns(frames.steps)
     for number, file in enumerate(files):
         attempt = chosen[file.cell]
         if attempt is None or not attempt.valid:
             continue
         _check_header(frames.headers[number], manifest[file.cell], file)
-        rows = frames.steps.iloc[starts[number] : starts[number + 1]]
+        mine = slice(starts[number], starts[number + 1])
+        rows = {name: values[mine] for name, values in columns.items()}
         _check_steps(rows, file, attempt)
         if attempt.result is not None and attempt.result.records:
             _check_warmup(rows, file, manifest[file.cell].experiment.warmup_steps)
@@ -50,6 +55,13 @@ def check_records(
     for attempt in chosen:
         if attempt is not None and attempt.valid:
             _check_digests(attempt)
+
+
+def _columns(steps: pd.DataFrame) -> Rows:
+    """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
+    names = ("step", "warmup", "wall_s", *_SECONDS)
+    phase = np.asarray(steps["phase"].astype(str), dtype=object)
+    return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
 
 
 def _check_result(cell: Cell, attempt: Attempt) -> None:
@@ -92,14 +104,14 @@ def _check_header(header: Mapping[str, Any] | None, cell: Cell, file: RankFile) 
             raise InputError(file.path, key, header[key], f"{wanted}, as its path says")
 
 
-def _check_steps(rows: pd.DataFrame, file: RankFile, attempt: Attempt) -> None:
+def _check_steps(rows: Rows, file: RankFile, attempt: Attempt) -> None:
     """Each phase's steps once and in order, from where the attempt began to where it counts."""
     result = attempt.result
     assert result is not None
     stop = result.train_steps if file.stop is None else file.stop
     ends = {"train": stop, "test": result.test_steps if file.stop is None else 0}
     for phase, end in ends.items():
-        steps = rows.loc[(rows["phase"] == phase).to_numpy(), "step"].to_numpy()
+        steps = rows["step"][rows["phase"] == phase]
         if phase == "train" and len(steps) and steps[0] != file.first:
             raise InputError(file.path, "first train step", int(steps[0]), str(file.first))
         gaps = np.flatnonzero(np.diff(steps) != 1)
@@ -112,39 +124,37 @@ def _check_steps(rows: pd.DataFrame, file: RankFile, attempt: Attempt) -> None:
             raise InputError(file.path, f"{phase} steps", found, f"all {end}")
 
 
-def _check_warmup(rows: pd.DataFrame, file: RankFile, warmup_steps: int) -> None:
+def _check_warmup(rows: Rows, file: RankFile, warmup_steps: int) -> None:
     """The first steps of each phase are marked; older records marked none after a resume."""
     for phase in ("train", "test"):
-        mine = rows[(rows["phase"] == phase).to_numpy()]
-        wanted = np.arange(len(mine)) < warmup_steps
-        wrong = np.flatnonzero(mine["warmup"].to_numpy() != wanted)
+        mine = {name: values[rows["phase"] == phase] for name, values in rows.items()}
+        wanted = np.arange(len(mine["step"])) < warmup_steps
+        wrong = np.flatnonzero(mine["warmup"] != wanted)
         if len(wrong):
             allowed = f"{wanted[wrong[0]]}: the first {warmup_steps} of a phase are warm-up"
             raise _impossible(mine, wrong[0], file, "warmup", allowed)
 
 
-def _check_times(rows: pd.DataFrame, file: RankFile) -> None:
+def _check_times(rows: Rows, file: RankFile) -> None:
     """Seconds are numbers, none negative; a step lasts some time, and follows the one before."""
-    wall = rows["wall_s"].to_numpy()
+    wall = rows["wall_s"]
     for name in ("wall_s", *_SECONDS):
-        values = rows[name].to_numpy()
+        values = rows[name]
         wrong = np.flatnonzero(
             ~(np.isfinite(values) & (values >= 0)) | ((name == "wall_s") & ~(wall > 0))
         )
         if len(wrong):
             raise _impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
-    starts = rows["start_s"].to_numpy()
+    starts = rows["start_s"]
     late = np.flatnonzero(starts[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
     if len(late):
         after = f"after the step before, which ended at {starts[late[0]] + wall[late[0]]:.6f} s"
         raise _impossible(rows, late[0] + 1, file, "start_s", after)
 
 
-def _impossible(
-    rows: pd.DataFrame, place: int, file: RankFile, name: str, allowed: str
-) -> InputError:
-    row = rows.iloc[place]
-    return InputError(f"{file.path}: {row['phase']} step {row['step']}", name, row[name], allowed)
+def _impossible(rows: Rows, place: int, file: RankFile, name: str, allowed: str) -> InputError:
+    where = f"{file.path}: {rows['phase'][place]} step {rows['step'][place]}"
+    return InputError(where, name, rows[name][place], allowed)
 
 
 def _check_digests(attempt: Attempt) -> None:

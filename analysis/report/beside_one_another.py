@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from analysis.across.likeness import values_in_words
-from analysis.render.document import Block, Text, rows_table
+from analysis.render.document import TableBlock, Text, rows_table
 from gnnhpc.models.registry import BUILT_IN
 
 if TYPE_CHECKING:
@@ -59,11 +59,12 @@ def siblings_compared(run: Run) -> Iterator[Text]:
         words += f": {left} of them leave the others and are invalid"
     else:
         words += ", and agree within what rounding explains"
-    if found.fewest_steps is not None:
+    fewest, most = found.steps
+    words += f". Each was compared over {most} training steps"
+    if fewest < most:
         words += (
-            f". Rounding grows with the steps: each pair was compared over {found.fewest_steps} "
-            "training steps at least, and from where rounding would explain any difference on "
-            "nothing is concluded"
+            f" or fewer ({fewest} at least): from where rounding has grown so far that it would "
+            "explain any difference, nothing is concluded"
         )
     alone = int(run.cells["valid"].sum()) + left - compared
     if alone > 0:
@@ -71,41 +72,50 @@ def siblings_compared(run: Run) -> Iterator[Text]:
     yield Text(words + ".", _kind(bad=bool(left), unsure=False))
 
 
-def likeness(run: Run) -> Iterator[Block]:
-    """What the numbers depend on besides settings, and which cells are unlike the others."""
-    facts = list(run.facts.values())
-    if not facts:
-        return
-    names = dict.fromkeys(name for each in facts for name in each)
+def likeness(run: Run) -> Iterator[Text]:
+    """Whether cells ran live code, and how many are unlike the others."""
     yield from _live_code(run)
-    yield rows_table(
-        "What numbers depend on besides settings; only cells that are alike in it are averaged and "
-        "compared",
-        ("what", "found (cells)"),
-        [(name, values_in_words([each.get(name) for each in facts])) for name in names],
-    )
+    unlike = int((run.cells["difference"] != "").sum())
+    if unlike:
+        shown = (
+            "are rows of their own, by `apart`"
+            if "apart" in run.settings
+            else ("`--apart` shows them as rows of their own")
+        )
+        yield Text(
+            f"{unlike} cells are unlike the most of their study, so they are in no average and no "
+            f"ratio with these; {shown}.",
+            "warning",
+        )
+
+
+def likeness_tables(run: Run) -> Iterator[TableBlock]:
+    """What unlike cells differ in, and all that numbers depend on besides settings."""
     cells = run.cells[run.cells["difference"] != ""]
-    if cells.empty:
-        return
-    apart = "apart" in run.settings
-    what = (
-        "they are rows of their own, by the column `apart`"
-        if apart
-        else "`--apart` shows them as rows of their own"
-    )
-    yield Text(
-        f"{len(cells)} cells are unlike the most of their study, so they are in no average and no "
-        f"ratio with these; {what}.",
-        "warning",
-    )
-    yield rows_table(
-        "Unlike cells: what differs from the most cells of the same study",
-        ("difference", "cells", "left out", "first cell"),
-        [
-            (words, len(same), int((~same["counts"]).sum()), str(same["cell"].iloc[0]))
-            for words, same in cells.groupby("difference", sort=False)
-        ],
-    )
+    if len(cells):
+        yield rows_table(
+            "Unlike cells: what differs from the most cells of the same study",
+            ("difference", "cells", "left out", "first cell"),
+            [
+                (words, len(same), int((~same["counts"]).sum()), str(same["cell"].iloc[0]))
+                for words, same in cells.groupby("difference", sort=False)
+            ],
+        )
+    facts = list(run.facts.values())
+    names = dict.fromkeys(name for each in facts for name in each)
+    values = {name: [each.get(name) for each in facts] for name in names}
+    known = {name: found for name, found in values.items() if any(v is not None for v in found)}
+    unknown = ", ".join(name for name in names if name not in known)
+    rows = [(name, values_in_words(found)) for name, found in known.items()]
+    if unknown:
+        rows.append(("not recorded, or not there", unknown))
+    if rows:
+        yield rows_table(
+            "What numbers depend on besides settings; only cells that are alike in it are averaged "
+            "and compared",
+            ("what", "found (cells)"),
+            rows,
+        )
 
 
 def _live_code(run: Run) -> Iterator[Text]:

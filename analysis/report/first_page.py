@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
-from analysis.report.beside_one_another import likeness, self_checks, siblings_compared
+from analysis.report.beside_one_another import (
+    likeness,
+    likeness_tables,
+    self_checks,
+    siblings_compared,
+)
 from analysis.summary.variant_columns import with_variant_columns
 from gnnhpc.models.registry import model_class
 
@@ -77,11 +82,12 @@ def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
                 *self_checks(run),
                 *siblings_compared(run),
                 *likeness(run),
-                *_batchnorm(run),
-                what_was_run(run),
                 _flag_table(run),
                 *_summary_flag_table(summary),
                 _invalid_cell_table(run),
+                *likeness_tables(run),
+                what_was_run(run),
+                *_batchnorm(run),
             )
             if block is not None
         ),
