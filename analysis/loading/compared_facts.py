@@ -15,7 +15,7 @@ from analysis.across.likeness import (
     like_groups,
 )
 from analysis.loading.learnt import Key
-from analysis.loading.measured_facts import complete_sites, measured_facts
+from analysis.loading.measured_facts import measured_facts, with_nones
 from analysis.loading.run_folder import RunFolder
 
 
@@ -31,8 +31,7 @@ def facts_of_attempts(folder: RunFolder) -> dict[Key, Facts]:
         (number, attempt): measured_facts(found, results[number][attempt])
         for (number, attempt), found in headers.items()
     }
-    with_site = {key for key, found in headers.items() if any(h.get("site") for h in found)}
-    return complete_sites(facts, with_site)
+    return with_nones(facts, headers)
 
 
 def unlike_resumes(folder: RunFolder, facts: Mapping[Key, Facts]) -> dict[Key, str]:

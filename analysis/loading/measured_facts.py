@@ -6,7 +6,7 @@ not say, which older ones do not. Packages, kernels and settings of the site are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from analysis.across.likeness import Facts
@@ -15,7 +15,7 @@ from gnnhpc.records.schema import Result
 Headers = Sequence[Mapping[str, Any]]
 """Of the ranks of one attempt."""
 Read = Callable[[Headers, Result | None], str | None]
-SITE = "site "
+SITE, VARIABLE = "site ", "variable "
 
 
 def _over_ranks(values: Iterable[object]) -> str | None:
@@ -65,7 +65,8 @@ FACTS: dict[str, Read] = {
     "code": _code,
     "CPU model": _of_header("cpu_model"),
     "device": _device,
-    "GPU": _of_header("device_name"),
+    "instructions": _of_header("cpu_capability"),
+    "GPU": _of_device("name"),
     "GPU driver": _of_device("driver"),
     "CUDA": _of_device("cuda"),
     "NCCL": _of_device("nccl"),
@@ -87,6 +88,7 @@ def measured_facts(headers: Headers, result: Result | None) -> Facts:
         **_each_of("versions", "", headers, leave_out="gnnhpc"),
         **_each_of("kernels", "kernel ", headers),
         **_each_of("site", SITE, headers, leave_out="name"),
+        **_each_of("variables", VARIABLE, headers),
     }
 
 
@@ -101,10 +103,17 @@ def _each_of(key: str, prefix: str, headers: Headers, leave_out: str = "") -> Fa
     return {name: _over_ranks(values) for name, values in found.items()}
 
 
-def complete_sites(facts: Mapping[Any, Facts], recorded: Collection[Any]) -> dict[Any, Facts]:
-    """Settings of sites that others have set, as `none` where a site was recorded without them."""
-    settings = sorted({name for each in facts.values() for name in each if name.startswith(SITE)})
-    return {
-        key: {name: "none" for name in settings if key in recorded} | dict(each)
-        for key, each in facts.items()
-    }
+def with_nones(facts: Mapping[Any, Facts], headers: Mapping[Any, Headers]) -> dict[Any, Facts]:
+    """The same with `none` for settings of a site, and variables, that only others have set.
+
+    Of an attempt that recorded no site at all they stay unknown.
+    """
+    known: dict[Any, dict[str, str | None]] = {key: {} for key in facts}
+    for kind, prefix in (("site", SITE), ("variables", VARIABLE)):
+        names = sorted(
+            {name for each in facts.values() for name in each if name.startswith(prefix)}
+        )
+        for key, found in headers.items():
+            if any(header.get(kind) is not None for header in found):
+                known[key] |= dict.fromkeys(names, "none")
+    return {key: known[key] | dict(each) for key, each in facts.items()}
