@@ -1,4 +1,4 @@
-# make demo | test | bench | instruction-sets | mutants | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | bench | gpu | instruction-sets | mutants | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,13 +22,14 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test bench instruction-sets mutants lint types unit cluster soak clean
+.PHONY: help setup demo test bench gpu instruction-sets mutants lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
+	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
 	@echo 'make instruction-sets  the kernels under other processors, threads and orders of sums'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
 	@echo 'make soak     20 minutes of random faults under a real Slurm'
@@ -65,7 +66,7 @@ types: setup
 	$(PY) -m mypy
 
 unit: setup
-	$(PYTEST) -m 'not cluster'
+	$(PYTEST) -m 'not cluster and not gpu'
 
 cluster: setup
 	$(PYTEST) -m cluster tests/cluster
@@ -78,6 +79,13 @@ instruction-sets: setup
 
 mutants: setup
 	nice -n 10 $(PY) -m tests.mutants
+
+# The benchmark measures whether or not all tests pass.
+gpu: setup
+	@status=0; \
+	$(PYTEST) -m gpu tests/gpu || status=$$?; \
+	$(PY) -m benchmarks.bench_gpu || status=$$?; \
+	exit $$status
 
 soak: setup
 	$(PY) -m tests.cluster.soak

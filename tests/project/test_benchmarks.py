@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import bench_gpu
+from benchmarks.launch import Launcher
 from benchmarks.ratios import FEWEST, against_limit, paired, spread, take_turns
 from benchmarks.table import COLUMNS, Row, not_measured, write_csv
 
@@ -81,3 +84,31 @@ def test_the_file_holds_every_row_with_its_verdict(tmp_path: Path) -> None:
     ]
     assert lines[0] == ["fast", "1", "4", "4", "4", "4", "3", "yes"]
     assert [entry.name for entry in path.parent.iterdir()] == ["bench.csv"]
+
+
+def test_without_a_gpu_its_table_says_so_of_every_part(tmp_path: Path) -> None:
+    machine = bench_gpu.Machine("2.13.0+cpu", 0, False, None, "gpu", False)
+    rows, failed = bench_gpu.measure(machine, Launcher(tmp_path))
+    assert not failed
+    assert len(rows) == 5
+    assert {row.met for row in rows} == {"not measured: no GPU that torch 2.13.0+cpu can use"}
+
+
+def test_one_gpu_cannot_show_nccl(tmp_path: Path) -> None:
+    machine = bench_gpu.Machine("2.13.0", 1, True, None, "gpu", False)
+    rows = list(bench_gpu.two_ranks(machine, Launcher(tmp_path), shared=False))
+    assert [row.met for row in rows] == [
+        "not measured: 1 GPU, and NCCL needs one for each of two ranks"
+    ] * 4
+
+
+def test_a_gpu_is_shown_to_ranks_that_share_it_and_then_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.delenv("GNNHPC_SHARE_GPU", raising=False)
+    with bench_gpu._gpus_shown(shared=True):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+        assert os.environ["GNNHPC_SHARE_GPU"] == "1"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "GNNHPC_SHARE_GPU" not in os.environ

@@ -1,0 +1,134 @@
+"""Training steps on one device, ours and PyG's, each to be called in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks import vig_step
+from benchmarks.isolated import peak_mib
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.settings import SyntheticCitation
+from gnnhpc.engines.clock import Clock
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.models.context import Context
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.protocol import BuildOptions
+
+WARMUP = 3
+
+
+class Taken(TypedDict):
+    """Seconds of each step after warm-up, and the most MiB that the device held."""
+
+    seconds: list[float]
+    peak_mib: float
+
+
+def vig(form: vig_step.Form, images: int, rounds: int, device: str) -> Taken:
+    """Steps of `images` images: our layers, PyG's over them, or the study's own flat form."""
+    return _taken(vig_step.contestant(form, images, device), rounds, torch.device(device))
+
+
+def gat(
+    form: Literal[fused, pyg], nodes: int, edges: int, features: int, rounds: int, device: str
+) -> Taken:
+    """Epochs of the two-layer GAT on a made-up graph: our layers, or PyG's as its example has them,
+    on dense features.
+    """
+    graph = load_graph(SyntheticCitation(nodes=nodes, edges=edges, features=features), None)
+    place = torch.device(device)
+    build = _our_gat if form == "fused" else _pygs_gat
+    model, log_probabilities = build(graph, place)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
+    train = graph.masks["train"]
+    targets = torch.where(train, graph.labels, IGNORED).to(place)
+    clock = Clock(place)
+
+    def epoch() -> float:
+        clock.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        functional.nll_loss(log_probabilities(), targets, ignore_index=IGNORED).backward()
+        optimizer.step()
+        clock.synchronize()
+        return time.perf_counter() - start
+
+    return _taken(epoch, rounds, place)
+
+
+def _our_gat(graph: Graph, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    config = Gat()
+    facts = SyntheticCitation(
+        nodes=len(graph.labels), edges=graph.edges.shape[1], features=graph.features.shape[1]
+    ).facts()
+    torch.manual_seed(0)
+    options = BuildOptions(torch.float32)
+    layers = nn.ModuleList(config.build(layer, options) for layer in config.outline(facts))
+    model = layers.to(device)
+    (chunk,) = build_chunks(graph, 1, "halo", config.layers).chunks
+    x = feature_rows(graph.features, chunk.nodes, torch.float32).to(device)
+    chunk = chunk.to(device)
+    steps = itertools.count()
+
+    def log_probabilities() -> Tensor:
+        out, context = x, Context(step=next(steps), graph=chunk)
+        for layer in model:
+            out = layer(out, context)
+        assert isinstance(out, Tensor)
+        return out
+
+    return model, log_probabilities
+
+
+def _pygs_gat(graph: Graph, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
+    from torch_geometric.nn import GATConv
+
+    features = graph.features.to_dense().to(device)
+    edges = graph.edges.to(device)
+    first = GATConv(features.shape[1], 8, heads=8, dropout=0.6)
+    second = GATConv(64, graph.classes, heads=8, concat=False, dropout=0.6)
+    model = nn.ModuleList((first, second)).to(device)
+
+    def log_probabilities() -> Tensor:
+        x = functional.dropout(features, 0.6)
+        x = functional.elu(first(x, edges))
+        x = functional.dropout(x, 0.6)
+        return functional.log_softmax(second(x, edges), dim=-1)
+
+    return model, log_probabilities
+
+
+def _taken(turn: Callable[[], float], rounds: int, device: torch.device) -> Taken:
+    for _ in range(WARMUP):
+        turn()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = [turn() for _ in range(rounds)]
+    if device.type == "cuda":
+        return {"seconds": seconds, "peak_mib": torch.cuda.max_memory_allocated(device) / 2**20}
+    return {"seconds": seconds, "peak_mib": peak_mib()}
+
+
+def machine() -> dict[str, object]:
+    """What there is to measure on; in a process of its own, which then lets go of the GPU."""
+    from gnnhpc.core.layout import Layout
+    from gnnhpc.ranks.device_facts import device_facts
+    from gnnhpc.ranks.mesh import Mesh
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    facts = device_facts(Mesh(Layout(), 0, torch.device("cuda", 0))) if count else None
+    return {
+        "torch": torch.__version__,
+        "gpus": count,
+        "nccl": torch.distributed.is_nccl_available(),
+        "facts": facts,
+    }

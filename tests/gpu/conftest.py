@@ -1,0 +1,23 @@
+"""Without a GPU these tests are skipped, and say what they miss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def gpus() -> int:
+    """How many GPUs there are; at least one."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        pytest.skip(f"no GPU that torch {torch.__version__} can use")
+    return count
+
+
+@pytest.fixture
+def two_gpus(gpus: int) -> None:
+    if gpus < 2:
+        pytest.skip("1 GPU: NCCL needs one for each of two ranks")
+    if not torch.distributed.is_nccl_available():
+        pytest.skip("this torch has no NCCL")
