@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ def vig(form: vig_step.Form, images: int, rounds: int, device: str) -> Taken:
 
 
 def gat(
-    form: Literal[fused, pyg], nodes: int, edges: int, features: int, rounds: int, device: str
+    form: Literal["fused", "pyg"], nodes: int, edges: int, features: int, rounds: int, device: str
 ) -> Taken:
     """Epochs of the two-layer GAT on a made-up graph: our layers, or PyG's as its example has them,
     on dense features.
