@@ -6,6 +6,7 @@ Only of cells that are valid: what an audit refused is in no average, and is sho
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,9 @@ def check_records(
         _check_steps(rows, file, attempt)
         if attempt.result is not None and attempt.result.records:
             _check_warmup(rows, file, manifest[file.cell].experiment.warmup_steps)
+            _check_samples(rows, file, manifest[file.cell].experiment.batch_size)
+            if file.attempt == attempt.number:
+                _check_final(rows, attempt)
         _check_times(rows, file)
     for attempt in chosen:
         if attempt is not None and attempt.valid:
@@ -59,7 +63,7 @@ def check_records(
 
 def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
-    names = ("step", "warmup", "wall_s", *_SECONDS)
+    names = ("step", "warmup", "samples", "loss", "wall_s", *_SECONDS)
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
     return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
 
@@ -133,6 +137,27 @@ def _check_warmup(rows: Rows, file: RankFile, warmup_steps: int) -> None:
         if len(wrong):
             allowed = f"{wanted[wrong[0]]}: the first {warmup_steps} of a phase are warm-up"
             raise _impossible(mine, wrong[0], file, "warmup", allowed)
+
+
+def _check_samples(rows: Rows, file: RankFile, batch_size: int | None) -> None:
+    """Every replica's mini-batch of images has as many; of a graph the result says all nodes."""
+    wrong = np.flatnonzero(rows["samples"] != batch_size)
+    if batch_size is not None and len(wrong):
+        raise _impossible(rows, wrong[0], file, "samples", f"{batch_size}, as the manifest says")
+
+
+def _check_final(rows: Rows, attempt: Attempt) -> None:
+    """The losses in the result are those of the last step of each phase."""
+    assert attempt.result is not None
+    for phase in ("train", "test"):
+        losses = rows["loss"][rows["phase"] == phase]
+        told = attempt.result.final.get(f"{phase}_loss")
+        # Only the last stage has losses; records have nine digits after the point.
+        if not len(losses) or told is None or math.isnan(losses[-1]):
+            continue
+        if not math.isclose(losses[-1], told, rel_tol=1e-7, abs_tol=1e-8):
+            allowed = f"{losses[-1]:.9g}, the loss of the last {phase} step"
+            raise InputError(attempt.paths.result, f"final.{phase}_loss", told, allowed)
 
 
 def _check_times(rows: Rows, file: RankFile) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnhpc.check.audit import audit
-from gnnhpc.check.audits.records import written
+from gnnhpc.check.audits.records import throughput, written
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
@@ -31,17 +31,19 @@ def write_done(
     layout = attempt.cell.experiment.layout
     graph = parts.batches.graph_facts()
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
+    samples = sum(each.samples for each in first_stages)
     result = replace(
         attempt.result("done"),
         train_steps=attempt.cell.experiment.train_steps,
         test_steps=trainer.test_steps_done,
-        samples_per_step=sum(each.samples for each in first_stages),
+        samples_per_step=samples,
         final=trainer.final,
         graph=graph,
         audit=[
             self_check.as_check(seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
             written(observations, files),
+            throughput(attempt.cell.experiment, samples),
             *([final_check] if final_check else []),
         ],
         resumed_from=attempt.resumed_from,

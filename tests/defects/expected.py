@@ -20,40 +20,102 @@ class Expected:
 
 
 EXPECTED: dict[str, Expected] = {
-    "optimizer step skipped on one stage": Expected(verify="parameters"),
-    "optimizer step skipped now and then, later in the run": Expected(verify="parameters"),
-    "optimizer step taken twice": Expected(),
-    "learning rate ten times too high on one stage": Expected(verify="parameters"),
-    "learning rate that decays unasked, later in the run": Expected(verify="parameters"),
-    "weight decay forgotten": Expected(),
-    "half of the parameters not given to the optimizer": Expected(verify="parameters"),
-    "Adam's moments forgotten before each step": Expected(),
-    "Adam with other betas": Expected(),
-    "gradients clipped unasked": Expected(),
-    "gradients left over from the step before": Expected(),
-    "another seed for one replica": Expected(verify="loss"),
-    "initial values that do not depend on the seed": Expected(),
-    "one seed for all layers": Expected(),
-    "initial weights twice too large on one stage": Expected(verify="loss"),
-    "a layer frozen that should train": Expected(),
-    "cut in another place than planned": Expected(
-        Complaint("parameters", "built over the stages of each replic"), verify="parameters"
+    "optimizer step skipped on one stage": Expected(
+        Complaint("optimizer", "did not move: the optimizer's step was skipped"),
+        verify="parameters",
     ),
-    "stale activation: one micro-batch late": Expected(verify="loss"),
-    "stale activation, later in the run": Expected(verify="parameters"),
-    "a receive buffer re-used before its backward": Expected(verify="gradients"),
-    "a gradient sent back to the wrong micro-batch": Expected(verify="gradients"),
-    "activations sent in half precision": Expected(verify="loss"),
-    "backward of one micro-batch dropped": Expected(verify="gradients"),
-    "backward of one micro-batch taken twice": Expected(verify="gradients"),
+    "optimizer step skipped now and then, later in the run": Expected(
+        Complaint("optimizer", "did not move: the optimizer's step was skipped"),
+        verify="parameters",
+    ),
+    "optimizer step taken twice": Expected(
+        Complaint("optimizer", "the optimizer's step was applied twice")
+    ),
+    "learning rate ten times too high on one stage": Expected(
+        Complaint("optimizer", "moved 10 times as far as learning rate"), verify="parameters"
+    ),
+    "learning rate that decays unasked, later in the run": Expected(
+        Complaint("optimizer", "moved 0.5 times as far as learning rate"), verify="parameters"
+    ),
+    "weight decay forgotten": Expected(Complaint("optimizer", "moved without weight decay")),
+    "half of the parameters not given to the optimizer": Expected(
+        Complaint("optimizer", "did not move, though others did"), verify="parameters"
+    ),
+    "Adam's moments forgotten before each step": Expected(
+        Complaint("optimizer", "moved as in a first step")
+    ),
+    "Adam with other betas": Expected(Complaint("optimizer", "the optimizer's state is not what")),
+    "gradients clipped unasked": Expected(
+        Complaint("gradients used", "times the mean of what 1 replicas' back")
+    ),
+    "gradients left over from the step before": Expected(
+        Complaint("optimizer", "gradients of the step before were still there")
+    ),
+    "another seed for one replica": Expected(
+        Complaint("initial values", "did not begin with the values that the seed"), verify="loss"
+    ),
+    "initial values that do not depend on the seed": Expected(
+        Complaint("initial values", "did not begin with the values that the seed")
+    ),
+    "one seed for all layers": Expected(
+        Complaint("initial values", "did not begin with the values that the seed")
+    ),
+    "initial weights twice too large on one stage": Expected(
+        Complaint("initial values", "did not begin with the values that the seed"), verify="loss"
+    ),
+    "a layer frozen that should train": Expected(
+        Complaint("initial values", "would train, and is frozen")
+    ),
+    "cut in another place than planned": Expected(
+        Complaint("cut", "ranks [1] do not hold the layers planned"), verify="parameters"
+    ),
+    "stale activation: one micro-batch late": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"), verify="loss"
+    ),
+    "stale activation, later in the run": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"),
+        verify="parameters",
+    ),
+    "a receive buffer re-used before its backward": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"),
+        verify="gradients",
+    ),
+    "a gradient sent back to the wrong micro-batch": Expected(
+        Complaint("cuts", "the gradient of the output of stage 0 is not the gradient"),
+        verify="gradients",
+    ),
+    "activations sent in half precision": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"), verify="loss"
+    ),
+    "backward of one micro-batch dropped": Expected(
+        Complaint("loss gradient", "the backward of micro-batch 3 does not begin at"),
+        verify="gradients",
+    ),
+    "backward of one micro-batch taken twice": Expected(
+        Complaint("loss gradient", "the backward of micro-batch 3 does not begin at"),
+        verify="gradients",
+    ),
     "no gradient crosses the cut": Expected(
-        Complaint("gradients", "have parameters but no gradient: bac"), verify="gradients"
+        Complaint("gradients", "no gradient: backward did not reach them"), verify="gradients"
     ),
     "no gradient crosses the cut, later in the run": Expected(
-        Complaint("gradients", "have parameters but no gradient: bac"), verify="parameters"
+        Complaint("cuts", "the gradient of the output of stage 0 is not the gradient"),
+        verify="parameters",
     ),
     "no gradient crosses the cut, of torch's schedule": Expected(
-        Complaint("gradients", "have parameters but no gradient: bac"), verify="gradients"
+        Complaint("gradients", "no gradient: backward did not reach them"), verify="gradients"
+    ),
+    "stale activation, of torch's schedule": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of")
+    ),
+    "activations sent in single precision, not double": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of")
+    ),
+    "gradients not shared by torch's replicas": Expected(
+        Complaint("replicas", "gradient norms differed between repl")
+    ),
+    "one wrong micro-batch in one step of the run": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of")
     ),
     "gradients not shared by the replicas": Expected(
         Complaint("replicas", "gradient norms differed between repl"), verify="replicas"
@@ -61,35 +123,63 @@ EXPECTED: dict[str, Expected] = {
     "gradients shared before the last micro-batch": Expected(
         Complaint("replicas", "gradient norms differed between repl"), verify="replicas"
     ),
-    "one replica's gradient for all": Expected(verify="gradients"),
-    "gradients divided by the micro-batches twice": Expected(),
-    "gradients divided by the micro-batches twice on one stage": Expected(verify="gradients"),
+    "one replica's gradient for all": Expected(
+        Complaint("gradients used", "times the mean of what 2 replicas' backwards"),
+        verify="gradients",
+    ),
+    "gradients divided by the micro-batches twice": Expected(
+        Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'")
+    ),
+    "gradients divided by the micro-batches twice on one stage": Expected(
+        Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'"),
+        verify="gradients",
+    ),
     "gradients summed over micro-batches": Expected(
-        Complaint("loss", "steps the loss that was differentiat")
+        Complaint("loss", "the loss that was differentiated is not the mean")
     ),
-    "gradients summed over replicas": Expected(),
-    "the mean of each chunk's mean": Expected(
-        Complaint("loss", "steps the loss that was differentiat")
+    "gradients summed over replicas": Expected(
+        Complaint("gradients used", "is 2 times the mean of what 2 replicas'")
     ),
-    "the loss and its report smoothed alike": Expected(),
-    "the softmax of scaled logits": Expected(),
-    "labelled nodes miscounted": Expected(),
-    "labels rolled in the loader": Expected(),
-    "labels rolled in the loader, later in the run": Expected(),
-    "labels of the next mini-batch": Expected(),
-    "images of the mini-batch before": Expected(),
-    "one buffer for two mini-batches": Expected(),
+    "the mean of each chunk's mean": Expected(Complaint("loss", "or a mean of masked means")),
+    "the loss and its report smoothed alike": Expected(
+        Complaint("raw loss", "of the raw labels 33.7")
+    ),
+    "the softmax of scaled logits": Expected(Complaint("raw loss", "of the raw labels 33.7")),
+    "labelled nodes miscounted": Expected(Complaint("raw loss", "of the raw labels 1.95")),
+    "labels rolled in the loader": Expected(
+        Complaint("targets", "they are shifted by 1 against the inputs")
+    ),
+    "labels rolled in the loader, later in the run": Expected(
+        Complaint("targets", "they are shifted by 1 against the inputs")
+    ),
+    "labels of the next mini-batch": Expected(
+        Complaint("targets", "they are those of the step after")
+    ),
+    "images of the mini-batch before": Expected(
+        Complaint("inputs", "they are those of the step before")
+    ),
+    "one buffer for two mini-batches": Expected(
+        Complaint("inputs", "they are those of the step after")
+    ),
     "labels shuffled apart from images": Expected(
-        Complaint("labels", "mini-batches whose labels at the las"), verify="labels"
+        Complaint("labels", "mini-batches whose labels at the last stage are not"), verify="labels"
     ),
-    "colours swapped where all ranks take images": Expected(),
-    "pixels not scaled to 0..1": Expected(),
-    "rows and columns of images swapped": Expected(),
-    "labels off by one where all ranks read them": Expected(),
+    "colours swapped where all ranks take images": Expected(
+        Complaint("inputs", "pixels or colours are in another order")
+    ),
+    "pixels not scaled to 0..1": Expected(Complaint("inputs", "they are scaled by 255")),
+    "rows and columns of images swapped": Expected(
+        Complaint("inputs", "pixels or colours are in another order")
+    ),
+    "labels off by one where all ranks read them": Expected(
+        Complaint("targets", "have another class")
+    ),
     "an uneven last mini-batch": Expected(
         Complaint("failure", "micro-batches, some of"), verify="uneven batch"
     ),
-    "micro-batches in another order on the last stage": Expected(verify="loss"),
+    "micro-batches in another order on the last stage": Expected(
+        Complaint("targets", "labels differ from the raw data"), verify="loss"
+    ),
     "node labels rolled within a chunk": Expected(),
     "node labels of other nodes, later in the run": Expected(),
     "features of other nodes": Expected(),
@@ -106,16 +196,26 @@ EXPECTED: dict[str, Expected] = {
         Complaint("samples", "samples were seen more than once in"), verify="samples"
     ),
     "one mini-batch for the whole epoch": Expected(),
-    "a halo one hop short": Expected(),
-    "halo edges lost in the first layer only": Expected(),
-    "an edge counted twice": Expected(),
-    "no self-loops": Expected(),
-    "one edge in fifty lost where all ranks read the graph": Expected(),
-    "edges turned round where all ranks read the graph": Expected(),
-    "the last node of each chunk left out of the loss": Expected(
-        Complaint("loss", "steps the loss that was differentiat")
+    "a halo one hop short": Expected(
+        Complaint("chunks", "layer 0 of those that use neighbours lacks")
     ),
-    "chunks without halo recorded as halo": Expected(),
+    "halo edges lost in the first layer only": Expected(
+        Complaint("chunks", "layer 0 of those that use neighbours lacks")
+    ),
+    "an edge counted twice": Expected(Complaint("chunks", "edges too many")),
+    "no self-loops": Expected(Complaint("chunks", "layer 0 of those that use neighbours lacks")),
+    "one edge in fifty lost where all ranks read the graph": Expected(
+        Complaint("chunks", "layer 0 of those that use neighbours lacks")
+    ),
+    "edges turned round where all ranks read the graph": Expected(
+        Complaint("chunks", "layer 0 of those that use neighbours lacks")
+    ),
+    "the last node of each chunk left out of the loss": Expected(
+        Complaint("targets", "differ from the graph's labels")
+    ),
+    "chunks without halo recorded as halo": Expected(
+        Complaint("chunks", "layer 0 of those that use neighbours lacks")
+    ),
     "dropout masks used twice: one for all steps": Expected(),
     "dropout masks used twice, later in the run": Expected(),
     "one dropout mask for all layers": Expected(),
@@ -126,20 +226,40 @@ EXPECTED: dict[str, Expected] = {
     "dropout in evaluation": Expected(),
     "backward through another dropout mask": Expected(),
     "dropout masks by the row of a chunk": Expected(),
-    "a stage that evaluates in training mode": Expected(),
-    "a stage that trains in evaluation mode": Expected(),
-    "training goes on in evaluation mode after an evaluation": Expected(),
-    "BatchNorm's statistics wrong in evaluation": Expected(),
+    "a stage that evaluates in training mode": Expected(
+        Complaint("modes", "test step 0: the stage is not in evaluation mode")
+    ),
+    "a stage that trains in evaluation mode": Expected(
+        Complaint("modes", "train step 0: the stage is not in training mode")
+    ),
+    "training goes on in evaluation mode after an evaluation": Expected(
+        Complaint("modes", "train step 5: the stage is not in training mode")
+    ),
+    "BatchNorm's statistics wrong in evaluation": Expected(
+        Complaint("statistics", "is not the mean of those of 1 replicas")
+    ),
     "running variance without Bessel's correction": Expected(),
     "running statistics that move too slowly": Expected(),
-    "running statistics that stand still, later in the run": Expected(),
-    "running statistics not averaged over replicas": Expected(),
+    "running statistics that stand still, later in the run": Expected(
+        Complaint("running statistics", "stood still")
+    ),
+    "running statistics not averaged over replicas": Expected(
+        Complaint("statistics", "is not the mean of those of 2 replicas")
+    ),
     "BatchNorm with another epsilon": Expected(),
-    "the first micro-batch's outputs for all in evaluation": Expected(),
-    "evaluation's outputs wrong, later in the run": Expected(),
-    "evaluation that leaves its last micro-batch's labels out": Expected(),
-    "accuracy that counts every row twice where it is right": Expected(),
-    "evaluation that trains": Expected(),
+    "the first micro-batch's outputs for all in evaluation": Expected(
+        Complaint("outputs", "are not what the last stage's forward gave")
+    ),
+    "evaluation's outputs wrong, later in the run": Expected(
+        Complaint("outputs", "are not what the last stage's forward gave")
+    ),
+    "evaluation that leaves its last micro-batch's labels out": Expected(
+        Complaint("metrics", "of the outputs and the raw labels")
+    ),
+    "accuracy that counts every row twice where it is right": Expected(
+        Complaint("metrics", "of the outputs and the raw labels")
+    ),
+    "evaluation that trains": Expected(Complaint("evaluation", "evaluation changed")),
     "a step time that leaves the backward out": Expected(),
     "a clock at half speed": Expected(),
     "step times in milliseconds": Expected(Complaint("step times", "computed longer than")),
@@ -152,6 +272,16 @@ EXPECTED: dict[str, Expected] = {
     ),
     "step times halved on the way to the file": Expected(
         Complaint("records", "s of steps, rank 0 measured")
+    ),
+    "throughput of twice the samples": Expected(
+        Complaint("throughput", "16 samples a step are told")
+    ),
+    "throughput of the samples that two replicas share": Expected(
+        Complaint("reader", "samples: found 8")
+    ),
+    "no barrier at the end of a step": Expected(),
+    "the best evaluation reported as the last": Expected(
+        Complaint("reader", "final.test_loss: found")
     ),
     "waiting booked as forward": Expected(),
     "half of the backwards booked as waiting": Expected(),
@@ -197,6 +327,7 @@ EXPECTED: dict[str, Expected] = {
     "a checkpoint of other code": Expected(),
     "Adam's moments lost at a resume": Expected(),
     "BatchNorm's statistics lost at a resume": Expected(),
+    "the order of the data begun anew at a resume": Expected(),
     "a stage that is not restored at a resume": Expected(),
     "a negative step time in a record": Expected(Complaint("reader", "wall_s: found -1.0")),
     "a warm-up step counted as measured": Expected(Complaint("reader", "warmup: found False")),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
@@ -147,6 +148,16 @@ def without_a_stage() -> None:
     around(checkpoint, "load", load)
 
 
+def order_anew() -> None:
+    """The data begin with the first mini-batch again."""
+
+    def opened(true: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        first = kwargs["start"]
+        true(loader, *args, **kwargs | {"start": 0, "stop": kwargs["stop"] - first})
+
+    around(ImageLoader, "__init__", opened)
+
+
 RESUME_DEFECTS = {
     defect.name: defect
     for defect in (
@@ -157,6 +168,7 @@ RESUME_DEFECTS = {
         ResumeDefect("a checkpoint of other code", between=_other_code, skips=True),
         ResumeDefect("Adam's moments lost at a resume", plant=without_moments),
         ResumeDefect("BatchNorm's statistics lost at a resume", plant=without_buffers),
+        ResumeDefect("the order of the data begun anew at a resume", plant=order_anew),
         ResumeDefect("a stage that is not restored at a resume", plant=without_a_stage),
     )
 }

@@ -48,11 +48,15 @@ VIG_TORCH = Setting("vig pp2 of torch", _VIG | {"engine": "pipelining"})
 VIG_1F1B = Setting("vig pp2, 1f1b", _VIG | {"schedule": "1f1b"})
 VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
 VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
+VIG_DOUBLE = Setting("vig pp2, double", _VIG | {"dtype": "float64"})
+VIG_TORCH_REPLICAS = Setting(
+    "vig dp2-pp2 of torch", _VIG | _REPLICAS | {"layout": "dp2-pp2", "engine": "pipelining"}
+)
 VIG_TWO_THREADS = Setting("vig pp2, 2 threads", _VIG, {"GNNHPC_THREADS": "2"})
 GAT = Setting("gat pp2", _GAT)
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
-    *(GAT, GAT_REPLICAS),
+    *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS),
 )

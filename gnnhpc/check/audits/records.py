@@ -1,4 +1,4 @@
-"""What ranks wrote: the times in their files must be those that were measured."""
+"""What is told of a run: times in files as they were measured, samples as they were planned."""
 
 from __future__ import annotations
 
@@ -8,16 +8,35 @@ from collections.abc import Sequence
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import Written
+from gnnhpc.spec.experiment import Experiment
 
 
 def written(observations: Sequence[RankObservations], files: Sequence[Written]) -> Check:
-    """`files` are in the order of the ranks; the sums are of the same numbers in the same order."""
+    """`files` are in the order of the ranks; the sums are of the same numbers in the same order.
+
+    What was measured and is no number is for the audit of times to say.
+    """
     wrong = [
         f"{file.file} has {file.steps_s:.6f} s of steps, rank {each.rank} measured "
         f"{each.all_steps_s:.6f} s"
         for each, file in zip(observations, files, strict=True)
         if not math.isclose(file.steps_s, each.all_steps_s, rel_tol=1e-9)
+        and not math.isnan(each.all_steps_s)
     ]
     if wrong:
         return Check("records", "invalid", "; ".join(wrong), {})
     return Check("records", "ok", "files have the step times that were measured", {})
+
+
+def throughput(experiment: Experiment, samples_per_step: int) -> Check:
+    """Samples a second are counted in the samples that all replicas together have in a step."""
+    if experiment.batch_size is None:
+        wanted, whose = experiment.data.facts().nodes, "the nodes of the graph"
+    else:
+        replicas = experiment.layout.replicas
+        wanted = experiment.batch_size * replicas
+        whose = f"{experiment.batch_size} of each of {replicas} replicas"
+    if samples_per_step != wanted:
+        detail = f"{samples_per_step} samples a step are told, {wanted} are {whose}"
+        return Check("throughput", "invalid", detail, {"told": samples_per_step, "planned": wanted})
+    return Check("throughput", "ok", f"{wanted} samples a step, {whose}", {})

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 from typing import Any
 
+from gnnhpc.batches.image_batches import ImageBatches
+from gnnhpc.check import observations
 from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
+from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.records.writer import RecordWriter
 from gnnhpc.train.loop import Trainer
@@ -113,6 +118,59 @@ def halved_in_file() -> None:
             r, wall_s=r.wall_s / 2, wait_s=max(0.0, r.wait_s - r.wall_s / 2)
         )
     )
+
+
+@defect("throughput of twice the samples", setting=settings.VIG)
+def twice_the_samples() -> None:
+    change_record(lambda r: dataclasses.replace(r, samples=2 * r.samples))
+    around(
+        observations,
+        "rank_observations",
+        lambda true, observer, **facts: true(observer, **facts | {"samples": 2 * facts["samples"]}),
+    )
+
+
+@defect("throughput of the samples that two replicas share", setting=settings.VIG_REPLICAS)
+def samples_of_both() -> None:
+    """Each replica reports the mini-batch of both as its own."""
+    around(
+        ImageBatches,
+        "_batch",
+        lambda true, *args: dataclasses.replace(true(*args), samples=2 * true(*args).samples),
+    )
+
+
+@defect("no barrier at the end of a step", setting=settings.VIG)
+def no_barrier() -> None:
+    """Each rank's time is until it has done its own."""
+
+    def step(true: Any, trainer: Trainer, *args: Any) -> Any:
+        barriers = itertools.count()
+        mesh = trainer.mesh
+
+        def first_only() -> None:
+            if next(barriers) == 0:
+                Mesh.barrier(mesh)
+
+        object.__setattr__(mesh, "barrier", first_only)
+        try:
+            return true(trainer, *args)
+        finally:
+            object.__delattr__(mesh, "barrier")
+
+    around(Trainer, "_train_step", step)
+
+
+@defect("the best evaluation reported as the last", setting=settings.VIG)
+def best_of_all() -> None:
+    def best(true: Any, trainer: Trainer, *args: Any) -> Any:
+        before = trainer.final.get("test_loss", math.inf)
+        result = true(trainer, *args)
+        if before < trainer.final.get("test_loss", math.inf):
+            trainer.final["test_loss"] = before
+        return result
+
+    around(Trainer, "_record_step", best)
 
 
 @defect("waiting booked as forward", setting=settings.VIG)

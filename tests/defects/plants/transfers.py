@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.engines import native
+from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.native import NativeEngine, StageLinks
 from gnnhpc.engines.torch_pipelining import TimedStage
@@ -147,6 +148,52 @@ def no_backward_communication_of_torch() -> None:
     replace(TimedStage, "get_bwd_recv_ops", lambda *_: [])
     replace(TimedStage, "get_bwd_send_ops", lambda *_: [])
     around(TimedStage, "backward_one_chunk", only_last)
+
+
+@defect("stale activation, of torch's schedule", setting=settings.VIG_TORCH)
+def stale_of_torch() -> None:
+    held: dict[int, Tensor] = {}
+
+    def late(true: Any, stage: TimedStage, chunk: int, *args: Any, **kwargs: Any) -> Any:
+        received = stage.args_recv_info[chunk] if not stage.is_first else ()
+        for info in received:
+            buffer = info.buffer
+            before = held.get(stage.stage_index, buffer.detach().clone())
+            held[stage.stage_index] = buffer.detach().clone()
+            buffer.data.copy_(before)
+        return true(stage, chunk, *args, **kwargs)
+
+    around(TimedStage, "forward_one_chunk", late)
+
+
+@defect("activations sent in single precision, not double", setting=settings.VIG_DOUBLE)
+def single_precision() -> None:
+    around(
+        Sender,
+        "send",
+        lambda true, sender, tensor: true(sender, tensor.to(torch.float32).to(tensor.dtype)),
+    )
+
+
+@defect("gradients not shared by torch's replicas", setting=settings.VIG_TORCH_REPLICAS)
+def not_shared_by_torch() -> None:
+    def alone(true: Any, replicas: DdpReplicas, bucket: Any) -> Any:
+        replicas.reductions += 1
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    around(DdpReplicas, "reduce", alone)
+
+
+@defect("one wrong micro-batch in one step of the run", setting=settings.VIG)
+def once() -> None:
+    steps = Steps()
+
+    def wrong_once(true: Any, sender: Sender, tensor: Tensor) -> None:
+        true(sender, tensor * 1.01 if rank() == 0 and steps.taken == 8 else tensor)
+
+    around(Sender, "send", wrong_once)
 
 
 @defect("gradients not shared by the replicas", setting=settings.VIG_REPLICAS)
