@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import CodeSnapshot, check_snapshot
 from gnnhpc.records.provenance import code_digest
 from gnnhpc.records.run_paths import RunPaths
-from jobs.cluster.launch import Launch, differing_settings, resolved
+from jobs.cluster.launch import THREADS_VARIABLE, Launch, differing_settings, resolved
 from jobs.cluster.site import Site, load_site, parse_site
 
 
@@ -56,7 +57,8 @@ def relaunch(
     if told is not None and (differences := differing_settings(site, before)):
         there = f"not {submitted.site_name} as submitted"
         notes.append(f"site {name}, {there}: {', '.join(differences)}")
-    notes += _notes_on_python(launch, cluster) + _notes_on_code(snapshot, live=live)
+    notes += _notes_on_threads(launch, cluster) + _notes_on_python(launch, cluster)
+    notes += _notes_on_code(snapshot, live=live)
     return Relaunch(launch, submitted, tuple(notes))
 
 
@@ -74,6 +76,14 @@ def read_launch(paths: RunPaths) -> Launch | None:
     site = parse_site(settings, paths.provenance, "site")
     python = str(facts.get("python") or sys.executable)
     return Launch(name, site, python if Path(python).is_file() else sys.executable)
+
+
+def _notes_on_threads(launch: Launch, cluster: str) -> list[str]:
+    """Slurm's jobs inherit the variables of the shell that submits them."""
+    threads, cpus = os.environ.get(THREADS_VARIABLE), launch.site.cpus_per_task
+    if cluster != "slurm" or threads in (None, "", str(cpus)):
+        return []
+    return [f"the jobs inherit {THREADS_VARIABLE}={threads}, in place of the site's {cpus} threads"]
 
 
 def _notes_on_python(launch: Launch, cluster: str) -> list[str]:

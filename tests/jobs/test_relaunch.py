@@ -112,6 +112,18 @@ def test_threads_of_a_variable_are_those_of_the_run(monkeypatch: pytest.MonkeyPa
         resolved(Site(), "local")
 
 
+def test_threads_that_slurms_jobs_inherit_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = made(tmp_path)
+    monkeypatch.setenv("GNNHPC_THREADS", "1")
+    assert relaunch(paths, "slurm", None, live=False).notes == (
+        "the jobs inherit GNNHPC_THREADS=1, in place of the site's 2 threads",
+    )
+    # The local executor sets it for its ranks.
+    assert relaunch(paths, "local", None, live=False).notes == ()
+
+
 def test_scripts_of_arrays_that_a_run_has_stay_as_submitted(tmp_path: Path) -> None:
     paths = made(tmp_path)
     how = relaunch(paths, "slurm", ("desk", Site(partition="desk")), live=False)
