@@ -1,0 +1,85 @@
+"""Cells that really ran: siblings agree whatever computes them, and one that errs is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.loading.run import Run, load
+from gnnhpc.batches import image_loader
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import gat, manifest_of, run, vig
+
+pytestmark = pytest.mark.distributed
+
+REFERENCE = {"model": {"name": "gat", "implementation": "reference"}}
+CELLS = [
+    vig(),
+    vig(layout="pp2", schedule="1f1b"),
+    vig(layout="dp2", batch_size=4, microbatches=2),
+    gat(microbatches=1),
+    gat(layout="pp2", microbatches=2, chunks="halo", engine="pipelining"),
+    gat(microbatches=3, chunks="halo", **REFERENCE),
+]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs") / "healthy"
+    for cell in manifest_of(root, *CELLS):
+        assert set(run(root, cell).statuses) == {0}
+    return root
+
+
+def test_what_computes_a_step_does_not_change_it(ran: Path) -> None:
+    found = load(ran)
+    assert (found.siblings.families, len(found.siblings.compared)) == (2, 6)
+    assert not found.siblings.accusations
+    assert found.cells["valid"].all()
+    assert found.siblings.steps[1] == 6
+
+
+def another_mini_batch_in_step_4() -> None:
+    true = image_loader.epoch_indices
+
+    def skipping(*arguments: Any) -> Any:
+        *others, step = arguments
+        return true(*others, step + (step == 4))
+
+    image_loader.epoch_indices = skipping
+
+
+def test_an_attempt_that_goes_wrong_in_one_step_is_named(ran: Path, tmp_path: Path) -> None:
+    """By its siblings, and by the earlier attempt; where that is all there is, neither is believed.
+
+    The other attempt is of the same cell, so without siblings it is one word against another.
+    """
+    root = tmp_path / "wrong"
+    shutil.copytree(ran, root)
+    cell = manifest_of(tmp_path / "other", CELLS[1])[0]
+    assert set(run(root, cell, plant=another_mini_batch_in_step_4).statuses) == {0}
+    found = _believed_by_its_audit(root, CELLS[1])
+    assert list(found.cells["flags"].str.contains("siblings")) == [False, True, *[False] * 4]
+    (detail,) = found.checks.loc[found.checks["name"] == "siblings", "detail"]
+    assert "attempt 2: training loss of step 4" in detail
+    assert "alone against 3 that agree" in detail
+    for other in (CELLS[0], CELLS[2]):
+        shutil.rmtree(RunPaths(root).cell(other.id).root)
+    alone = load(root)
+    (detail,) = alone.checks.loc[alone.checks["name"] == "siblings", "detail"]
+    assert "nobody is acquitted" in detail
+
+
+def _believed_by_its_audit(root: Path, cell: Experiment) -> Run:
+    """The run as if the cell's own audit had passed its newest attempt: siblings are to judge."""
+    path = RunPaths(root).cell(cell.id).attempts()[-1].result
+    result = json.loads(path.read_text())
+    for check in result["audit"]:
+        check["verdict"] = "ok" if check["verdict"] == "invalid" else check["verdict"]
+    path.write_text(json.dumps(result))
+    return load(root)
