@@ -99,7 +99,7 @@ class RunObserver:
         self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
     ) -> None:
         if self.watch is not None:
-            self.watch.check_tally(phase, batch, outputs, tally)
+            self.watch.before_report(phase, batch, outputs, tally)
 
     def before_checkpoint(self, step: int) -> None:
         if self.watch is not None:

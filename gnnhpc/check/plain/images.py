@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.data.generators import synthetic_images
+from gnnhpc.data.generators import DATA_SEED, synthetic_images
 from gnnhpc.data.readers.unpickle import read_arrays
 from gnnhpc.data.settings import Data, SyntheticCifar10
 from gnnhpc.records.schema import Phase
@@ -17,7 +18,7 @@ from gnnhpc.records.schema import Phase
 Rows = npt.NDArray[np.uint8]
 
 MADE = 500
-"""Images that are made again; as many are the same whatever number of them is made."""
+"""Images that are made again; they are the same whatever number is made."""
 _RECORD = 3_073
 _PLANE = 1_024
 _BATCHES: dict[Phase, tuple[str, ...]] = {
@@ -31,11 +32,13 @@ class PlainImages(Protocol):
 
     samples: int
     readable: int
-    """Images, from the first, that can be read a second time."""
+    """Images, from the first, whose pixels can be read a second time; labels all can."""
 
-    def image(self, number: int) -> tuple[Rows, int]:
-        """Pixels uint8 [H*W, 3], node = row * W + column, and the label."""
+    def pixels(self, number: int) -> Rows:
+        """uint8 [H*W, 3], node = row * W + column."""
         ...
+
+    def label(self, number: int) -> int: ...
 
 
 def plain_images(data: Data, root: Path | None, phase: Phase) -> PlainImages:
@@ -59,17 +62,22 @@ class BinaryImages:
     """Records of a label's byte and three planes of 1,024 bytes, row by row."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = files
+        # Open until the process ends: single bytes are read, a thousand in a look.
+        self._files = [os.open(path, os.O_RDONLY) for path in files]
         self._counts = [path.stat().st_size // _RECORD for path in files]
         self.samples = self.readable = sum(self._counts)
 
-    def image(self, number: int) -> tuple[Rows, int]:
-        for path, count in zip(self._files, self._counts, strict=True):
+    def pixels(self, number: int) -> Rows:
+        return _nodes(self._read(number, 1, _RECORD - 1))
+
+    def label(self, number: int) -> int:
+        return self._read(number, 0, 1)[0]
+
+    def _read(self, number: int, start: int, length: int) -> bytes:
+        """Bytes of a record, counted over all files."""
+        for file, count in zip(self._files, self._counts, strict=True):
             if number < count:
-                with path.open("rb") as stream:
-                    stream.seek(number * _RECORD)
-                    record = stream.read(_RECORD)
-                return _nodes(record[1:]), record[0]
+                return os.pread(file, length, number * _RECORD + start)
             number -= count
         raise ValueError("no such image")
 
@@ -79,30 +87,44 @@ class PickledImages:
 
     def __init__(self, files: Sequence[Path]) -> None:
         contents = [read_arrays(path, encoding="bytes") for path in files]
-        self._parts = [(content[b"data"], content[b"labels"]) for content in contents]
-        self.samples = self.readable = sum(len(labels) for _, labels in self._parts)
+        self._pixels = [row for content in contents for row in content[b"data"]]
+        self._labels = [label for content in contents for label in content[b"labels"]]
+        self.samples = self.readable = len(self._labels)
 
-    def image(self, number: int) -> tuple[Rows, int]:
-        for pixels, labels in self._parts:
-            if number < len(labels):
-                return _nodes(bytes(pixels[number])), int(labels[number])
-            number -= len(labels)
-        raise ValueError("no such image")
+    def pixels(self, number: int) -> Rows:
+        return _nodes(self._pixels[number].tobytes())
+
+    def label(self, number: int) -> int:
+        return int(self._labels[number])
 
 
 class MadeImages:
-    """Images of the generator, made a second time."""
+    """Images of the generator, made a second time: the first ones, as pixels take long.
+
+    Labels come in blocks of 500, each class equally often in one, in an order that is the first
+    thing drawn for the block.
+    """
 
     def __init__(self, data: SyntheticCifar10, phase: Phase) -> None:
         self.samples = getattr(data, phase)
         self.readable = min(self.samples, MADE)
         fewer = data.model_copy(update={phase: self.readable})
-        self._pixels, self._labels = synthetic_images(fewer, phase)
+        self._pixels, _ = synthetic_images(fewer, phase)
+        stream = 0 if phase == "train" else 1
+        blocks = range(0, self.samples, MADE)
+        drawn = [
+            np.random.default_rng([DATA_SEED, stream, data.classes, data.image_size, start])
+            for start in blocks
+        ]
+        self._labels = np.concatenate(
+            [rng.permutation(np.arange(MADE) % data.classes) for rng in drawn]
+        )
 
-    def image(self, number: int) -> tuple[Rows, int]:
-        planes = self._pixels[number]
-        nodes = np.stack([plane.ravel() for plane in planes], axis=1)
-        return nodes, int(self._labels[number])
+    def pixels(self, number: int) -> Rows:
+        return np.stack([plane.ravel() for plane in self._pixels[number]], axis=1)
+
+    def label(self, number: int) -> int:
+        return int(self._labels[number])
 
 
 def _nodes(planes: bytes) -> Rows:

@@ -38,6 +38,8 @@ class EvaluationWatch:
 
     stage: Stage
     findings: Findings
+    own_model: bool = False
+    """A user's layers may need all rows of a micro-batch together."""
     evaluated: list[Evaluated] = field(default_factory=list)
     _step: int = 0
     _own: dict[str, Projection] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class EvaluationWatch:
 
     def _dependence(self, x: Inputs, context: Context) -> str | None:
         """What outputs depend on that they must not; masks of dropout follow from the step."""
-        images = isinstance(x, Tensor) and context.graph is None
+        images = isinstance(x, Tensor) and context.graph is None and not self.own_model
         given = x[:_ROWS] if isinstance(x, Tensor) and images else x
         first = self.stage(given, context)
         if not torch.equal(first, self.stage(given, context)):

@@ -45,10 +45,21 @@ class GraphWatch:
             self._graph = plain_graph(self.experiment.data, self.root)
         return self._graph
 
+    def check_order(self, step: int, batch: Batch) -> None:
+        """A step has all chunks, which are compared when it is looked at."""
+
+    def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """What is given is the same in every step, and nothing overwrites it."""
+
     def after(
-        self, phase: Phase, step: int, batch: Batch, given: list[tuple[Inputs, Context]]
+        self,
+        phase: Phase,
+        step: int,
+        number: int,
+        batch: Batch,
+        given: list[tuple[Inputs, Context]],
     ) -> None:
-        """After a step: what the stage's forward was given, and the labels beside it."""
+        """Features of few rows, the chunks' nodes and edges, and all labels."""
         chunks = [context.graph for _, context in given if context.graph is not None]
         self._check_chunks(phase, step, batch, chunks)
         rule = random.Random(f"{self.experiment.seed}/{phase}/{step}")
@@ -60,7 +71,7 @@ class GraphWatch:
                     self.findings.add("inputs", phase, step, cause)
         if self.mesh.is_last:
             self.findings.looks["targets"] += 1
-            labelled = int(self.graph.masks[phase].sum())
+            labelled = self.labelled(phase)
             if batch.labelled != labelled:
                 divided = f"the loss is divided by {batch.labelled}, {phase} has {labelled} nodes"
                 self.findings.add("targets", phase, step, divided)
@@ -70,8 +81,12 @@ class GraphWatch:
                     if cause is not None:
                         self.findings.add("targets", phase, step, cause)
 
-    def labels(self, split: str, batch: Batch) -> list[Ids]:
-        """The labels of each micro-batch's own nodes as read again, -100 for others."""
+    def labelled(self, phase: Phase) -> int:
+        """Nodes of the phase's split."""
+        return int(self.graph.masks[phase].sum())
+
+    def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
+        """The labels of each chunk's own nodes as read again, -100 for others."""
         chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
         return [self._wanted_labels(chunk, split) for chunk in chunks]
 

@@ -47,10 +47,22 @@ class ImageWatch:
         """In every training step: the samples are those that the documented rule names."""
         if self._order is None:
             self._order = self._plain_order(self.total_samples)
+        self._check_order("train", step, step, batch, self._order)
+
+    def _check_order(
+        self, phase: Phase, step: int, number: int, batch: Batch, order: PlainOrder
+    ) -> None:
         self.findings.looks["order"] += 1
-        if not np.array_equal(batch.sample_ids, self._order.ids(step)):
-            cause = self._order.explain(step, np.asarray(batch.sample_ids))
-            self.findings.add("order", "train", step, cause)
+        if not np.array_equal(batch.sample_ids, order.ids(number)):
+            cause = order.explain(number, np.asarray(batch.sample_ids))
+            self.findings.add("order", phase, step, cause)
+
+    def _ids(self, phase: Phase, number: int, batch: Batch) -> Ids:
+        """Whose pixels and labels a mini-batch must hold: where its samples are not those of the
+        rule, which the order's check says, it is judged by the samples that it says it has."""
+        order, told = self._split(phase).order, np.asarray(batch.sample_ids)
+        usable = len(told) == batch.samples and ((told >= 0) & (told < order.samples)).all()
+        return told if usable else order.ids(number)
 
     def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
         """Before step `number` of its phase (of its evaluation): what the engine will be given."""
@@ -60,6 +72,8 @@ class ImageWatch:
         }
         # The engine refuses an uneven batch itself, and says so better.
         if rows <= {batch.samples // self.experiment.microbatches}:
+            if phase == "test":
+                self._check_order(phase, step, number, batch, self._split(phase).order)
             self._compare(phase, step, number, inputs, batch)
 
     def after(
@@ -74,38 +88,43 @@ class ImageWatch:
         if self.mesh.is_first:
             self._compare(phase, step, number, [x for x, _ in given], batch)
 
-    def labels(self, phase: Phase, number: int, batch: Batch) -> list[Ids] | None:
-        """The labels of each micro-batch as read again, where all of them can be."""
-        ids = self._split(phase).order.ids(number)
+    def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
+        """The labels of each micro-batch as read again."""
+        return np.split(self._labels(phase, self._ids(phase, number, batch)), self._pieces)
+
+    def labelled(self, phase: Phase) -> int:
+        """Every image has a label."""
+        assert self.experiment.batch_size is not None
+        return self.experiment.batch_size * self.experiment.layout.replicas
+
+    @property
+    def _pieces(self) -> int:
+        return self.experiment.microbatches
+
+    def _labels(self, phase: Phase, ids: Ids) -> Ids:
         images = self._split(phase).images
-        if ids.max() >= images.readable:
-            return None
-        found = np.array([images.image(int(n))[1] for n in ids], dtype=np.int64)
-        return np.split(found, len(batch.microbatches))
+        return np.array([images.label(int(n)) for n in ids], dtype=np.int64)
 
     def _compare(
         self, phase: Phase, step: int, number: int, inputs: list[Inputs], batch: Batch
     ) -> None:
         split = self._split(phase)
-        ids = split.order.ids(number)
+        ids = self._ids(phase, number, batch)
         places = self._places(ids, split.images)
-        if not len(places):
-            return
-        rows = len(ids) // self.experiment.microbatches
-        if self.mesh.is_first:
+        if self.mesh.is_first and len(places):
             self.findings.looks["inputs"] += 1
+            rows = len(ids) // self._pieces
             wanted = self._pixels(split.images, ids[places])
             found = np.stack([_row(inputs[p // rows], p % rows) for p in places])
             if not np.array_equal(found, wanted):
-                cause = self._explain_pixels(phase, number, places, found, wanted)
+                cause = self._explain_pixels(phase, number, ids, places, found)
                 self.findings.add("inputs", phase, step, cause)
         if self.mesh.is_last:
             self.findings.looks["targets"] += 1
-            labels = np.array([split.images.image(int(n))[1] for n in ids[places]])
             targets = [m.targets[phase] for m in batch.microbatches]
             told = np.concatenate([t.detach().to("cpu").numpy() for t in targets])
-            if not np.array_equal(told[places], labels):
-                cause = self._explain_labels(phase, number, places, told)
+            if not np.array_equal(told, self._labels(phase, ids)):
+                cause = self._explain_labels(phase, number, ids, told)
                 self.findings.add("targets", phase, step, cause)
 
     @staticmethod
@@ -117,15 +136,15 @@ class ImageWatch:
     def _pixels(self, images: PlainImages, ids: Ids) -> Pixels:
         """[n, H*W, 3] in 0..1, in the experiment's precision."""
         dtype = np.dtype(self.experiment.dtype)
-        return np.stack([images.image(int(n))[0].astype(dtype) / dtype.type(255) for n in ids])
+        return np.stack([images.pixels(int(n)).astype(dtype) / dtype.type(255) for n in ids])
 
     def _explain_pixels(
-        self, phase: Phase, number: int, places: Ids, found: Pixels, wanted: Pixels
+        self, phase: Phase, number: int, ids: Ids, places: Ids, found: Pixels
     ) -> str:
         split = self._split(phase)
+        wanted = self._pixels(split.images, ids[places])
         wrong = np.flatnonzero((found != wanted).any(axis=(1, 2)))
         first, place = int(wrong[0]), int(places[wrong[0]])
-        ids = split.order.ids(number)
         told = f"{len(wrong)} of {len(places)} images differ from the raw data:"
         for other, what in self._other_ids(phase, number):
             if self._is_image(split.images, int(other[place]), found[first]):
@@ -144,39 +163,21 @@ class ImageWatch:
             return f"{told} pixels or colours are in another order"
         return f"{told} image {ids[place]} at place {place} is another"
 
-    def _explain_labels(self, phase: Phase, number: int, places: Ids, told: Ids) -> str:
-        split = self._split(phase)
-        ids = split.order.ids(number)
-        known = ids < split.images.readable
-        labels = np.array(
-            [
-                split.images.image(int(n))[1] if good else -1
-                for n, good in zip(ids, known, strict=True)
-            ]
-        )
-        wrong = int((told != labels)[known].sum())
-        said = f"{wrong} of {int(known.sum())} labels differ from the raw data:"
-        for shift in [1, -1, 2, -2, len(ids) // self.experiment.microbatches]:
-            moved = np.roll(labels, shift)
-            seen = moved >= 0
-            if np.array_equal(told[seen], moved[seen]):
+    def _explain_labels(self, phase: Phase, number: int, ids: Ids, told: Ids) -> str:
+        labels = self._labels(phase, ids)
+        said = f"{int((told != labels).sum())} of {len(ids)} labels differ from the raw data:"
+        for shift in (1, -1, len(ids) // self._pieces):
+            if np.array_equal(told, np.roll(labels, shift)):
                 return f"{said} they are shifted by {shift} against the inputs"
-        parts = np.split(labels, self.experiment.microbatches)
-        if known.all() and np.array_equal(told, np.concatenate(parts[::-1])):
+        if np.array_equal(told, np.concatenate(np.split(labels, self._pieces)[::-1])):
             return f"{said} micro-batches come in the opposite order"
-        classes = self.experiment.data.facts().classes
-        steps = {int(t - w) % classes for t, w in zip(told[known], labels[known], strict=True)}
-        if len(steps) == 1:
-            return f"{said} every class is {steps.pop()} too high"
+        higher = np.unique((told - labels) % self.experiment.data.facts().classes)
+        if len(higher) == 1:
+            return f"{said} every class is {higher[0]} too high"
         for other, what in self._other_ids(phase, number):
-            fits = [
-                split.images.image(int(n))[1] == t
-                for n, t in zip(other, told, strict=True)
-                if n < split.images.readable
-            ]
-            if len(fits) > 1 and all(fits):
+            if np.array_equal(told, self._labels(phase, other)):
                 return f"{said} they are those of {what}"
-        return f"{said} sample {ids[places[0]]} and others have another class"
+        return f"{said} sample {ids[np.argmax(told != labels)]} and others have another class"
 
     def _other_ids(self, phase: Phase, number: int) -> list[tuple[Ids, str]]:
         order = self._split(phase).order

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
+from gnnhpc.check.watches.data_watch import DataWatch
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.gradient_watch import GradientWatch
@@ -24,10 +24,10 @@ from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
-from gnnhpc.check.watches.plain_tally import Ids, PlainTally, plain_gradient, plain_tally
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
-from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
+from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
+from gnnhpc.check.watches.step_checks import StepChecks
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import hops
@@ -46,12 +46,13 @@ class RunWatch:
     experiment: Experiment
     mesh: Mesh
     parts: TrainingParts
-    data: ImageWatch | GraphWatch
+    data: DataWatch
     findings: Findings
     optimizer: OptimizerWatch
     evaluation: EvaluationWatch
     replicas: ReplicaWatch
     traffic: StageTraffic
+    checks: StepChecks
     gradients: GradientWatch
     statistics: StatisticsWatch
     crossed: list[Crossed] = field(default_factory=list)
@@ -74,12 +75,13 @@ class RunWatch:
     ) -> RunWatch:
         """Watches of a rank whose parts are set up; nothing is read before the first look."""
         findings, stage = Findings(), parts.stage
-        data: ImageWatch | GraphWatch
+        data: DataWatch
         if experiment.data.facts().kind == "images":
             total = parts.batches.total_samples
             data = ImageWatch(experiment, mesh, root, findings, total)
         else:
             data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
+        traffic = StageTraffic(stage, mesh.is_first, mesh.is_last)
         return cls(
             experiment,
             mesh,
@@ -87,9 +89,10 @@ class RunWatch:
             data,
             findings,
             OptimizerWatch(experiment, stage, parts.optimizer, findings),
-            EvaluationWatch(stage, findings),
+            EvaluationWatch(stage, findings, parts.implementation == "own"),
             ReplicaWatch(stage),
-            StageTraffic(stage, mesh.is_first, mesh.is_last),
+            traffic,
+            StepChecks(experiment, mesh, data, findings, traffic),
             GradientWatch(experiment, stage, findings),
             StatisticsWatch(stage, findings),
         )
@@ -101,13 +104,11 @@ class RunWatch:
         self._steps, self._number = self._steps + 1, step
         self._last_step = step == self.experiment.train_steps - 1
         self._looks = self._chosen(step, batch)
-        if isinstance(self.data, ImageWatch):
-            self.data.check_order(step, batch)
+        self.data.check_order(step, batch)
         if not self._looks:
             return
         with self._looking():
-            if isinstance(self.data, ImageWatch):
-                self.data.before("train", step, step, batch)
+            self.data.before("train", step, step, batch)
             self.optimizer.before_step()
             self.statistics.before_step()
         self.gradients.attach()
@@ -119,9 +120,10 @@ class RunWatch:
         self.traffic.detach()
         self.gradients.detach()
         with self._looking():
-            self._check_inputs("train", step, step, batch)
-            self._check_outputs("train", step, trained.outputs)
-            self._check_loss(step, batch, trained)
+            self.crossed.append(self.traffic.crossed("train", step))
+            self.checks.check_inputs("train", step, step, batch)
+            self.checks.check_outputs("train", step, trained.outputs)
+            self.checks.check_loss(step, batch, trained)
             self.optimizer.after_step(step)
             self.gradients.after_step(step)
             self.statistics.after_step(step)
@@ -147,8 +149,7 @@ class RunWatch:
         if not self._looks:
             return
         with self._looking():
-            if isinstance(self.data, ImageWatch):
-                self.data.before("test", step, self._tested, batch)
+            self.data.before("test", step, self._tested, batch)
         self.traffic.attach(training=False)
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
@@ -157,8 +158,9 @@ class RunWatch:
             return
         self.traffic.detach()
         with self._looking():
-            self._check_inputs("test", step, number, batch)
-            self._check_outputs("test", step, outputs)
+            self.crossed.append(self.traffic.crossed("test", step))
+            self.checks.check_inputs("test", step, number, batch)
+            self.checks.check_outputs("test", step, outputs)
             if self.traffic.given and (self._evaluations == 1 or self.budget.affordable):
                 self.evaluation.evaluate_again(*self.traffic.given[-1])
 
@@ -167,6 +169,14 @@ class RunWatch:
             with self._looking():
                 self.evaluation.after()
         self._evaluating = False
+
+    def before_report(
+        self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+    ) -> None:
+        """After the step, on last stages: what will be reported of it."""
+        if self._looks:
+            with self._looking():
+                self.checks.check_tally(phase, self._number, batch, outputs, tally)
 
     def before_checkpoint(self, step: int) -> None:
         """Raises GnnhpcError where something wrong was found: it would be gone on with.
@@ -211,116 +221,6 @@ class RunWatch:
         together = batch_size * self.experiment.layout.replicas
         return self.parts.batches.total_samples // together
 
-    def _check_inputs(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
-        """The data, the contexts and the modules' mode of a step that is over."""
-        given = self.traffic.given
-        self.findings.looks["modes"] += 1
-        if self.traffic.wrong_mode is not None:
-            wanted = "training" if phase == "train" else "evaluation"
-            cause = f"{self.traffic.wrong_mode} is not in {wanted} mode"
-            self.findings.add("modes", phase, step, cause)
-        self.findings.looks["contexts"] += 1
-        wanted_contexts = [(m, number, self.experiment.seed) for m in range(len(given))]
-        found = [(c.microbatch, c.step, c.seed) for _, c in given]
-        if sorted(found) != wanted_contexts or len(given) != self.experiment.microbatches:
-            cause = (
-                f"forwards were of micro-batch, step, seed {found[0] if found else None} and so "
-                f"on, {self.experiment.microbatches} micro-batches of step {number} and seed "
-                f"{self.experiment.seed} were planned: masks of dropout follow from them"
-            )
-            self.findings.add("contexts", phase, step, cause)
-            return
-        if isinstance(self.data, ImageWatch):
-            self.data.after(phase, step, number, batch, given)
-        else:
-            self.data.after(phase, step, batch, given)
-
-    def _check_outputs(self, phase: Phase, step: int, outputs: Sequence[Tensor]) -> None:
-        """What the engine returns is what the last stage's forwards gave, in their order."""
-        self.crossed.append(self.traffic.crossed(phase, step))
-        if not self.mesh.is_last:
-            return
-        self.findings.looks["outputs"] += 1
-        kept = [self.traffic.outputs[m] for m in sorted(self.traffic.outputs)]
-        same = [torch.equal(a, b) for a, b in zip(kept, outputs, strict=False)]
-        if len(kept) != len(outputs) or not all(same):
-            which = f"of micro-batch {same.index(False)}" if False in same else "all"
-            cause = f"the outputs {which} are not what the last stage's forward gave"
-            self.findings.add("outputs", phase, step, cause)
-
-    def _check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
-        """The loss that was differentiated, worked out from the outputs and the raw labels."""
-        wanted = self._plain_tally("train", step, batch, trained.outputs, "train")
-        if wanted is None:
-            return
-        self.findings.looks["raw loss"] += 1
-        share = self.experiment.layout.replicas / batch.labelled
-        told = float(sum(float(loss) for loss in trained.losses))
-        if not abs(told - wanted.loss * share) <= wanted.loss_error * share:
-            cause = f"the loss is {told:.6g}, of the raw labels {wanted.loss * share:.6g}"
-            self.findings.add("raw loss", "train", step, cause)
-        self._check_loss_gradient(step, batch, share)
-
-    def _check_loss_gradient(self, step: int, batch: Batch, share: float) -> None:
-        """Where the backward begins: the gradient that the loss gives the last stage's outputs."""
-        labels, gradients = self._labels("train", step, batch), self.traffic.output_gradients()
-        kind = self.experiment.model.loaded.outputs
-        self.findings.looks["loss gradient"] += 1
-        for m, label in enumerate(labels or []):
-            found, output = gradients.get(m), self.traffic.outputs.get(m)
-            if found is None or output is None:
-                cause = f"no backward began at micro-batch {m}"
-            else:
-                wanted, error = plain_gradient(output, label, kind, share)
-                off = np.abs(found.cpu().double().numpy() - sampled(wanted.reshape(-1)))
-                if (off <= sampled(error.reshape(-1))).all():
-                    continue
-                cause = f"the backward of micro-batch {m} does not begin at the loss's gradient"
-            self.findings.add("loss gradient", "train", step, cause)
-            return
-
-    def check_tally(
-        self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
-    ) -> None:
-        """What will be reported of a step that was looked at, on the last stage."""
-        if not self._looks or not self.mesh.is_last:
-            return
-        with self._looking():
-            number = self._number
-            for name, (found, count) in tally.items():
-                split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
-                wanted = self._plain_tally(phase, number, batch, outputs, split)
-                if wanted is None:
-                    return
-                self.findings.looks["metrics"] += 1
-                exact = wanted.loss if name == "loss" else float(wanted.right)
-                error = wanted.loss_error if name == "loss" else float(wanted.ties)
-                if count != wanted.labelled or not abs(found - exact) <= error:
-                    cause = (
-                        f"{name} is {found:.6g} over {count:g}, of the outputs and the raw labels "
-                        f"{exact:.6g} over {wanted.labelled}"
-                    )
-                    self.findings.add("metrics", phase, number, cause)
-
-    def _plain_tally(
-        self, phase: Phase, number: int, batch: Batch, outputs: Sequence[Tensor], split: str
-    ) -> PlainTally | None:
-        """None on other stages than the last, and where labels cannot be read again."""
-        if not self.mesh.is_last:
-            return None
-        labels = self._labels(split, number, batch, phase)
-        if labels is None:
-            return None
-        return plain_tally(outputs, labels, self.experiment.model.loaded.outputs)
-
-    def _labels(
-        self, split: str, number: int, batch: Batch, phase: Phase = "train"
-    ) -> list[Ids] | None:
-        """Each micro-batch's, read again; none where they cannot be."""
-        if isinstance(self.data, ImageWatch):
-            return self.data.labels(phase, number, batch)
-        return self.data.labels(split, batch)
-
     def _check_beginning(self, step: int) -> None:
         """Before the first step of an attempt; one that resumes begins with loaded values."""
         self.replicas.take("the first step")
@@ -335,7 +235,8 @@ class RunWatch:
     def _looking(self) -> Iterator[None]:
         """Counts what a look costs; reading files again must not be taken for a hang."""
         began = time.thread_time()
-        with self.parts.timer.storage("reading the data again"):
+        # A run that diverges must end by what it says itself, not by a warning here.
+        with self.parts.timer.storage("reading the data again"), np.errstate(all="ignore"):
             yield
         # The first looks read the data, which no later ones do.
         first = self._evaluations <= 1 if self._evaluating else self._steps <= 1

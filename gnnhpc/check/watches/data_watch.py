@@ -1,0 +1,45 @@
+"""What a watch of the data does, of images or of a graph."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+
+Ids = npt.NDArray[np.int64]
+
+
+class DataWatch(Protocol):
+    """`step` counts as the records do; `number` within the present evaluation, as the data do."""
+
+    def check_order(self, step: int, batch: Batch) -> None:
+        """In every training step: whether its samples are those that the rule names."""
+        ...
+
+    def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """What the engine is about to be given."""
+        ...
+
+    def after(
+        self,
+        phase: Phase,
+        step: int,
+        number: int,
+        batch: Batch,
+        given: list[tuple[Inputs, Context]],
+    ) -> None:
+        """What the stage's forwards were given, and the labels beside it."""
+        ...
+
+    def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
+        """Each micro-batch's labels of a split, read again; negative where there is none."""
+        ...
+
+    def labelled(self, phase: Phase) -> int:
+        """Labelled samples of a step over all replicas."""
+        ...

@@ -1,0 +1,119 @@
+"""What is checked of a step that was looked at: contexts, modes, outputs, loss, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.data_watch import DataWatch
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.plain_tally import plain_gradient, plain_tally
+from gnnhpc.check.watches.stage_traffic import StageTraffic, sampled
+from gnnhpc.engines.base import StepOutput
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.tasks.task import Tally
+
+
+@dataclass
+class StepChecks:
+    """Of one rank; what concerns outputs is checked on last stages."""
+
+    experiment: Experiment
+    mesh: Mesh
+    data: DataWatch
+    findings: Findings
+    traffic: StageTraffic
+
+    def check_inputs(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """The data, the contexts and the modules' mode."""
+        given, planned = self.traffic.given, self.experiment.microbatches
+        self.findings.looks["modes"] += 1
+        if self.traffic.wrong_mode is not None:
+            wanted = "training" if phase == "train" else "evaluation"
+            cause = f"{self.traffic.wrong_mode} is not in {wanted} mode"
+            self.findings.add("modes", phase, step, cause)
+        self.findings.looks["contexts"] += 1
+        seed = self.experiment.seed
+        found = sorted((c.microbatch, c.step, c.seed) for _, c in given)
+        if found != [(m, number, seed) for m in range(planned)]:
+            first = found[0] if found else "none"
+            cause = (
+                f"forwards were of (micro-batch, step, seed) {first} and so on, where {planned} "
+                f"micro-batches of step {number} and seed {seed} were planned: masks of dropout "
+                "follow from them"
+            )
+            self.findings.add("contexts", phase, step, cause)
+        else:
+            self.data.after(phase, step, number, batch, given)
+
+    def check_outputs(self, phase: Phase, step: int, outputs: Sequence[Tensor]) -> None:
+        """What the engine returns is what the last stage's forwards gave, in their order."""
+        if not self.mesh.is_last:
+            return
+        self.findings.looks["outputs"] += 1
+        kept = [self.traffic.outputs[m] for m in sorted(self.traffic.outputs)]
+        same = [torch.equal(a, b) for a, b in zip(kept, outputs, strict=False)]
+        if len(kept) != len(outputs) or not all(same):
+            which = f"of micro-batch {same.index(False)}" if False in same else "all"
+            cause = f"the outputs {which} are not what the last stage's forward gave"
+            self.findings.add("outputs", phase, step, cause)
+
+    @property
+    def _wrong_targets(self) -> bool:
+        """Then loss and metrics are wrong too, and the targets are the cause."""
+        return self.findings.wrong["targets"] > 0
+
+    def check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        """The loss that was differentiated, and where its backward began."""
+        if not self.mesh.is_last or self._wrong_targets:
+            return
+        labels = self.data.labels("train", "train", step, batch)
+        kind = self.experiment.model.loaded.outputs
+        wanted = plain_tally(trained.outputs, labels, kind)
+        self.findings.looks["raw loss"] += 1
+        share = self.experiment.layout.replicas / self.data.labelled("train")
+        told = float(sum(float(loss) for loss in trained.losses))
+        if not abs(told - wanted.loss * share) <= wanted.loss_error * share:
+            cause = f"the loss is {told:.6g}, of the raw labels {wanted.loss * share:.6g}"
+            self.findings.add("raw loss", "train", step, cause)
+        self.findings.looks["loss gradient"] += 1
+        gradients = self.traffic.output_gradients()
+        for m, label in enumerate(labels):
+            found, output = gradients.get(m), self.traffic.outputs.get(m)
+            if found is None or output is None:
+                cause = f"no backward began at micro-batch {m}"
+            else:
+                gradient, error = plain_gradient(output, label, kind, share)
+                off = np.abs(found.cpu().double().numpy() - sampled(gradient.reshape(-1)))
+                if (off <= sampled(error.reshape(-1))).all():
+                    continue
+                cause = f"the backward of micro-batch {m} does not begin at the loss's gradient"
+            self.findings.add("loss gradient", "train", step, cause)
+            return
+
+    def check_tally(
+        self, phase: Phase, number: int, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+    ) -> None:
+        """What will be reported."""
+        if self._wrong_targets:
+            return
+        kind = self.experiment.model.loaded.outputs
+        for name, (found, count) in tally.items():
+            split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
+            wanted = plain_tally(outputs, self.data.labels(phase, split, number, batch), kind)
+            self.findings.looks["metrics"] += 1
+            exact = wanted.loss if name == "loss" else float(wanted.right)
+            error = wanted.loss_error if name == "loss" else float(wanted.ties)
+            if count != wanted.labelled or not abs(found - exact) <= error:
+                cause = (
+                    f"{name} is {found:.6g} over {count:g}, of the outputs and the raw labels "
+                    f"{exact:.6g} over {wanted.labelled}"
+                )
+                self.findings.add("metrics", phase, number, cause)
