@@ -82,6 +82,9 @@ def stepped(config: OptimizerConfig, before: OptimizerState, dtype: str) -> Step
     moved = rate * mean / denominator
     least = np.maximum(denominator - root_error, EPSILON)
     error = rate * mean_error / least + np.abs(rate * mean) / denominator * root_error / least
+    # Both corrections are small differences of numbers near one, taken in double precision.
+    corrections = 1 / (1 - BETA1**steps) + 1 / (1 - BETA2**steps)
+    error = error + ROUNDINGS * np.finfo(np.float64).eps * corrections * np.abs(moved)
     rounding = unit * (np.abs(values) + np.abs(moved)) + least_normal
     after = OptimizerState(values - moved, before.gradients, mean, square, steps)
     return Stepped(after, moved, error + rounding, mean_error, square_error)
