@@ -64,7 +64,8 @@ def file_digests(root: Path) -> dict[str, str]:
 def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     """What is recorded of the run's code; None for a run that keeps none.
 
-    Raises InputError for a damaged record, and for code without one.
+    Raises InputError for a damaged record, for code without one, and for none of either where the
+    run was submitted with its code.
     """
     where = paths.code_record
     allowed = "as submitted, or --live to run this checkout"
@@ -76,9 +77,20 @@ def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     except FileNotFoundError:
         if any((paths.code / package).exists() for package in PACKAGES):
             raise InputError(where, None, "no such file beside code/", allowed) from None
+        if _submitted_code(paths) is not None:
+            raise InputError(where, None, "no such file, and no code/", allowed) from None
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(where, None, f"damaged record ({error})", allowed) from None
+
+
+def _submitted_code(paths: RunPaths) -> str | None:
+    """The digest of the code that the run was submitted with, if it kept that and says so."""
+    try:
+        facts = json.loads(paths.provenance.read_text(encoding="utf-8"))
+        return str(facts["code"]) if facts["code_from"] == "snapshot" else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
@@ -86,8 +98,12 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     snapshot = read_snapshot(paths)
     if snapshot is None:
         return None
+    if _submitted_code(paths) not in (None, snapshot.code):
+        raise _changed(paths, f"{snapshot.code}, other code than {paths.provenance.name} says")
     try:
-        found = file_digests(paths.code)
+        # The folder is the first in which Python looks for any module.
+        beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
+        found = file_digests(paths.code) | dict.fromkeys(beside, "")
     except OSError as error:
         raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
     for name in sorted(found | snapshot.files):
@@ -96,6 +112,11 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
             how = "added" if name not in snapshot.files else how
             raise _changed(paths, f"{name} {how} since the run was submitted")
     return snapshot
+
+
+def _may_be_imported(path: Path) -> bool:
+    """Whether what lies beside our packages may be taken for a module; users' models are not."""
+    return path.name not in PACKAGES and path.stem.isidentifier() and path.stem != "__pycache__"
 
 
 def _changed(paths: RunPaths, found: str) -> InputError:

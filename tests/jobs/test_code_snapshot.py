@@ -57,6 +57,12 @@ def edit(file: Path, text: str = "# edited\n") -> None:
     file.write_text(file.read_text() + text)
 
 
+def swap(code: Path) -> None:
+    """Other code in place of the run's, with a record of its own."""
+    record = code.parent / "code.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"code": "0" * 16}))
+
+
 def result_of(paths: RunPaths, attempt: int) -> Result:
     (cell,) = read_manifest(paths.manifest)
     return Result.read(paths.cell(cell.id).attempt(attempt).result)
@@ -105,7 +111,10 @@ def test_a_live_run_keeps_none(tmp_path: Path) -> None:
         (lambda code: edit(code / "gnnhpc/cli.py", "("), "gnnhpc/cli.py changed"),
         (lambda code: (code / "gnnhpc/kernels/vig_nodes.h").unlink(), "vig_nodes.h missing"),
         (lambda code: (code / "gnnhpc/torch.py").write_text(""), "gnnhpc/torch.py added"),
+        (lambda code: (code / "torch.py").write_text("found = 1"), "code: found torch.py added"),
+        (lambda code: (code / "numpy").mkdir(), "code: found numpy added"),
         (lambda code: edit(code.parent / "code.json", "}"), "damaged record"),
+        (swap, "found 0000000000000000, other code than provenance.json says"),
         (lambda code: (code.parent / "code.json").unlink(), "no such file beside code/"),
     ],
 )
@@ -138,7 +147,9 @@ def test_a_checkout_does_not_run_a_cell_of_a_run_that_keeps_its_code(tmp_path: P
     line = refused(python(*cell, path=ROOT, cwd=tmp_path))
     assert f"found {ROOT}, and the run keeps its own; allowed: --live" in line
     shutil.rmtree(paths.code)
-    assert "code/gnnhpc unreadable" in refused(python(*cell, path=ROOT, cwd=tmp_path))
+    assert "run/code unreadable" in refused(python(*cell, path=ROOT, cwd=tmp_path))
+    paths.code_record.unlink()
+    assert "no such file, and no code/" in refused(python(*cell, path=ROOT, cwd=tmp_path))
     assert list(paths.cells.iterdir()) == []
 
 
