@@ -54,7 +54,10 @@ def main() -> int:
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
     prepare()
-    scores = {name: _score(name, TARGETS[name]) for name in given.names or TARGETS}
+    scores = {}
+    for name in given.names or TARGETS:
+        scores[name] = _score(name, TARGETS[name])
+        print(f"{name}: {scores[name].killed} of {scores[name].mutants} killed", flush=True)
     _print_table(scores)
     return 0 if all(score.share >= LEAST_SHARE for score in scores.values()) else 1
 
@@ -64,11 +67,11 @@ def _score(name: str, target: Target) -> Score:
     score = Score()
     for file in target.files:
         path = ROOT / file
-        verdict, spent = try_mutant(path, None, target.tests, 600.0)
+        verdict, spent = try_mutant(path, None, target.tests, 300.0)
         if verdict != "survived":
             raise SystemExit(f"{name}: the tests fail without any change: {target.tests}")
         for mutant in mutants(path.read_text(encoding="utf-8")):
-            verdict, _ = try_mutant(path, mutant.tree, target.tests, 10.0 + 10.0 * spent)
+            verdict, _ = try_mutant(path, mutant.tree, target.tests, 3.0 + 4.0 * spent)
             score.verdicts[verdict] += 1
             if verdict == "survived":
                 known = (file, mutant.text, mutant.change) in argued

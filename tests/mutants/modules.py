@@ -19,13 +19,14 @@ TARGETS = {
     "balance": Target(("gnnhpc/core/balance.py",), ("tests/core/test_balance.py",)),
     "loss": Target(
         ("gnnhpc/tasks/task.py", "gnnhpc/tasks/classification.py"),
-        ("tests/tasks/test_classification.py",),
+        ("tests/tasks/test_loss.py", "tests/tasks/test_classification.py"),
     ),
     "gradients": Target(
         ("gnnhpc/engines/flat_gradients.py",), ("tests/engines/test_flat_gradients.py",)
     ),
     "comparison": Target(
-        ("gnnhpc/check/compare_gradients.py",), ("tests/check/test_compare_gradients.py",)
+        ("gnnhpc/check/compare_gradients.py",),
+        ("tests/check/test_differences.py", "tests/check/test_compare_gradients.py"),
     ),
     "chunks": Target(
         ("gnnhpc/graphs/chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),
