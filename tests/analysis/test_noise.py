@@ -79,6 +79,14 @@ def test_a_phase_of_warmup_alone_counts_nothing() -> None:
     assert phases["settled"].tolist() == [True]
 
 
+def test_warmup_alone_takes_nothing_from_the_next_phase() -> None:
+    steps, phases = mark_steps(
+        steps_of({("a", "test"): ([3.0, 2.0, 1.0], 3), ("a", "train"): (STEADY, 0)})
+    )
+    assert steps["kept"].tolist() == [False] * 3 + [True] * 10
+    assert phases["n"].tolist() == [0, 10]
+
+
 def test_warmup_in_the_midst_does_not_count_either() -> None:
     """As after a resume: the steps before it stay."""
     frame = steps_of({("a", "train"): ([*STEADY, 2.0, *STEADY], 0)})
@@ -163,3 +171,10 @@ def test_what_the_system_does_not_report_is_missing() -> None:
     only = add_noise_columns(PHASES, ranks_of([{"cell": "b"}]))
     assert only["cell"].tolist() == ["a"]
     assert only["cpu_share"].isna().all()
+
+
+def test_one_short_step_has_its_shares() -> None:
+    short = {"wall_s": 0.5, "waited_s": 0.1, "cpu_s": 0.3, "steal_s": 0.05}
+    found = add_noise_columns(PHASES, ranks_of([short]))
+    assert found["cpu_share"].tolist() == [pytest.approx(0.75)]
+    assert found["steal_share"].tolist() == [pytest.approx(0.1)]

@@ -117,6 +117,9 @@ def test_a_shift_that_is_noise_is_not_cut() -> None:
     """With nearly equal times a thousandth is taken for their spread: three of these are noise."""
     assert detect_warmup([1.0029] * 3 + NEARLY_ONE) == Warmup(0, True)
     assert detect_warmup([1.0031] * 3 + NEARLY_ONE) == Warmup(3, True)
+    hundreds = [100 * time for time in NEARLY_ONE]
+    assert detect_warmup([100.29] * 3 + hundreds) == Warmup(0, True)
+    assert detect_warmup([100.31] * 3 + hundreds) == Warmup(3, True)
     assert detect_warmup([-2.0] * 3 + [-time for time in NEARLY_ONE]) == Warmup(3, True)
 
 

@@ -70,6 +70,13 @@ def test_one_replica_has_nothing_to_average() -> None:
     assert found.norm() == pytest.approx((6 + 2 * 4 + 8 * 9) ** 0.5)
 
 
+def test_one_parameter_is_enough() -> None:
+    module = nn.Linear(3, 2, bias=False)
+    found = gradients(module, Mesh(Layout(), 0, CPU))
+    assert found.flat is not None
+    assert (found.flat.shape, found.flat.dtype) == ((6,), torch.float32)
+
+
 def test_a_stage_without_parameters_has_none() -> None:
     found = gradients(nn.Dropout(), Mesh(Layout(2, 1), 0, CPU))
     found.average()
@@ -85,13 +92,18 @@ def be_replica(rank: int, store: str, answers: Queue[Any]) -> None:
     )
     module = stage()
     mesh = Mesh(Layout(2, 1), rank, CPU, replicas=dist.group.WORLD)
-    found = gradients(module, mesh)
+    timer = StepTimer(Clock(CPU))
+    timer.prepare()
+    timer.start()
+    found = Gradients(module, mesh, timer)  # type: ignore[arg-type]
     fill(module, 1.0 + 2.0 * rank)
     found.average()
+    times = timer.stop()
+    timed = {span.name for span in times.spans}, times.arrival_s is not None
     first = [p.grad.flatten()[0].item() for p in module.parameters() if p.grad is not None]
     fill(module, 5.0)
     found.average()
-    answers.put((first, found.norm(), found.reductions))
+    answers.put((first, found.norm(), found.reductions, timed))
     # The other one may still be reading from this one.
     dist.barrier()
 
@@ -106,10 +118,11 @@ def test_two_replicas_have_the_mean_of_both(tmp_path: Path) -> None:
         for rank in ranks:
             rank.start()
         for _ in ranks:
-            first, norm, reductions = answers.get(timeout=60)
+            first, norm, reductions, timed = answers.get(timeout=60)
             assert first == [2.0, 4.0, 6.0]
             assert norm == pytest.approx(5 * (6 + 2 * 4 + 8 * 9) ** 0.5)
             assert reductions == 2
+            assert timed == ({"allreduce"}, True)
     finally:
         for rank in ranks:
             rank.kill()

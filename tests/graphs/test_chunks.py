@@ -205,3 +205,27 @@ def test_real_graphs_are_cut_as_well_as_measured_before(
         halo = build_chunks(graph, 4, "halo", reach)
         assert halo.edges_kept == 1.0
         assert halo.node_redundancy == pytest.approx(nodes, rel=0.05)
+
+
+def test_each_mode_has_its_own_owners() -> None:
+    """Two rings, nodes dealt in turn: ranges cut every edge, clusters none, a halo keeps all."""
+    size = 12
+    pairs = {(node, (node + 2) % size) for node in range(size)}
+    edges = sorted((target, source) for a, b in pairs for source, target in ((a, b), (b, a)))
+    target, source = torch.tensor(edges).t()
+    graph = dataclasses.replace(make_graph(size, 0, seed=0), edges=torch.stack((source, target)))
+    ranges = build_chunks(graph, 2, "contiguous", 1)
+    assert [chunk.nodes.tolist() for chunk in ranges.chunks] == [[*range(6)], [*range(6, 12)]]
+    assert ranges.edges_kept == 16 / 24
+    for mode in ("clustered", "halo"):
+        chunkset = build_chunks(graph, 2, mode, 1)
+        owned = [set(chunk.nodes[: chunk.own].tolist()) for chunk in chunkset.chunks]
+        assert sorted(map(min, owned)) == [0, 1]
+        assert {node % 2 for node in owned[0]} != {node % 2 for node in owned[1]}
+        assert chunkset.edges_kept == chunkset.node_redundancy == 1.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_chunk_a_node_is_the_most(mode: ChunkMode) -> None:
+    graph = make_graph(8, 10, seed=0)
+    assert len(build_chunks(graph, 8, mode, 1).chunks) == 8
