@@ -130,7 +130,11 @@ def ranks_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
         "phase": "train",
         "warmup": False,
         "wall_s": 2.0,
-        "waited_s": 0.5,
+        "waited_s": 0.1,
+        "forward_s": 0.4,
+        "backward_s": 0.8,
+        "optimizer_s": 0.3,
+        "waiting_cpu_s": 0.0,
         "cpu_s": 1.2,
         "steal_s": 0.1,
         "involuntary_switches": 3,
@@ -148,7 +152,7 @@ def test_shares_are_of_sums_without_warmup() -> None:
             {},
             {
                 "wall_s": 4.0,
-                "waited_s": 1.0,
+                "backward_s": 2.3,
                 "cpu_s": 3.0,
                 "steal_s": 0.5,
                 "involuntary_switches": 6,
@@ -164,7 +168,8 @@ def test_shares_are_of_sums_without_warmup() -> None:
 
 
 def test_what_the_system_does_not_report_is_missing() -> None:
-    ranks = ranks_of([{"steal_s": None, "waited_s": 2.0}]).astype({"steal_s": float})
+    idle = {"forward_s": 0.0, "backward_s": 0.0, "optimizer_s": 0.0}
+    ranks = ranks_of([{"steal_s": None} | idle]).astype({"steal_s": float})
     found = add_noise_columns(PHASES, ranks)
     assert found["steal_share"].isna().all()
     assert found["cpu_share"].isna().all(), "busy for no time at all"
@@ -174,7 +179,14 @@ def test_what_the_system_does_not_report_is_missing() -> None:
 
 
 def test_one_short_step_has_its_shares() -> None:
-    short = {"wall_s": 0.5, "waited_s": 0.1, "cpu_s": 0.3, "steal_s": 0.05}
+    short = {"wall_s": 0.5, "forward_s": 0.1, "backward_s": 0.2, "optimizer_s": 0.1}
+    short |= {"cpu_s": 0.3, "steal_s": 0.05}
     found = add_noise_columns(PHASES, ranks_of([short]))
     assert found["cpu_share"].tolist() == [pytest.approx(0.75)]
     assert found["steal_share"].tolist() == [pytest.approx(0.1)]
+
+
+def test_older_records_know_only_what_was_not_waiting() -> None:
+    ranks = ranks_of([{"waiting_cpu_s": None, "waited_s": 0.4}, {"waiting_cpu_s": None}])
+    found = add_noise_columns(PHASES, ranks.astype({"waiting_cpu_s": float}))
+    assert found["cpu_share"].tolist() == [pytest.approx(2.4 / (1.6 + 1.9))]

@@ -45,6 +45,8 @@ def real_edges(chunk: GraphChunk, layer: int, graph: Graph) -> set[tuple[int, in
 def check_chunk(chunk: GraphChunk, graph: Graph) -> None:
     dense = graph.features.to_dense()
     real = chunk.nodes >= 0
+    assert len(chunk.nodes[real].unique()) == real.sum(), "a node is there once"
+    assert (chunk.nodes[~real] == -1).all()
     rows = feature_rows(graph.features, chunk.nodes, torch.float32)
     features = rows.to_dense()
     assert torch.equal(features[real], dense[chunk.nodes[real]])
@@ -229,3 +231,9 @@ def test_each_mode_has_its_own_owners() -> None:
 def test_a_chunk_a_node_is_the_most(mode: ChunkMode) -> None:
     graph = make_graph(8, 10, seed=0)
     assert len(build_chunks(graph, 8, mode, 1).chunks) == 8
+
+
+def test_layers_that_use_no_neighbours_lose_no_edges() -> None:
+    chunkset = build_chunks(make_graph(8, 10, seed=0), 2, "contiguous", 0)
+    assert (chunkset.edges_kept, chunkset.node_redundancy, chunkset.edge_redundancy) == (1, 1, 1)
+    assert [len(chunk.blocks) for chunk in chunkset.chunks] == [0, 0]
