@@ -182,7 +182,6 @@ def _compare(
     experiment = part.experiment
     twin, single = twin_of(part)
     own = isinstance(twin, OwnModelTwin)
-    has_kinks = isinstance(twin, PlainModel) and any(each.has_kinks for each in twin.layers)
     data: TwinData
     if experiment.data.facts().kind == "images":
         data = TwinImages(part, root)
@@ -204,7 +203,7 @@ def _compare(
         final=final if experiment.test_steps else {},
         twin=twin,
         pieces=data.pieces,
-        single=None if has_kinks else single,
+        single=single,
     )
     return {"own_arithmetic": own, "verdict": comparison.run(invalid)}
 

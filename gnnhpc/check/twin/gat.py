@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ SLOPE = 0.2
 class Attention:
     """Velickovic et al. 2018, equations 1 to 6, as PyG's GATConv computes them."""
 
-    has_kinks: ClassVar[bool] = True
     name: str
     inputs: int
     heads: int
@@ -59,7 +57,9 @@ class Attention:
         coefficients = _softmax(activated, graph)
         if scene.training and self.dropout:
             numbers = graph.number[:, None] * self.heads + torch.arange(self.heads)
-            kept = dropout_weights(scene.seed, scene.step, self.name, self.dropout, numbers)
+            kept = dropout_weights(scene.seed, scene.step, self.name, self.dropout, numbers).to(
+                h.dtype
+            )
             coefficients = coefficients * kept
         messages = coefficients[..., None] * h[graph.source]
         out = torch.zeros_like(h).index_add(0, graph.target, messages)
@@ -77,7 +77,6 @@ class Attention:
 class Dropout:
     """Dropout of activations [nodes, width], or of stored features."""
 
-    has_kinks: ClassVar[bool] = False
     name: str
     p: float
 
@@ -92,17 +91,17 @@ class Dropout:
             return x
         key = (scene.seed, scene.step, self.name, self.p)
         if isinstance(x, SparseInput):
-            kept = dropout_weights(*key, torch.arange(len(x.value)))
+            kept = dropout_weights(*key, torch.arange(len(x.value))).to(x.value.dtype)
             return SparseInput(x.row, x.column, x.value * kept, x.shape)
         nodes, width = x.shape
-        return x * dropout_weights(*key, torch.arange(nodes * width).view(nodes, width))
+        kept = dropout_weights(*key, torch.arange(nodes * width).view(nodes, width))
+        return x * kept.to(x.dtype)
 
 
 @dataclass(frozen=True)
 class Activation:
     """ELU between layers; log-softmax after the last."""
 
-    has_kinks: ClassVar[bool] = False
     last: bool
 
     def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:

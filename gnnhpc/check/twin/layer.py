@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ Parameters = Mapping[str, Tensor]
 
 class TwinLayer(Protocol):
     """One layer: its parameters' initial values, and its output from them."""
-
-    has_kinks: ClassVar[bool]
-    """Whether its slope jumps somewhere, as a leaky ReLU's does at zero."""
 
     def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Initial values by name, drawn from torch's generator as the model is documented to."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +25,6 @@ class Grapher:
     """x + BN(W2 GELU(conv(BN(W1 x)))); conv is PyG's GraphConv: W_rel of the neighbours' sum
     plus W_root of the node itself."""
 
-    has_kinks: ClassVar[bool] = False
     name: str
     channels: int
     width: int
@@ -59,7 +57,6 @@ class Grapher:
 class Ffn:
     """x + BN(W2 GELU(BN(W1 x)))."""
 
-    has_kinks: ClassVar[bool] = False
     name: str
     channels: int
     width: int
@@ -87,7 +84,6 @@ class Ffn:
 class Readout:
     """W2 GELU(W1 (sum over the nodes))."""
 
-    has_kinks: ClassVar[bool] = False
     channels: int
     width: int
     classes: int

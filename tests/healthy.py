@@ -1,0 +1,150 @@
+"""`python -m tests.healthy`: healthy cells of all kinds on real ranks; none may be accused.
+
+Cells are drawn at random from models, layouts, schedules, engines, ways to cut a graph, BatchNorm
+modes, precisions, optimizers and odd sizes. Prints every cell that is not done and valid, how often
+each flag was raised and why, and exits with 1 if any cell is invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stage_cut import cut
+from tests.tools.cells import manifest_of, run
+
+LAYOUTS = ("seq", "seq", "pp2", "pp2", "pp3", "pp4", "dp2", "dp3", "dp2-pp2", "dp2-pp3")
+
+
+def draw(numbers: random.Random) -> dict[str, Any]:
+    """One experiment's settings, which may not fit together."""
+    common = {
+        "layout": numbers.choice(LAYOUTS),
+        "microbatches": numbers.randint(1, 6),
+        "schedule": numbers.choice(["gpipe", "1f1b"]),
+        "engine": numbers.choice(["native", "native", "pipelining"]),
+        "balance": numbers.choice(["cost", "cost", "profile"]),
+        "dtype": numbers.choice(["float32", "float32", "float32", "float64"]),
+        "optimizer": {
+            "name": numbers.choice(["adam", "adam", "sgd"]),
+            "lr": numbers.choice([1e-3, 5e-3]),
+            "weight_decay": numbers.choice([0.0, 5e-4]),
+        },
+        "train_steps": numbers.randint(3, 12),
+        "test_steps": numbers.randint(0, 2),
+        "test_every": numbers.choice([None, 2, 3]),
+        "warmup_steps": numbers.randint(0, 2),
+        "seed": numbers.randint(0, 10**6),
+        "spans": numbers.random() < 0.3,
+        "checkpoint_every": numbers.choice([None, None, 2]),
+    }
+    return common | (images(numbers, common) if numbers.random() < 0.5 else graph(numbers))
+
+
+def images(numbers: random.Random, common: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": {
+            "name": "vig",
+            "blocks": numbers.randint(1, 4),
+            "grapher_width": numbers.choice([3, 8, 17]),
+            "ffn_width": numbers.choice([5, 16]),
+            "readout_width": numbers.choice([7, 16]),
+            "implementation": numbers.choice(["fused", "fused", "fused", "reference"]),
+        },
+        "data": {
+            "name": "synthetic-cifar10",
+            "image_size": numbers.choice([4, 5, 8, 13]),
+            "train": numbers.randint(60, 120),
+            "test": numbers.randint(60, 90),
+        },
+        "batch_size": common["microbatches"] * numbers.randint(1, 4),
+        "batchnorm": numbers.choice(["micro", "deferred"]),
+    }
+
+
+def graph(numbers: random.Random) -> dict[str, Any]:
+    return {
+        "model": {
+            "name": "gat",
+            "layers": numbers.randint(2, 4),
+            "heads": numbers.choice([1, 3, 8]),
+            "hidden": numbers.choice([2, 5, 8]),
+            "dropout": numbers.choice([0.0, 0.3, 0.6]),
+            "implementation": numbers.choice(["fused", "fused", "fused", "reference"]),
+        },
+        "data": {
+            "name": "synthetic-citation",
+            "nodes": numbers.randint(120, 400),
+            "edges": numbers.randint(400, 1500),
+            "features": numbers.choice([16, 33, 100]),
+        },
+        "chunks": numbers.choice(["contiguous", "clustered", "halo", "halo"]),
+    }
+
+
+def experiments(seed: int) -> Iterator[Experiment]:
+    """Those that are drawn and fit together, without end."""
+    numbers = random.Random(seed)
+    while True:
+        try:
+            experiment = Experiment.model_validate(draw(numbers))
+            cut(experiment)
+        except (ValidationError, InputError):
+            continue
+        yield experiment
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.healthy", description=__doc__)
+    parser.add_argument("--cells", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="leave out those before this one")
+    given = parser.parse_args()
+    accused, flags = 0, Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-healthy-") as folder:
+        drawn = enumerate(itertools.islice(experiments(given.seed), given.cells))
+        for number, experiment in itertools.islice(drawn, given.first, None):
+            root = Path(folder) / str(number)
+            (cell,) = manifest_of(root, experiment)
+            ran = run(root, cell)
+            said = said_of(ran.attempt.result, ran.statuses)
+            print(f"{number + 1}/{given.cells} {cell.id}: {'; '.join(said) or 'ok'}", flush=True)
+            accused += any(word.startswith("invalid") for word in said)
+            flags.update(word.split(":")[0] for word in said)
+    print(f"{given.cells} healthy cells: {accused} invalid")
+    for flag, count in flags.most_common():
+        print(f"  {flag}: {count}")
+    return 1 if accused else 0
+
+
+def said_of(path: Path, statuses: list[int | None]) -> list[str]:
+    """What a cell's result complains of; how it ended, where it has none."""
+    from gnnhpc.records.schema import Result
+
+    try:
+        result = Result.read(path)
+    except (OSError, InputError) as error:
+        return [f"invalid no result: ranks ended with {statuses} ({error})"]
+    said = [
+        f"{check.verdict} {check.name}: {check.detail}"
+        for check in result.audit
+        if check.verdict in ("invalid", "suspect")
+    ]
+    if result.failure is not None:
+        said.append(f"invalid failure: {result.failure.error}")
+    return sorted(said)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
