@@ -30,11 +30,11 @@ BOUNDS = {
     # Ten times what was measured of healthy siblings, or more. A norm is summed over all parameters
     # of a stage in float32, which costs it more digits than a loss.
     "float32": Bounds(
-        Limits(1e-5, 1e-5, 200.0), Limits(4e-4, 1e-4, 200.0), Limits(None, 1e-5, 300.0)
+        Limits(1e-5, 1e-5, 200.0), Limits(4e-4, 1e-4, 200.0), Limits(None, 1e-6, 2000.0)
     ),
     # What `verify` asks for at the start.
     "float64": Bounds(
-        Limits(1e-10, 1e-12, 200.0), Limits(1e-10, 1e-12, 200.0), Limits(None, 1e-12, 300.0)
+        Limits(1e-10, 1e-12, 200.0), Limits(1e-10, 1e-12, 200.0), Limits(None, 1e-12, 2000.0)
     ),
 }
 
