@@ -206,9 +206,11 @@ def test_cells_that_are_not_valid_do_not_shift_who_is_unlike(tmp_path: Path) -> 
     root = make_run(tmp_path / "run", [failed, *fused, *plain], stories=stories)
     for cell in plain:
         change(root, cell, measured_with(implementation="reference"))
+    for cell in fused:
+        change(root, cell, measured_with(implementation="fused/c++"))
     run = load(root)
     assert list(run.cells["counts"]) == [False, *[True] * 5]
-    assert "unlike" not in set(run.cells["flags"])
+    assert set(run.cells["difference"]) == {""}
 
 
 def test_a_configuration_that_is_unlike_has_times_and_no_speedup(tmp_path: Path) -> None:
@@ -350,6 +352,8 @@ def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path, newer: bool) ->
     for line in lines[1:]:
         if line["phase"] == "train":
             line["wait_s" if newer else "allreduce_s"] += late * line["wall_s"]
+            # What newer records call all-reduce is none of it waiting, however it differs.
+            line["allreduce_s"] += 0.02 * line["wall_s"] * newer
     records.write_text("".join(json.dumps(line) + "\n" for line in lines))
     after = row(summarise(load(root)), "dp2")["bubble"]
     assert before < 0.05
