@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.check.compare_gradients import (
+    TOLERANCE,
     Array,
     Difference,
     Losses,
@@ -34,6 +35,10 @@ def cause_of(
     stages = {"a": 0, "b": 0} if stages is None else stages
     (cause,) = likely_causes(compared, losses, 1e-5, microbatches, 1, stages)
     return cause
+
+
+def test_tolerances_are_those_that_the_readme_names() -> None:
+    assert TOLERANCE == {"float32": 1e-5, "float64": 1e-10}
 
 
 def test_of_no_layers_none_differs() -> None:
@@ -159,3 +164,9 @@ def test_factors_are_told_to_a_thousandth() -> None:
     # A factor of one thousandth is none, and one micro-batch is no factor.
     assert times(1.0005, 1).startswith("gradients: b differs by 5.00e-04")
     assert times(1.002, 1) == "scale: gradients are 1.002 times the twin's in every layer"
+
+
+def test_replicas_are_a_factor_where_micro_batches_are_none() -> None:
+    compared = differences({name: 2.0 * value for name, value in ONE.items()}, ONE, LAYERS)
+    (cause,) = likely_causes(compared, EVEN, 1e-5, 1, 2, {"a": 0, "b": 0})
+    assert cause == "summed: gradients are 2 times the twin's, summed over replicas"
