@@ -29,6 +29,7 @@ _GOOD = {
     "evaluation": "evaluation changed nothing and drew nothing",
 }
 _WHERE_SEEN = {
+    "dropout masks": "dropout of features drops what seed, step, layer and rate say",
     "running statistics": "training moves running statistics",
     "gradients used": "the gradients used are those of the backwards",
 }

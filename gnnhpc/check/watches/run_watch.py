@@ -17,6 +17,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
 from gnnhpc.check.watches.data_watch import DataWatch
+from gnnhpc.check.watches.dropout_watch import DropoutWatch
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.gradient_watch import GradientWatch
@@ -55,6 +56,7 @@ class RunWatch:
     checks: StepChecks
     gradients: GradientWatch
     statistics: StatisticsWatch
+    dropout: DropoutWatch
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -95,6 +97,7 @@ class RunWatch:
             StepChecks(experiment, mesh, data, findings, traffic),
             GradientWatch(experiment, stage, findings),
             StatisticsWatch(stage, findings),
+            DropoutWatch(experiment, stage, findings),
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -112,6 +115,7 @@ class RunWatch:
             self.optimizer.before_step()
             self.statistics.before_step()
         self.gradients.attach()
+        self.dropout.attach()
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
 
     def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
@@ -119,6 +123,7 @@ class RunWatch:
             return
         self.traffic.detach()
         self.gradients.detach()
+        self.dropout.detach()
         with self._looking():
             self.crossed.append(self.traffic.crossed("train", step))
             self.checks.check_inputs("train", step, step, batch)
@@ -127,6 +132,7 @@ class RunWatch:
             self.optimizer.after_step(step)
             self.gradients.after_step(step)
             self.statistics.after_step(step)
+            self.dropout.after_step(step)
 
     def before_evaluation(self, step: int) -> None:
         """Before replicas average their statistics; `step` is the next of the test phase."""

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gnnhpc.batches.image_loader import epoch_indices
 from gnnhpc.check.plain.graph import plain_graph
 from gnnhpc.check.plain.images import MADE, plain_images
+from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.plain.order import PlainOrder
 from gnnhpc.core.facts import Facts
 from gnnhpc.data.graphs import load_graph
@@ -17,6 +19,7 @@ from gnnhpc.data.images import load_images
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import Cifar10, Data, SyntheticCifar10, SyntheticCitation
+from gnnhpc.kernels.mask import layer_mask
 from tests.tools.data_files import (
     as_csr,
     cifar_records,
@@ -77,6 +80,15 @@ def test_another_order_is_explained() -> None:
     }
     for words, found in ids.items():
         assert words in order.explain(2, found)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.6, 1 - 1e-12])
+def test_masks_are_those_of_the_layers(p: float) -> None:
+    entries = np.array([0, 1, 7, 2**31, 2**40 + 3, *range(10**6, 10**6 + 500)])
+    for seed, step, name in ((0, 0, "layer0.dropout"), (7, 123, "layer1.dropout")):
+        mask = layer_mask(seed, step, name, p)
+        wanted = mask.weights(torch.from_numpy(entries), torch.float64).numpy()
+        assert np.array_equal(plain_weights(seed, step, name, p, entries), wanted)
 
 
 def same_graph(data: Data, root: Path | None) -> None:

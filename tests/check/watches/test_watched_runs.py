@@ -266,6 +266,14 @@ def dropout_in_evaluation() -> None:
     dropout.active_mask = lambda name, p, training, context: true(name, p, True, context)
 
 
+def masks_used_twice() -> None:
+    """From the third step on, every step has the masks of the second."""
+    from gnnhpc.models import dropout
+
+    true = dropout.layer_mask
+    dropout.layer_mask = lambda seed, step, name, p: true(seed, min(step, 1), name, p)
+
+
 def evaluation_that_changes() -> None:
     from gnnhpc.engines.native import ForwardOnly
 
@@ -322,6 +330,7 @@ PLANTED: list[tuple[Experiment, Callable[[], None], str, str]] = [
     (vig(), trains_in_evaluation_mode, "modes", "the stage is not in training mode"),
     (DP2, statistics_not_averaged, "statistics", "is not the mean of those of 2 replicas"),
     (gat(layout="pp2", **HALO), dropout_in_evaluation, "evaluation", "dropout is active"),
+    (gat(layout="pp2", **HALO), masks_used_twice, "dropout masks", "used the mask of step 1 again"),
     (PP2, evaluation_that_changes, "evaluation", "evaluation changed"),
     (vig(), flattering_accuracy, "metrics", "of the outputs and the raw labels"),
 ]

@@ -1,0 +1,109 @@
+"""Watches that dropout of features drops what its mask says: of this step, layer, rate and seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.check.plain.masks import plain_weights
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.models.dropout import Dropout
+from gnnhpc.spec.experiment import Experiment
+
+ELEMENTS = 512
+"""Of a layer's first micro-batch that are kept, spread evenly."""
+_STEPS_BACK = 8
+
+
+@dataclass(frozen=True)
+class _Kept:
+    layer: Dropout
+    given: Tensor
+    gave: Tensor
+    entries: Tensor
+    """Numbers in the whole graph, int64, negative for padding."""
+
+
+@dataclass
+class DropoutWatch:
+    """Of our own layers; masks of attention coefficients never leave the kernel."""
+
+    experiment: Experiment
+    stage: Stage
+    findings: Findings
+    _kept: list[_Kept] = field(default_factory=list)
+    _handles: list[Any] = field(default_factory=list)
+
+    def attach(self) -> None:
+        self.detach()
+        self._kept = []
+        for module in self.stage.layers:
+            if isinstance(module, Dropout):
+                self._handles.append(module.register_forward_hook(self._keep))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def after_step(self, step: int) -> None:
+        for kept in self._kept:
+            rate = getattr(self.experiment.model.loaded, "dropout", kept.layer.p)
+            if rate == 0:
+                continue
+            self.findings.looks["dropout masks"] += 1
+            cause = self._cause(kept, step, rate)
+            if cause is not None:
+                self.findings.add("dropout masks", "train", step, f"{kept.layer.name} {cause}")
+
+    def _keep(self, layer: nn.Module, arguments: tuple[Any, ...], output: Inputs) -> None:
+        """Inside the step: copies of few elements."""
+        x, context = arguments
+        if context.microbatch == 0 and isinstance(layer, Dropout):
+            given, entries = _elements(x, context)
+            self._kept.append(_Kept(layer, given, _elements(output, context)[0], entries))
+
+    def _cause(self, kept: _Kept, step: int, rate: float) -> str | None:
+        entries = kept.entries.cpu().numpy()
+        told = entries >= 0
+        given, gave = (t.cpu().double().numpy()[told] for t in (kept.given, kept.gave))
+        seed, name = self.experiment.seed, kept.layer.name
+
+        def fits(of_step: int) -> bool:
+            weights = plain_weights(seed, of_step, name, rate, entries[told])
+            return self._fit(given * weights, gave)
+
+        if fits(step):
+            return None
+        if np.array_equal(given, gave):
+            return "dropped nothing"
+        for other in [*range(step - 1, max(step - 1 - _STEPS_BACK, -1), -1), 0]:
+            if other != step and fits(other):
+                return f"used the mask of step {other} again"
+        return f"did not use the mask of its step, seed, name and rate {rate:g}"
+
+    def _fit(self, wanted: npt.NDArray[np.float64], found: npt.NDArray[np.float64]) -> bool:
+        """But for rounding the factor and the product."""
+        unit = float(np.finfo(self.experiment.dtype).eps)
+        return bool((np.abs(found - wanted) <= 2 * unit * np.abs(wanted)).all())
+
+
+def _elements(x: Inputs, context: Context) -> tuple[Tensor, Tensor]:
+    """Some elements of features, and their numbers in the whole graph."""
+    if isinstance(x, SparseRows):
+        stride = max(1, -(-len(x.values) // ELEMENTS))
+        return x.values[::stride].detach().clone(), x.entries[::stride]
+    flat, width = x.detach().reshape(-1), x.shape[1]
+    places = torch.arange(0, len(flat), max(1, -(-len(flat) // ELEMENTS)), device=flat.device)
+    nodes = context.chunk.nodes[places // width]
+    numbers = nodes * width + places % width
+    return flat[places], torch.where(nodes >= 0, numbers, -1)
