@@ -18,8 +18,8 @@ AN_EPOCH = 3
 """Steps that are drawn from each epoch."""
 SHARE = 0.01
 """Of the time of a run, that looking may take."""
-ALWAYS_S = 0.1
-"""May be spent however short the run is: a fiftieth of what starting a rank takes."""
+ALWAYS_S = 0.05
+"""May be spent however short the run is: a hundredth of what starting a rank takes."""
 
 
 @dataclass

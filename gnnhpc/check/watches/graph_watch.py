@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
 
-ROWS = 24
+ROWS = 8
 """Rows of each chunk whose features are read again in one step."""
 _LABELLED: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
 
@@ -106,8 +107,9 @@ class GraphWatch:
 
     def _features(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
         """How rows of the first stage's input differ from the nodes' features; none if not."""
+        row = _row_reader(x)
         for place in rule.sample(range(len(nodes)), min(ROWS, len(nodes))):
-            found, node = _row(x, place), int(nodes[place])
+            found, node = row(place), int(nodes[place])
             wanted = self.graph.features(node) if node >= 0 else np.zeros_like(found)
             wanted = wanted.astype(self.experiment.dtype).astype(np.float64)
             if not self._same(found, wanted):
@@ -178,15 +180,18 @@ class GraphWatch:
         return "other nodes are labelled"
 
 
-def _row(inputs: Inputs, place: int) -> Values:
-    """One row of the first stage's input, float64 [F]."""
+def _row_reader(inputs: Inputs) -> Callable[[int], Values]:
+    """Reads rows of the first stage's input, float64 [F]."""
     if isinstance(inputs, Tensor):
-        return np.asarray(inputs[place].detach().cpu().double().numpy())
-    found = np.zeros(inputs.width)
-    first, end = (int(n) for n in inputs.indptr[place : place + 2])
-    np.add.at(
-        found,
-        inputs.columns[first:end].cpu().numpy(),
-        inputs.values[first:end].detach().cpu().double().numpy(),
-    )
-    return found
+        dense = inputs.detach()
+        return lambda place: np.asarray(dense[place].cpu().double().numpy())
+    indptr, columns = inputs.indptr.cpu().numpy(), inputs.columns.cpu().numpy()
+    values, width = inputs.values.detach().cpu().numpy(), inputs.width
+
+    def row(place: int) -> Values:
+        found = np.zeros(width)
+        part = slice(indptr[place], indptr[place + 1])
+        np.add.at(found, columns[part], values[part])
+        return found
+
+    return row

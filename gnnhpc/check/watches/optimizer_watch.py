@@ -23,7 +23,7 @@ from gnnhpc.spec.experiment import Experiment
 
 Flags = npt.NDArray[np.bool_]
 
-ELEMENTS = 32_768
+ELEMENTS = 8_192
 """Of a stage's parameters that are looked at in one step, spread evenly over each tensor."""
 ZEROS = 8
 """Parameters whose gradients are looked at before the first backward, inside the step."""
