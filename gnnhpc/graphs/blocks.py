@@ -110,6 +110,11 @@ class GraphChunk:
     own: int
     full: FullGraph
 
+    @property
+    def present_blocks(self) -> Sequence[Block]:
+        """The blocks where they are now, to look at them without moving any."""
+        return self.blocks.present if isinstance(self.blocks, _BlocksOn) else self.blocks
+
     def to(self, device: torch.device | str) -> GraphChunk:
         """On another device; a block moves there when a layer asks for it."""
         return dataclasses.replace(
@@ -133,6 +138,11 @@ class _BlocksOn(Sequence[Block]):
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    @property
+    def present(self) -> list[Block]:
+        """On the device those that were asked for, the others as they were given."""
+        return [self.moved.get(id(block), block) for block in self._blocks]
 
     @overload
     def __getitem__(self, index: int) -> Block: ...

@@ -33,13 +33,16 @@ def test_features_are_the_first_stages_and_labels_the_lasts() -> None:
 def test_a_stage_moves_the_edges_that_its_layers_ask_for() -> None:
     with batches_of(1).open("train", 0, 1) as batches:
         (batch,) = batches
-    blocks = batch.microbatches[0].context.chunk.blocks
+    chunk = batch.microbatches[0].context.chunk
+    blocks = chunk.blocks
+    assert {block.source.device.type for block in chunk.present_blocks} == {"cpu"}
     assert not blocks.moved  # type: ignore[attr-defined]
     assert len(blocks) == 3
     block = blocks[1]
     assert isinstance(block, Block)
     assert block.source.device.type == "meta"
     assert blocks[1] is block, "once"
+    assert chunk.present_blocks[1] is block
     assert len(blocks.moved) == 1  # type: ignore[attr-defined]
 
 

@@ -34,17 +34,18 @@ class ChunkEdges:
         cause = self._own_nodes(graph, chunk, experiment, place)
         if cause is not None:
             return cause
-        if len(chunk.blocks) != hops:
-            return f"{len(chunk.blocks)} blocks of edges for {hops} layers that use neighbours"
+        blocks = chunk.present_blocks
+        if len(blocks) != hops:
+            return f"{len(blocks)} blocks of edges for {hops} layers that use neighbours"
         nodes = chunk.nodes.cpu().numpy()
         within = None if experiment.chunks == "halo" or experiment.total_chunks == 1 else nodes
-        for layer, block in enumerate(chunk.blocks):
-            if layer and block is chunk.blocks[layer - 1]:
+        for layer, block in enumerate(blocks):
+            if layer and block is blocks[layer - 1]:
                 continue
             cause = _block_cause(graph, block, nodes[: chunk.rows[layer]], within)
             if cause is not None:
                 return f"layer {layer} of those that use neighbours {cause}"
-        for block in chunk.blocks[:1]:
+        for block in blocks[:1]:
             into = np.diff(block.indptr.cpu().numpy())
             if not np.array_equal(chunk.degree.cpu().numpy()[: len(into)], into):
                 return "degrees are not the numbers of edges"
