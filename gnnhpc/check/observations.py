@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,9 +28,11 @@ class RankObservations:
     """Those that are not frozen."""
     implementation: str
     """Which code computed the layers here: a compiled kernel is not to be had everywhere."""
-    threads: int
+    threads: dict[int, str]
+    """Numbers of threads that torch was set to, each with the first step that had it."""
     threads_wanted: int
     cpus: list[int]
+    """The fewest that its computing threads together could use in a step."""
     mismatched_batches: int
     unequal_gradients: int
     differing_losses: int
@@ -68,6 +70,20 @@ class RankObservations:
     """Spent on observing, outside every measured step."""
     run_s: float
     """From before the first step to the end of the last observation."""
+    threads_used: dict[int, int] = field(default_factory=dict)
+    """How many threads computed: how many training steps that are no warm-up."""
+    lost_cpus: list[str] = field(default_factory=list)
+    """Where a computing thread could use fewer CPUs than before."""
+    calls: dict[str, int] = field(default_factory=dict)
+    """Of kernels in the first training step, such as `torch vig_forward`, by code and function."""
+    other_calls: list[str] = field(default_factory=list)
+    """Where kernels were called otherwise than in the first step of a phase."""
+    time_faults: list[str] = field(default_factory=list)
+    """Where recorded times contradict one another, or a second clock and hooks."""
+    loose_forward: str | None = None
+    """Where forward spans hold more than forwards."""
+    between_steps_cpu_s: float = 0.0
+    """Median processor time of the loop itself between two training steps."""
     gpu: str | None = None
     """Names the GPU that this rank computed on; None on a CPU."""
     watched: Watched | None = None
@@ -76,7 +92,8 @@ class RankObservations:
 
 def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservations:
     """What an observer has seen; `rank_facts` are the other fields, which the rank itself knows."""
-    times = observer.step_times
+    times, machine = observer.step_times, observer.machine_use
+    between = observer.between_steps_cpu_s
     return RankObservations(
         rank=observer.rank,
         mismatched_batches=observer.mismatched_batches,
@@ -99,6 +116,15 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         observing_s=observer.observing_s,
         run_s=observer.run_s,
         watched=None if observer.watch is None else observer.watch.watched(),
+        threads=machine.threads,
+        threads_used=dict(machine.threads_used),
+        cpus=machine.cpus,
+        lost_cpus=machine.lost_cpus.told(),
+        calls={f"{code} {name}": n for (code, name), n in machine.calls.get("train", {}).items()},
+        other_calls=machine.other_calls.told(),
+        time_faults=observer.time_faults.told(),
+        loose_forward=observer.time_faults.loose_forward(),
+        between_steps_cpu_s=statistics.median(between) if between else 0.0,
         **rank_facts,
     )
 
@@ -109,6 +135,7 @@ def gather_observations(
     """Every rank's observations, in rank order, on every rank; a collective."""
     repeated, fewest = observer.sample_uses.together(mesh)
     is_graph = bool(parts.batches.graph_facts())
+    observer.machine_use.threads.setdefault(torch.get_num_threads(), "the end")
     mine = rank_observations(
         observer,
         host=environment.host,
@@ -116,9 +143,7 @@ def gather_observations(
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),
         implementation=parts.implementation,
-        threads=torch.get_num_threads(),
         threads_wanted=environment.cpus,
-        cpus=sorted(os.sched_getaffinity(0)),
         samples=parts.batches.samples,
         repeated_samples=repeated,
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.machine_use import MachineUse
 from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.check.watches.sample_uses import SampleUses
+from gnnhpc.check.watches.second_clock import SecondClock
 from gnnhpc.check.watches.step_times import StepTimesWatch
+from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
+from gnnhpc.kernels.calls import uncounted
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.tasks.task import Tally
 
@@ -41,7 +45,13 @@ class RunObserver:
     train_steps: int = 0
     step_times: StepTimesWatch = field(default_factory=StepTimesWatch)
     sample_uses: SampleUses = field(init=False)
+    second_clock: SecondClock = field(default_factory=SecondClock)
+    time_faults: TimeFaults = field(default_factory=TimeFaults)
+    machine_use: MachineUse = field(default_factory=MachineUse)
+    between_steps_cpu_s: list[float] = field(default_factory=list)
+    """Processor time of the loop itself before each training step."""
     observing_s: float = 0.0
+    _observing_cpu_s: float = 0.0
     _norms: list[float] = field(default_factory=list)
     _began: float = field(default_factory=time.perf_counter)
     _ended: float = field(default_factory=time.perf_counter)
@@ -52,8 +62,12 @@ class RunObserver:
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
         """Measures the time that observing takes: around all calls of the methods below."""
-        began = time.perf_counter()
-        yield
+        began, cpu_before_s = time.perf_counter(), time.thread_time()
+        self.second_clock.paused = True
+        with uncounted():
+            yield
+        self.second_clock.paused = False
+        self._observing_cpu_s += time.thread_time() - cpu_before_s
         self._ended = time.perf_counter()
         self.observing_s += self._ended - began
 
@@ -114,6 +128,18 @@ class RunObserver:
     def median_grad_norm(self) -> float | None:
         return statistics.median(self._norms) if self._norms else None
 
+    def before_step(self, storage_cpu_s: float) -> None:
+        """Before a step is prepared; `storage_cpu_s` went into reading and writing so far."""
+        with self.observing():
+            self.machine_use.before_step()
+        self.second_clock.before_step(storage_cpu_s + self._observing_cpu_s)
+
+    def step_began(self) -> None:
+        self.second_clock.step_began()
+
+    def step_ended(self) -> None:
+        self.second_clock.step_ended()
+
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
         """After a training step: counts its samples, and keeps the norm of its gradient."""
         self.grad_norm = grad_norm
@@ -149,3 +175,8 @@ class RunObserver:
     def observe_times(self, record: StepRecord, times: StepTimes) -> None:
         """The record and the times of each step."""
         self.step_times.observe(record, times)
+        seen = self.second_clock.seen()
+        self.time_faults.compare(record, times, seen)
+        self.machine_use.observe(record, times)
+        if record.phase == "train" and not record.warmup:
+            self.between_steps_cpu_s.append(seen.cpu_between_s)

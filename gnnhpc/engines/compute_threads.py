@@ -8,6 +8,7 @@ and loading use is not taken for computing.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ class ThreadUse:
     """How many of them computed."""
     run_delay_s: float | None
     """How long, on average over these, they could have run and had no processor."""
+    cpus: dict[int, frozenset[int]]
+    """Which CPUs each of them may use, by thread."""
 
 
 @dataclass
@@ -60,6 +63,10 @@ class _Thread:
             return int(self.schedstat.read().split()[1]) / 1e9
         except (OSError, IndexError, ValueError):
             return None
+
+    def delay_since_look(self) -> float | None:
+        before, now = self.delay_before_s, self.read_delay()
+        return None if before is None or now is None else now - before
 
 
 def _cpu_clock(thread: int) -> int:
@@ -112,13 +119,17 @@ class ComputeThreads:
             for thread, seconds in zip(self._threads, cpu, strict=True)
             if seconds > _USED_SHARE * cpu[0]
         ]
-        delays = []
-        for thread in used:
-            before, now = thread.delay_before_s, thread.read_delay()
-            if before is None or now is None:
-                return ThreadUse(len(used), None)
-            delays.append(now - before)
-        return ThreadUse(len(used), sum(delays) / len(delays) if delays else None)
+        delays = [thread.delay_since_look() for thread in used]
+        known = [delay for delay in delays if delay is not None]
+        delay = sum(known) / len(known) if known and len(known) == len(delays) else None
+        return ThreadUse(len(used), delay, self._cpus())
+
+    def _cpus(self) -> dict[int, frozenset[int]]:
+        cpus = {}
+        for thread in self._threads:
+            with contextlib.suppress(ProcessLookupError):
+                cpus[thread.id] = frozenset(os.sched_getaffinity(thread.id))
+        return cpus
 
 
 def _is_worker(number: int, own: int) -> bool:

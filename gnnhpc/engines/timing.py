@@ -82,6 +82,8 @@ class StepTimes:
     """How long the computing threads could have run and had no processor."""
     threads_used: int | None = None
     """How many threads computed."""
+    cpus: dict[int, frozenset[int]] = field(default_factory=dict)
+    """Which CPUs each computing thread may use, by thread."""
     arrival_s: float | None = None
     """When this stage's gradients were ready for the all-reduce; None without replicas."""
 
@@ -125,6 +127,8 @@ class StepTimer:
     """Between a step's barriers."""
     spins: ClassVar[bool] = False
     """Processor seconds show work; `gnnhpc.engines.device_activity` is for where they do not."""
+    storage_cpu_s: float = 0.0
+    """Processor time around file access since the start."""
     threads: ComputeThreads = field(default_factory=ComputeThreads)
     _open: list[_OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, Mark, Mark]] = field(default_factory=list)
@@ -168,10 +172,12 @@ class StepTimer:
         `doing` must begin with reading or writing.
         """
         before, self.doing = self.doing, doing
+        cpu_before_s = time.thread_time()
         self.work += 1
         try:
             yield
         finally:
+            self.storage_cpu_s += time.thread_time() - cpu_before_s
             self.doing = before
             self.work += 1
 
@@ -226,6 +232,7 @@ class StepTimer:
             other_cpu_s=process_cpu - cpu,
             run_delay_s=use.run_delay_s,
             threads_used=use.used,
+            cpus=use.cpus,
             arrival_s=arrival,
         )
 

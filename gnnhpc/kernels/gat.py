@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gnnhpc.kernels import calls
 from gnnhpc.kernels.build import load_kernel
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ _layouts = {dtype: _layer_type(real) for dtype, real in _REAL.items()}
 
 def _call(name: str, like: Tensor, *args: Any) -> None:
     library = load_kernel("gat")
+    assert library is not None
+    calls.count_compiled(library, name)
     function: Callable[..., None] = getattr(library, f"{name}_{_SUFFIX[like.dtype]}")
     function(*args)
 

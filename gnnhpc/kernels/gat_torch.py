@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from gnnhpc.kernels import calls
 from gnnhpc.kernels.mask import Mask, number_entries
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def attend(
     Weights are the softmax over a target's edges of leaky_relu(att_source . h_source +
     att_target . h_target), masked; both vectors are [1, H, C].
     """
+    calls.count(calls.TORCH, "attend_forward")
     of_source = (h * att_source).sum(-1)
     of_target = (h[: block.rows_out] * att_target).sum(-1)
     result: Tensor = _Attend.apply(h, of_source, of_target, block, mask, slope)  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnnhpc.kernels import calls
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.vig_torch import Grid, Result, Statistics, Weights
 
@@ -35,7 +36,9 @@ def forward(
     hidden = len(weights.b1)
     state = torch.empty(_state_length(hidden, weights.root is not None), dtype=torch.float64)
     y, out = torch.empty_like(x), torch.empty_like(x)
-    _library().vig_forward(
+    library = _library()
+    calls.count_compiled(library, "vig_forward")
+    library.vig_forward(
         _sizes(x, grid, hidden),
         _pointer(x),
         _pointers(weights),
@@ -64,7 +67,9 @@ def backward(
     y, state = saved
     d_x = torch.empty_like(x) if wants_x else None
     d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
-    _library().vig_backward(
+    library = _library()
+    calls.count_compiled(library, "vig_backward")
+    library.vig_backward(
         _sizes(x, grid, len(weights.b1)),
         ctypes.c_int64(by_batch),
         _pointer(x),

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gnnhpc.kernels import calls
 from gnnhpc.kernels import vig_fold as fold
 
 Grid = tuple[int, int]
@@ -61,6 +62,7 @@ def forward(
     x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
 ) -> Result:
     """The layer applied to x `[rows, 3]`; BatchNorm uses `running`, else the batch's statistics."""
+    calls.count(calls.TORCH, "vig_forward")
     if running is None:
         centre = x.mean(0)
         centred, weights = _centre(x, weights, centre)
@@ -100,6 +102,7 @@ def backward(
     wants_x: bool,
 ) -> tuple[Tensor | None, Weights]:
     """Gradients of x (None unless `wants_x`) and of the weights, from that of the output, g."""
+    calls.count(calls.TORCH, "vig_backward")
     y, centre, mean1, variance1, mean2, variance2, *moments = saved
     of = fold.Moments(*moments) if by_batch else None
     centred, weights = _centre(x, weights, centre) if by_batch else (x, weights)

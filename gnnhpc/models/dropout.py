@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.models.context import Context
@@ -67,4 +68,5 @@ class _Drop(torch.autograd.Function):
 def _masked(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     if kernel.fits(x):
         return kernel.drop_rows(x, rows, mask)
+    calls.count(calls.TORCH, "drop_rows")
     return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)

@@ -208,6 +208,7 @@ class Worker:
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
             trainer = self._trainer(mesh, parts, writer, observer)
+            observer.second_clock.attach(parts.stage, trainer.optimizer)
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
             self.attempt.progress = trainer.progress

@@ -112,29 +112,40 @@ class Trainer:
 
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
-        mesh, timer = self.mesh, self.timer
         with self.observer.observing():
             self.observer.before_training_step(step, batch)
-        reset_peak(mesh.device)
-        timer.prepare()
-        mesh.barrier()
-        timer.start()
-        started = time.perf_counter()
+        started = self._start_step()
         if self.optimizer is not None:
-            with timer.span("optimizer"):
+            with self.timer.span("optimizer"):
                 self.optimizer.zero_grad(set_to_none=False)
         trained = self.engine.train_step(batch)
         self.stage.end_minibatch()
         if self.optimizer is not None:
-            with timer.span("optimizer"):
+            with self.timer.span("optimizer"):
                 self.optimizer.step()
-        timer.clock.synchronize()
-        mesh.barrier()
-        times = timer.stop()
+        times = self._stop_step()
         with self.observer.observing():
             self.observer.observe_gradients(batch, self.engine.gradients.norm())
             self.observer.after_training_step(step, batch, trained)
         return self._record_step(step, batch, "train", started, times, trained)
+
+    def _start_step(self) -> float:
+        """Prepare, meet the other ranks, start the timer; when, by the host's clock."""
+        self.observer.before_step(self.timer.storage_cpu_s)
+        reset_peak(self.mesh.device)
+        self.timer.prepare()
+        self.mesh.barrier()
+        self.timer.start()
+        started = time.perf_counter()
+        self.observer.step_began()
+        return started
+
+    def _stop_step(self) -> StepTimes:
+        """Finish on the device, meet the other ranks, stop the timer."""
+        self.timer.clock.synchronize()
+        self.mesh.barrier()
+        self.observer.step_ended()
+        return self.timer.stop()
 
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:
@@ -151,16 +162,10 @@ class Trainer:
                 self.progress.phase, self.progress.step = "test", step
                 with self.observer.observing():
                     self.observer.before_test_step(step, batch)
-                reset_peak(self.mesh.device)
-                self.timer.prepare()
-                self.mesh.barrier()
-                self.timer.start()
-                started = time.perf_counter()
+                started = self._start_step()
                 outputs = self.engine.evaluate(batch)
                 self.last_outputs = outputs
-                self.timer.clock.synchronize()
-                self.mesh.barrier()
-                times = self.timer.stop()
+                times = self._stop_step()
                 with self.observer.observing():
                     self.observer.after_test_step(step, batch, outputs)
                 self._record_step(step, batch, "test", started, times, StepOutput(outputs))

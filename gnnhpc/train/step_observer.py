@@ -16,7 +16,7 @@ from gnnhpc.tasks.task import Tally
 
 
 class StepObserver(Protocol):
-    """Called before and after each step, outside the measured time."""
+    """Called before and after each step, and at its barriers."""
 
     grad_norm: float | None
     """Of this stage's last gradient."""
@@ -70,6 +70,18 @@ class StepObserver(Protocol):
 
     def before_checkpoint(self, step: int) -> None:
         """Before training step `step`; raises GnnhpcError for a run not to be gone on with."""
+        ...
+
+    def before_step(self, storage_cpu_s: float) -> None:
+        """Before a step is prepared; `storage_cpu_s` of processor time went into files so far."""
+        ...
+
+    def step_began(self) -> None:
+        """After the first barrier and the start of the timer; takes a reading of a clock."""
+        ...
+
+    def step_ended(self) -> None:
+        """After the last barrier, before the timer is stopped; takes readings of two clocks."""
         ...
 
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:

@@ -46,7 +46,7 @@ def good(rank: int) -> RankObservations:
         parameters=sum(layer.parameters for layer in layers),
         trained_parameters=sum(layer.parameters for layer in layers),
         implementation="fused/c++",
-        threads=1,
+        threads={1: "train step 0"},
         threads_wanted=1,
         cpus=[0, 1],
         mismatched_batches=0,
@@ -99,6 +99,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
         *("step times", "all-reduce", "kernels", "threads", "noise", "drift", "cost", "edges"),
+        *("threads_used", "affinity", "between_steps", "spans"),
     }
 
 
@@ -134,7 +135,11 @@ BAD: dict[str, tuple[str, dict[int, dict[str, Any]], str]] = {
         {2: {"reductions": 4 * STEPS}},
         "rank 2 reduced 48 times in 12 steps, 1 a step expected",
     ),
-    "threads": ("invalid", {2: {"threads": 28}}, "rank 2 ran 28 threads, 1 were asked for"),
+    "threads": (
+        "invalid",
+        {2: {"threads": {1: "train step 0", 28: "test step 1"}}},
+        "rank 2 ran 28 threads from test step 1 on, 1 were asked for",
+    ),
     "oversubscribed": (
         "suspect",
         everywhere(host="n1"),
@@ -202,13 +207,14 @@ def test_processor_time_short_of_computing_time_is_noise_on_one_thread_only() ->
     # 8 % of its steps are missing.
     assert detail(run_delay_share=0.045) == share + "other threads had its processors"
     assert detail(run_delay_share=None) == share + "what took the rest is not known"
-    several = everywhere(threads=2, threads_wanted=2, cpu_share=0.9)
+    several = everywhere(threads={2: "train step 0"}, threads_wanted=2, cpu_share=0.9)
     assert checks(several)["noise"].verdict == "ok"
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_time_without_a_processor_is_noise_on_any_number_of_threads(threads: int) -> None:
-    changes = {"threads": threads, "threads_wanted": threads, "run_delay_share": 0.2}
+    changes = {"threads_wanted": threads, "threads": {threads: "train step 0"}}
+    changes |= {"run_delay_share": 0.2}
     assert checks({2: changes | {"cpu_share": 0.7}})["noisy"].detail == (
         "rank 2 was ready to run for 20.0% of its steps while other threads had its processors"
     )
@@ -273,9 +279,7 @@ def finding(observer: RunObserver, name: str) -> Any:
             "parameters",
             "trained_parameters",
             "implementation",
-            "threads",
             "threads_wanted",
-            "cpus",
             "samples",
             "repeated_samples",
             "unused_samples",
@@ -355,8 +359,8 @@ def test_ranks_that_computed_by_different_code_are_found() -> None:
 
 def test_a_rank_pinned_to_fewer_cpus_than_threads_is_named() -> None:
     """Though all ranks of its host together have enough."""
-    hosts = {rank: {"host": "n", "cpus": [0, 1, 2, 3], "threads": 1} for rank in range(4)}
-    hosts[3] |= {"cpus": [0], "threads": 2, "threads_wanted": 2}
+    hosts = {rank: {"host": "n", "cpus": [0, 1, 2, 3]} for rank in range(4)}
+    hosts[3] |= {"cpus": [0], "threads": {2: "train step 0"}, "threads_wanted": 2}
     hosts[0] |= {"cpus": list(range(8))}
     found = checks(hosts)["oversubscribed"]
     assert "rank 3 on n: 2 threads on the 1 CPUs it may use" in found.detail

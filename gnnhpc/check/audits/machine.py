@@ -1,4 +1,4 @@
-"""What ranks ran on: kernels and threads."""
+"""What ranks ran on: kernels, threads, CPUs, GPUs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,48 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.kernels.calls import TORCH
 from gnnhpc.records.schema import Check
+
+USED_OTHERWISE = 0.1
+"""Of the training steps, from which on threads used are not those set: one may be disturbed."""
 
 
 def kernels(observations: Sequence[RankObservations]) -> Check:
-    """One rank without a compiler computes the same, but its time is another program's."""
+    """One rank without a compiler computes the same, but its time is another program's.
+
+    What a rank says that it computes with is held against what it called.
+    """
     ranks: dict[str, list[int]] = {}
     for each in observations:
         ranks.setdefault(each.implementation, []).append(each.rank)
-    values = {"implementations": ranks}
+    values = {
+        "implementations": ranks,
+        "calls": {str(each.rank): each.calls for each in observations},
+    }
+    wrong = []
     if len(ranks) > 1:
         found = ", ".join(f"{name} on ranks {held}" for name, held in ranks.items())
-        return Check("kernels", "invalid", f"ranks computed by different code: {found}", values)
+        wrong.append(f"ranks computed by different code: {found}")
+    wrong += [_other_than_said(each) for each in observations]
+    wrong += [f"rank {each.rank}: {fault}" for each in observations for fault in each.other_calls]
+    wrong = [reason for reason in wrong if reason]
+    if wrong:
+        return Check("kernels", "invalid", "; ".join(wrong), values)
     return Check("kernels", "ok", f"{observations[0].implementation} on every rank", values)
+
+
+def _other_than_said(each: RankObservations) -> str:
+    """Calls in torch where compiled ones were announced, or the other way round."""
+    in_torch = [name for name in each.calls if name.startswith(f"{TORCH} ")]
+    other: list[str] = []
+    if "c++" in each.implementation:
+        other = in_torch
+    elif each.implementation.startswith("fused/torch"):
+        other = [name for name in each.calls if name not in in_torch]
+    if not other:
+        return ""
+    return f"rank {each.rank} says {each.implementation} and called {', '.join(sorted(other))}"
 
 
 def gpus(observations: Sequence[RankObservations]) -> Check:
@@ -34,23 +63,23 @@ def gpus(observations: Sequence[RankObservations]) -> Check:
 
 
 def threads(observations: Sequence[RankObservations]) -> Check:
-    wrong = [each.rank for each in observations if each.threads != each.threads_wanted]
+    wrong = [
+        f"rank {each.rank} ran {number} threads from {since} on, {each.threads_wanted} were asked "
+        "for"
+        for each in observations
+        for number, since in each.threads.items()
+        if number != each.threads_wanted
+    ]
     if wrong:
-        each = observations[wrong[0]]
-        return Check(
-            "threads",
-            "invalid",
-            f"rank {each.rank} ran {each.threads} threads, {each.threads_wanted} were asked for",
-            {},
-        )
-    pinned = [each for each in observations if each.threads > len(each.cpus)]
+        return Check("threads", "invalid", "; ".join(wrong), {})
+    pinned = [each for each in observations if each.threads_wanted > len(each.cpus)]
     if pinned:
         each = pinned[0]
         return Check(
             "oversubscribed",
             "suspect",
-            f"rank {each.rank} on {each.host}: {each.threads} threads on the {len(each.cpus)} CPUs "
-            "it may use, whatever its neighbours have",
+            f"rank {each.rank} on {each.host}: {each.threads_wanted} threads on the "
+            f"{len(each.cpus)} CPUs it may use, whatever its neighbours have",
             {"ranks": [each.rank for each in pinned]},
         )
     by_host: dict[str, list[RankObservations]] = {}
@@ -59,13 +88,46 @@ def threads(observations: Sequence[RankObservations]) -> Check:
     oversubscribed = []
     for host, ranks in by_host.items():
         cpus = {cpu for each in ranks for cpu in each.cpus}
-        if sum(each.threads for each in ranks) > len(cpus):
+        if sum(each.threads_wanted for each in ranks) > len(cpus):
             oversubscribed.append(
-                f"{host}: {sum(each.threads for each in ranks)} threads on {len(cpus)} CPUs"
+                f"{host}: {sum(each.threads_wanted for each in ranks)} threads on {len(cpus)} CPUs"
             )
     if oversubscribed:
         return Check(
             "oversubscribed", "suspect", "; ".join(oversubscribed), {"hosts": oversubscribed}
         )
-    counts = Counter(each.threads for each in observations)
+    counts = Counter(each.threads_wanted for each in observations)
     return Check("threads", "ok", f"threads a rank: {sorted(counts)}", {})
+
+
+def threads_used(observations: Sequence[RankObservations]) -> Check:
+    """Threads that used a processor within the steps, whatever torch was set to."""
+    more, fewer = [], []
+    for each in observations:
+        steps = sum(each.threads_used.values())
+        for number, count in sorted(each.threads_used.items()):
+            if each.gpu is not None or count <= USED_OTHERWISE * steps:
+                continue
+            found = (
+                f"rank {each.rank} computed with {number} threads in {count} of {steps} steps, "
+                f"{each.threads_wanted} were asked for"
+            )
+            if number > each.threads_wanted:
+                more.append(found)
+            elif number < each.threads_wanted:
+                fewer.append(found)
+    values = {str(each.rank): each.threads_used for each in observations}
+    if more:
+        return Check("threads_used", "invalid", "; ".join(more + fewer), values)
+    if fewer:
+        return Check("threads_used", "suspect", "; ".join(fewer), values)
+    return Check("threads_used", "ok", "as many threads computed as were set", values)
+
+
+def affinity(observations: Sequence[RankObservations]) -> Check:
+    """The CPUs that a rank may use are those it began with."""
+    lost = [f"rank {each.rank}: {fault}" for each in observations for fault in each.lost_cpus]
+    values = {str(each.rank): each.cpus for each in observations}
+    if lost:
+        return Check("affinity", "suspect", "; ".join(lost), values)
+    return Check("affinity", "ok", "every computing thread kept its CPUs", values)

@@ -10,6 +10,10 @@ from gnnhpc.records.schema import Check
 
 NOISY_SHARE = 0.05
 """Steal, or processor time missing from busy time, above which a cell is noisy."""
+BETWEEN_SHARE = 0.5
+"""Processor time between two steps, of that within one, above which a step leaves work out."""
+BETWEEN_S = 0.005
+"""And above this: gathering, recording and printing take about a millisecond."""
 DRIFT = 0.10
 """Change of the median step time, first to last third, above which a cell has drift."""
 
@@ -19,6 +23,10 @@ def times(observations: Sequence[RankObservations]) -> Check:
     wrong = []
     for each in observations:
         rank = f"rank {each.rank}"
+        if each.time_faults:
+            # They know the cause; what follows from it need not be told.
+            wrong += [f"{rank}: {fault}" for fault in each.time_faults]
+            continue
         if each.overfull_steps:
             wrong.append(f"{rank} computed longer than {each.overfull_steps} steps lasted")
         if each.overlapping_steps:
@@ -32,6 +40,35 @@ def times(observations: Sequence[RankObservations]) -> Check:
     if wrong:
         return Check("step times", "invalid", "; ".join(wrong), {})
     return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
+
+
+def spans(observations: Sequence[RankObservations]) -> Check:
+    """What spans call forward is the stage's forward, and no waiting; where the times hold."""
+    loose = [
+        f"rank {each.rank}: {each.loose_forward}"
+        for each in observations
+        if each.loose_forward and not each.time_faults
+    ]
+    if loose:
+        return Check("spans", "suspect", "; ".join(loose), {})
+    return Check("spans", "ok", "forward spans hold forwards", {})
+
+
+def between(observations: Sequence[RankObservations]) -> Check:
+    """Work that is moved out of the measured steps is still done by the loop, between them."""
+    reasons = []
+    for each in observations:
+        within = statistics.median(each.step_cpu_s) if each.step_cpu_s else 0.0
+        outside = each.between_steps_cpu_s
+        if outside > BETWEEN_SHARE * within + BETWEEN_S:
+            reasons.append(
+                f"rank {each.rank} computed {outside:.4f} s between two steps and {within:.4f} s "
+                "in one"
+            )
+    values = {str(each.rank): each.between_steps_cpu_s for each in observations}
+    if reasons:
+        return Check("between_steps", "suspect", "; ".join(reasons), values)
+    return Check("between_steps", "ok", "the loop computes little between two steps", values)
 
 
 def noise(observations: Sequence[RankObservations]) -> Check:
@@ -49,7 +86,11 @@ def noise(observations: Sequence[RankObservations]) -> Check:
                 f"{rank} was ready to run for {delay:.1%} of its steps while other threads had its "
                 "processors"
             )
-        elif each.threads == 1 and each.cpu_share is not None and each.cpu_share < 1 - NOISY_SHARE:
+        elif (
+            each.threads_wanted == 1
+            and each.cpu_share is not None
+            and each.cpu_share < 1 - NOISY_SHARE
+        ):
             reasons.append(
                 f"{rank}: {each.cpu_share:.0%} processor time of computing time; "
                 + _rest_of_computing(each)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.gat_torch import attend
 from gnnhpc.kernels.mask import Mask
@@ -109,6 +110,7 @@ class _SparseLinear(torch.autograd.Function):
         weight = weight.contiguous()
         if kernel.fits(weight):
             return kernel.sparse_forward(rows, weight)
+        calls.count(calls.TORCH, "sparse_forward")
         return rows.to_csr() @ weight
 
     @staticmethod
@@ -116,6 +118,7 @@ class _SparseLinear(torch.autograd.Function):
         rows: SparseRows = ctx.rows
         if kernel.fits(upstream):
             return None, kernel.sparse_backward(rows, upstream)
+        calls.count(calls.TORCH, "sparse_backward")
         return None, rows.to_csr().t() @ upstream
 
 

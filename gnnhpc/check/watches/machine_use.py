@@ -1,0 +1,88 @@
+"""Watches what a rank computes with in each step: threads, the CPUs they may use, kernels."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from gnnhpc.check.watches.faults import Faults
+from gnnhpc.engines.timing import StepTimes
+from gnnhpc.kernels.calls import counted
+from gnnhpc.records.schema import Phase, StepRecord
+
+Calls = Counter[tuple[str, str]]
+
+
+@dataclass
+class MachineUse:
+    """Looks before each step's first barrier and after its last."""
+
+    threads: dict[int, str] = field(default_factory=dict)
+    """Numbers of threads that torch was set to, each with the first step that had it."""
+    threads_used: Counter[int] = field(default_factory=Counter)
+    """How many training steps so many threads computed in, without warm-up."""
+    cpus: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
+    """The fewest that all computing threads together could use in a step."""
+    lost_cpus: Faults = field(default_factory=Faults)
+    calls: dict[Phase, Calls] = field(default_factory=dict)
+    """Of kernels in the first step of each phase, by code and function."""
+    other_calls: Faults = field(default_factory=Faults)
+    _allowed: dict[int, frozenset[int]] = field(
+        default_factory=lambda: {os.getpid(): frozenset(os.sched_getaffinity(0))}
+    )
+    """Which CPUs each thread could use when it was first looked at."""
+    _threads_before: int = 0
+    _calls_before: Calls = field(default_factory=Counter)
+    _calls_after: Calls | None = None
+
+    def before_step(self) -> None:
+        self._threads_before = torch.get_num_threads()
+        self._calls_before = counted()
+
+    def observe(self, record: StepRecord, times: StepTimes) -> None:
+        where = f"{record.phase} step {record.step}"
+        for number in (self._threads_before, torch.get_num_threads()):
+            self.threads.setdefault(number, where)
+        if times.threads_used is not None and record.phase == "train" and not record.warmup:
+            self.threads_used[times.threads_used] += 1
+        self._compare_cpus(times.cpus, where)
+        self._compare_calls(record.phase, where)
+
+    def _compare_cpus(self, cpus: dict[int, frozenset[int]], where: str) -> None:
+        for thread, now in cpus.items():
+            lost = self._allowed.setdefault(thread, now) - now
+            if lost:
+                self.lost_cpus.add(
+                    "a computing thread had fewer CPUs than before",
+                    f"{where}: CPUs {sorted(now)} without {sorted(lost)}",
+                )
+        together = sorted(frozenset().union(*cpus.values()))
+        if 0 < len(together) < len(self.cpus):
+            self.cpus = together
+
+    def _compare_calls(self, phase: Phase, where: str) -> None:
+        before, after = self._calls_before, counted()
+        if self._calls_after is not None and before != self._calls_after:
+            self.other_calls.add(
+                "kernels called between steps",
+                f"before {where}: {_difference(before - self._calls_after, Counter())}",
+            )
+        self._calls_after = after
+        called = after - before
+        expected = self.calls.setdefault(phase, called)
+        if called != expected:
+            self.other_calls.add(
+                f"kernels called otherwise than in the first {phase} step",
+                f"{where}: {_difference(called, expected)}",
+            )
+
+
+def _difference(found: Calls, expected: Calls) -> str:
+    return ", ".join(
+        f"{function} of {code} {found[code, function]} times where {expected[code, function]}"
+        for code, function in sorted(found.keys() | expected.keys())
+        if found[code, function] != expected[code, function]
+    )

@@ -1,0 +1,151 @@
+"""A second clock beside each step: what it saw of the step, by hooks that the engine knows not of.
+
+It is another clock of the kernel's than the records' (CLOCK_MONOTONIC_RAW, which nothing adjusts),
+read at places that nest: before the first barrier, after it, and after the last barrier; where
+the stage begins and ends a forward; where gradients reach its output and its first layer; after
+the optimizer. So a bound holds however busy the machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def seconds() -> float:
+    """Of a clock that counts from the machine's start and is never adjusted."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+
+
+@dataclass
+class SeenStep:
+    """One step by the second clock."""
+
+    at_least_s: float
+    """From just after its first barrier to just after its last."""
+    at_most_s: float
+    """From before its first barrier to after its last and the timer's end."""
+    not_before_s: float
+    """When it began at the earliest, since the machine's start; `began_s` is at the latest."""
+    began_s: float
+    forward_begins_s: list[float] = field(default_factory=list)
+    """When each forward of the stage began, since the first barrier."""
+    forwards: int = 0
+    forward_s: float = 0.0
+    """Within the stage alone, without the loss."""
+    backwards: int = 0
+    backward_s: float = 0.0
+    """From the gradient of the stage's output to that of its first trained layer."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """What was done between the step before and this one: its name, how often."""
+    cpu_between_s: float = 0.0
+    """Processor time of the engine's thread in the loop between the step before and this one."""
+
+
+@dataclass
+class SecondClock:
+    """Told of each step's barriers by the loop, and of its work by hooks."""
+
+    paused: bool = False
+    """While something is computed to check another thing, and is no work of the loop."""
+    _counts: dict[str, int] = field(default_factory=dict)
+    _outside: dict[str, int] = field(default_factory=dict)
+    _forward_s: float = 0.0
+    _backward_s: float = 0.0
+    _forward_from: float | None = None
+    _forward_begins_at: list[float] = field(default_factory=list)
+    _backward_from: float | None = None
+    _before: float = 0.0
+    _began: float = 0.0
+    _ended: float = 0.0
+    _in_step: bool = False
+    _accounted_cpu: float = 0.0
+    _cpu_between: float = 0.0
+    _cpu_ended: float | None = None
+    """None before the first step: what is done then belongs to none."""
+
+    def attach(self, stage: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+        """Hook a stage and what trains it; a hook takes about a microsecond a micro-batch."""
+        stage.register_forward_pre_hook(self._forward_begins)
+        stage.register_forward_hook(self._forward_ends)
+        trained = next((p for p in stage.parameters() if p.requires_grad), None)
+        if trained is not None:
+            trained.register_post_accumulate_grad_hook(self._backward_ends)
+        if optimizer is not None:
+            optimizer.register_step_post_hook(self._optimizer_stepped)
+
+    def before_step(self, accounted_cpu_s: float) -> None:
+        """Before the timer is made ready and the first barrier.
+
+        `accounted_cpu_s` is processor time since the start that is not the loop's own: of reading
+        and writing files, and of observing.
+        """
+        self._before = seconds()
+        cpu = time.thread_time() - accounted_cpu_s
+        if self._cpu_ended is not None:
+            self._cpu_between = cpu - self._cpu_ended
+        self._accounted_cpu = accounted_cpu_s
+        self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
+        self._forward_begins_at = []
+
+    def step_began(self) -> None:
+        """After the timer was started."""
+        self._in_step = True
+        self._began = seconds()
+
+    def step_ended(self) -> None:
+        """Before the timer is stopped."""
+        self._ended = seconds()
+        self._in_step = False
+        self._cpu_ended = time.thread_time() - self._accounted_cpu
+
+    def seen(self) -> SeenStep:
+        """The step that has just ended."""
+        outside, self._outside = self._outside, {}
+        return SeenStep(
+            at_least_s=self._ended - self._began,
+            at_most_s=seconds() - self._before,
+            not_before_s=self._before,
+            began_s=self._began,
+            forward_begins_s=[at - self._began for at in self._forward_begins_at],
+            forwards=self._counts.get("forward", 0),
+            forward_s=self._forward_s,
+            backwards=self._counts.get("backward", 0),
+            backward_s=self._backward_s,
+            outside=outside,
+            cpu_between_s=self._cpu_between,
+        )
+
+    def _note(self, what: str) -> None:
+        if self._in_step:
+            self._counts[what] = self._counts.get(what, 0) + 1
+        elif self._cpu_ended is not None and not self.paused:
+            self._outside[what] = self._outside.get(what, 0) + 1
+
+    def _forward_begins(self, *_: Any) -> None:
+        self._forward_from = seconds()
+        if self._in_step:
+            self._forward_begins_at.append(self._forward_from)
+
+    def _forward_ends(self, _stage: nn.Module, _given: Any, output: Any) -> None:
+        if self._in_step and self._forward_from is not None:
+            self._forward_s += seconds() - self._forward_from
+        self._note("forward")
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(self._backward_begins)
+
+    def _backward_begins(self, _gradient: Tensor) -> None:
+        self._note("backward")
+        self._backward_from = seconds()
+
+    def _backward_ends(self, _parameter: Tensor) -> None:
+        if self._in_step and self._backward_from is not None:
+            self._backward_s += seconds() - self._backward_from
+            self._backward_from = None
+
+    def _optimizer_stepped(self, *_: Any) -> None:
+        self._note("optimizer step")

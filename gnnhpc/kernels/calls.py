@@ -1,0 +1,40 @@
+"""Counts which code computes: the compiled libraries by their files, and the forms in torch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+TORCH = "torch"
+_calls: Counter[tuple[str, str]] = Counter()
+_paused: list[None] = []
+"""One for each `uncounted` that is open."""
+
+
+def count(code: str, function: str) -> None:
+    """One call of `function` in a library's file, or in TORCH."""
+    if not _paused:
+        _calls[code, function] += 1
+
+
+def count_compiled(library: ctypes.CDLL, function: str) -> None:
+    """One call of a library's `function`."""
+    count(library._name, function)
+
+
+def counted() -> Counter[tuple[str, str]]:
+    """Calls since the start, by code (a file's name without its suffix) and function."""
+    return Counter({(Path(code).stem, name): calls for (code, name), calls in _calls.items()})
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """What is computed to check something, and is no part of what is checked."""
+    _paused.append(None)
+    try:
+        yield
+    finally:
+        _paused.pop()

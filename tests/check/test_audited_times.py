@@ -1,0 +1,399 @@
+"""Wrong times and wrong use of the machine, planted into normal runs on real ranks, are named."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import GAT, Ran, manifest_of, run, vig
+
+pytestmark = pytest.mark.distributed
+
+NOT_HERE = {"noisy", "drift", "oversubscribed", "self-check"}
+"""Flags that are true of a busy machine, and of more ranks than it has CPUs; and the check of
+arithmetic, which has tests of its own.
+"""
+LATE = 3
+"""The training step from which on some defects are there."""
+
+
+def gat(**changes: Any) -> Experiment:
+    """Whose chunks lose no edges."""
+    return Experiment.model_validate(GAT | {"chunks": "halo"} | changes)
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Let `change` be called in place of a function, with the true one before its arguments."""
+    true = getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: change(true, *args, **kwargs))
+
+
+def from_late_steps_on(change: Callable[[], None]) -> None:
+    """Call `change` before training step LATE and each later one."""
+    from gnnhpc.train.loop import Trainer
+
+    def step(true: Any, trainer: Any, number: int, *args: Any) -> Any:
+        if number >= LATE:
+            change()
+        return true(trainer, number, *args)
+
+    around(Trainer, "_train_step", step)
+
+
+def stopped_before_backward() -> None:
+    """The first backward of a step ends its time; what comes after is not in it."""
+    from gnnhpc.engines.timing import StepTimer
+
+    @contextlib.contextmanager
+    def span(true: Any, timer: Any, name: str, *args: Any) -> Iterator[Any]:
+        if name == "backward" and not hasattr(timer, "stopped"):
+            timer.stopped = timer.clock.now_s()
+        if hasattr(timer, "stopped"):
+            yield None
+            return
+        with true(timer, name, *args) as opened:
+            yield opened
+
+    def stop(true: Any, timer: Any) -> Any:
+        wall_s = vars(timer).pop("stopped", None)
+        times = true(timer)
+        return times if wall_s is None else dataclasses.replace(times, wall_s=wall_s)
+
+    around(StepTimer, "span", span)
+    around(StepTimer, "stop", stop)
+
+
+def started_after_forward() -> None:
+    from gnnhpc.engines.timing import StepTimer
+
+    @contextlib.contextmanager
+    def span(true: Any, timer: Any, name: str, *args: Any) -> Iterator[Any]:
+        with true(timer, name, *args) as opened:
+            yield opened
+        if name == "forward":
+            timer.clock.restart()
+
+    around(StepTimer, "span", span)
+
+
+def change_times(change: Callable[[Any], Any]) -> None:
+    from gnnhpc.engines.timing import StepTimer
+
+    around(StepTimer, "stop", lambda true, timer: change(true(timer)))
+
+
+def half_a_wall() -> None:
+    change_times(lambda times: dataclasses.replace(times, wall_s=times.wall_s / 2))
+
+
+def slow_clock() -> None:
+    """All that is read of the clock that records are made with."""
+    import time
+
+    true = time.perf_counter
+    time.perf_counter = lambda: true() * 0.8
+
+
+def busy_twice() -> None:
+    change_times(lambda times: dataclasses.replace(times, spans=times.spans * 2))
+
+
+def no_forward_spans() -> None:
+    change_times(
+        lambda times: dataclasses.replace(
+            times, spans=[span for span in times.spans if span.name != "forward"]
+        )
+    )
+
+
+def forward_between_steps() -> None:
+    """Outputs that a step would have to compute are ready when it begins."""
+    from gnnhpc.train.loop import Trainer
+
+    def step(true: Any, trainer: Any, number: int, batch: Any) -> Any:
+        with torch.no_grad():
+            microbatch = batch.microbatches[0]
+            if microbatch.inputs is not None:
+                trainer.stage(microbatch.inputs, microbatch.context)
+        return true(trainer, number, batch)
+
+    around(Trainer, "_train_step", step)
+
+
+def busy_between_steps() -> None:
+    import time
+
+    from gnnhpc.train.loop import Trainer
+
+    def step(true: Any, trainer: Any, *args: Any) -> Any:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+        return true(trainer, *args)
+
+    around(Trainer, "_train_step", step)
+
+
+def a_lost_cpu() -> None:
+    if rank() == 1:
+        from_late_steps_on(lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
+
+
+def one_thread_later() -> None:
+    if rank() == 0:
+        from_late_steps_on(lambda: torch.set_num_threads(1))
+
+
+def one_thread_that_says_two() -> None:
+    """Torch and the kernels compute on one thread, and torch says that it has two."""
+    import ctypes
+
+    from gnnhpc.kernels import vig
+
+    around(torch, "set_num_threads", lambda true, count: true(1))
+    torch.get_num_threads = lambda: 2
+
+    def sizes(true: Any, *args: Any) -> Any:
+        values = list(true(*args))
+        return (ctypes.c_int64 * len(values))(*values[:-1], 1)
+
+    around(vig, "_sizes", sizes)
+
+
+def a_pool_of_its_own() -> None:
+    """A thread that computes beside the one that was asked for, as another library's pool would."""
+    import zlib
+
+    from gnnhpc.engines import compute_threads
+
+    data = bytes(2**22)
+
+    def compute() -> None:
+        while True:
+            zlib.crc32(data)
+
+    pool = threading.Thread(target=compute, daemon=True)
+    pool.start()
+    true = compute_threads._is_worker
+    compute_threads._is_worker = lambda number, own: number == pool.native_id or true(number, own)
+
+
+def torch_in_place_of_kernels() -> None:
+    from gnnhpc.kernels import gat as kernel
+
+    if rank() == 1:
+        from_late_steps_on(lambda: setattr(kernel, "fits", lambda x: False))
+
+
+def another_library() -> None:
+    """The same functions of another file, such as one for other instructions."""
+    import shutil
+    import tempfile
+
+    from gnnhpc.kernels import build, vig
+
+    def switch() -> None:
+        library = build.load_kernel("vig")
+        assert library is not None
+        folder = Path(tempfile.mkdtemp())
+        copy = shutil.copy(library._name, folder / "vig-other.so")
+        other = build._open(Path(copy))
+        vig.load_kernel = lambda name: other
+
+    if rank() == 1:
+        from_late_steps_on(switch)
+
+
+def file_of_other_steps() -> None:
+    from gnnhpc.records.schema import StepRecord
+    from gnnhpc.records.writer import RecordWriter
+
+    def write(true: Any, writer: Any, *records: Any) -> None:
+        better = [
+            dataclasses.replace(each, wall_s=each.wall_s / 2)
+            if isinstance(each, StepRecord)
+            else each
+            for each in records
+        ]
+        true(writer, *better)
+
+    around(RecordWriter, "write", write)
+
+
+ONE, TWO = {"GNNHPC_THREADS": "1"}, {"GNNHPC_THREADS": "2"}
+PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[str, str, str]]] = {
+    "stopped before backward": (
+        stopped_before_backward,
+        vig(layout="pp2"),
+        ONE,
+        ("step times", "invalid", "backward of micro-batches in no backward span"),
+    ),
+    "started after forward": (
+        started_after_forward,
+        gat(layout="seq"),
+        ONE,
+        ("step times", "invalid", "work before the clock was started"),
+    ),
+    "half a wall": (
+        half_a_wall,
+        vig(layout="dp2"),
+        ONE,
+        ("step times", "invalid", "recorded as 0.500 of the time between their barriers"),
+    ),
+    "slow clock": (
+        slow_clock,
+        vig(layout="pp2", engine="pipelining"),
+        ONE,
+        ("step times", "invalid", "its clock ran at 0.80 of a second clock's rate"),
+    ),
+    "busy twice": (
+        busy_twice,
+        gat(layout="pp2"),
+        ONE,
+        ("step times", "invalid", "time counted twice"),
+    ),
+    "no forward spans": (
+        no_forward_spans,
+        vig(layout="seq"),
+        ONE,
+        ("step times", "invalid", "forward of micro-batches in no forward span"),
+    ),
+    "forward between steps": (
+        forward_between_steps,
+        gat(layout="dp2"),
+        ONE,
+        ("step times", "invalid", "work between the steps in 5 steps, first 1 forward"),
+    ),
+    "busy between steps": (
+        busy_between_steps,
+        vig(layout="seq"),
+        ONE,
+        ("between_steps", "suspect", "s between two steps"),
+    ),
+    "a lost CPU": (
+        a_lost_cpu,
+        vig(layout="dp2"),
+        ONE,
+        ("affinity", "suspect", "rank 1: a computing thread had fewer CPUs than before"),
+    ),
+    "one thread later": (
+        one_thread_later,
+        vig(layout="seq"),
+        TWO,
+        ("threads", "invalid", "rank 0 ran 1 threads from train step 3 on, 2 were asked for"),
+    ),
+    "one thread that says two": (
+        one_thread_that_says_two,
+        vig(layout="seq"),
+        TWO,
+        ("threads_used", "suspect", "rank 0 computed with 1 threads in 4 of 4 steps"),
+    ),
+    "a pool of its own": (
+        a_pool_of_its_own,
+        vig(layout="seq"),
+        ONE,
+        ("threads_used", "invalid", "rank 0 computed with 2 threads in"),
+    ),
+    "torch in place of kernels": (
+        torch_in_place_of_kernels,
+        gat(layout="dp2"),
+        ONE,
+        ("kernels", "invalid", "rank 1: kernels called otherwise than in the first train step"),
+    ),
+    "another library": (
+        another_library,
+        vig(layout="dp2"),
+        ONE,
+        ("kernels", "invalid", "vig_forward of vig-other"),
+    ),
+    "a file of other steps": (
+        file_of_other_steps,
+        vig(layout="seq"),
+        ONE,
+        ("records", "invalid", "s of steps, rank 0 measured"),
+    ),
+}
+
+SHOWN_TOO = {
+    # Without spans of backward a stage looks as if it had none.
+    "stopped before backward": {"gradients"},
+    "one thread later": {"threads_used"},
+    # It calls the kernels there.
+    "forward between steps": {"kernels"},
+}
+
+
+def done(root: Path, experiment: Experiment, env: dict[str, str], plant: Any = None) -> Ran:
+    (cell,) = manifest_of(root, experiment)
+    ran = run(root, cell, plant=plant, env=env)
+    if any(ran.statuses):
+        raise GnnhpcError("\n".join(ran.err))
+    return ran
+
+
+def complaints(ran: Ran) -> list[Check]:
+    return [check for check in ran.result.audit if check.verdict in ("invalid", "suspect")]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_named(tmp_path: Path, name: str) -> None:
+    plant, experiment, env, (check, verdict, words) = PLANTED[name]
+    found = {each.name: each for each in complaints(done(tmp_path, experiment, env, plant))}
+    assert check in found, found
+    assert found[check].verdict == verdict
+    assert words in found[check].detail
+    others = {other for other in found if other not in NOT_HERE and other != check}
+    assert others <= SHOWN_TOO.get(name, set()), found
+
+
+HEALTHY = {
+    **{f"vig {layout}": vig(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
+    **{f"gat {layout}": gat(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
+    **{
+        f"{name} {layout} of torch": kind(layout=layout, engine="pipelining")
+        for name, kind in (("vig", vig), ("gat", gat))
+        for layout in ("pp2", "dp2-pp2")
+    },
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_is_not_accused(tmp_path: Path, name: str) -> None:
+    found = complaints(done(tmp_path, HEALTHY[name], ONE))
+    assert {check.name for check in found} <= NOT_HERE, found
+
+
+@pytest.mark.parametrize(("name", "env"), [("vig seq", TWO), ("gat pp2", ONE)])
+def test_on_a_busy_machine_only_its_being_busy_is_told(
+    tmp_path: Path, name: str, env: dict[str, str]
+) -> None:
+    """Beside processes that keep every CPU busy."""
+    burn = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burn) for _ in os.sched_getaffinity(0)]
+    try:
+        found = complaints(done(tmp_path, HEALTHY[name], env))
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert {check.name for check in found} <= NOT_HERE, found
+    noisy = [check.detail for check in found if check.name == "noisy"]
+    assert noisy
+    assert "while other threads had its processors" in noisy[0]
