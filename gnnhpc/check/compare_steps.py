@@ -6,11 +6,10 @@ next one's difference; the optimizer's rule says whether those parameters are ri
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from gnnhpc.check.capture import INPUT, Array, RankSeen
 from gnnhpc.check.compare_activations import (
@@ -27,7 +26,9 @@ from gnnhpc.check.compare_gradients import (
     differences,
     likely_causes,
 )
+from gnnhpc.check.compare_state import compare_buffers, compare_moves
 from gnnhpc.check.kinks import explain_by_kinks
+from gnnhpc.check.seen_ranks import SeenRanks, TensorsOf
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.training import Activations, TwinModel, TwinStep, evaluate, train_step
@@ -41,7 +42,6 @@ ROUNDING_FACTOR = 8.0
 and another exponential, have been seen to make four times as much of healthy cells. Where a softmax
 is saturated, or a layer's gradient is what large ones leave of each other, that is more than the
 tolerance."""
-TensorsOf = Callable[[RankSeen], Mapping[str, Array]]
 LOSS_FACTOR = 10.0
 """A loss is a sum over rows of differences of logarithms: its rounding is more than a layer's."""
 
@@ -54,10 +54,7 @@ class StepComparison:
     layers: list[str]
     stages: Mapping[str, int]
     """Which stage holds a layer."""
-    seen: Sequence[RankSeen]
-    """By rank."""
-    final: Mapping[str, float]
-    """The metrics that the run reports after its evaluation; empty without one."""
+    seen: SeenRanks
     twin: TwinModel
     pieces: Callable[[Phase, int], list[Piece]]
     single: TwinModel | None = None
@@ -77,26 +74,19 @@ class StepComparison:
         before = self._initial()
         rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
         outputs = self.experiment.model.loaded.outputs
-        for step in range(len(self.seen[0].steps)):
+        for step in range(self.seen.steps):
             pieces = self.pieces("train", step)
             twin = train_step(self.twin, pieces, before, step, outputs)
-            rounded = None
-            if self.single is not None:
-                single = train_step(self.single, pieces, before, step, outputs)
-                eps = EPS[self.experiment.dtype]
-                explained = explain_by_kinks(single.gradients, twin, eps)
-                compared = differences(single.gradients, explained.gradients, self.layers)
-                self.rounding = max([self.rounding, *(d.relative for d in compared)])
-                rounded = single.activations
+            rounded = self._in_single_precision(step, pieces, before, twin)
             self._inputs("train", step, pieces)
             self._activations("train", step, pieces, twin.activations, rounded)
             self._loss(step, twin)
             gradients = self._gradients_of(step, twin)
             before = self._update(step, before, gradients, rule)
-            self._buffers("buffers", [s.steps[step].buffers for s in self.seen])
+            self._buffers("buffers", functools.partial(_buffers_after, step))
             if self.causes:
                 break
-        if not self.causes and self.final:
+        if not self.causes and self.experiment.test_steps:
             self._evaluation(before)
         return Verdict(
             self.tolerance,
@@ -109,6 +99,19 @@ class StepComparison:
             self.rounding,
         )
 
+    def _in_single_precision(
+        self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
+    ) -> Sequence[Activations] | None:
+        """The same step of the twin in single precision: how far its gradients are off."""
+        if self.single is None:
+            return None
+        outputs = self.experiment.model.loaded.outputs
+        single = train_step(self.single, pieces, before, step, outputs)
+        explained = explain_by_kinks(single.gradients, twin, EPS[self.experiment.dtype])
+        compared = differences(single.gradients, explained.gradients, self.layers)
+        self.rounding = max([self.rounding, *(d.relative for d in compared)])
+        return single.activations
+
     @property
     def tolerance(self) -> float:
         return TOLERANCE[self.experiment.dtype]
@@ -120,34 +123,19 @@ class StepComparison:
         if relative > (self.tolerance if allowed is None else allowed):
             self.causes.append(f"{what}: {cause} ({relative:.2e})")
 
-    def _replica(
-        self, number: int, of: Callable[[RankSeen], Mapping[str, Array]]
-    ) -> dict[str, Array]:
-        """All stages' tensors of one replica."""
-        found: dict[str, Array] = {}
-        for each in self.seen:
-            if each.replica == number:
-                found |= of(each)
-        return found
-
-    def _equal_replicas(
-        self, what: str, of: Callable[[RankSeen], Mapping[str, Array]]
-    ) -> dict[str, Array]:
-        """Replica 0's tensors, once all others have the same bits."""
-        first = self._replica(0, of)
-        for replica in range(1, self.experiment.layout.replicas):
-            other = self._replica(replica, of)
-            for name, value in first.items():
-                if not np.array_equal(value, other.get(name, np.nan), equal_nan=True):
-                    self.causes.append(
-                        f"replicas: {what} of {name} on replica {replica} are other ones"
-                    )
-                    return first
-        return first
+    def _same_on_replicas(self, what: str, tensors: TensorsOf) -> dict[str, Array]:
+        """Replica 0's tensors; the other replicas must have the same bits."""
+        other = self.seen.unequal(tensors)
+        if other is not None:
+            replica, name = other
+            self.causes.append(
+                f"replicas: {what} of {name} on replica {replica} are not replica 0's"
+            )
+        return self.seen.of_replica(0, tensors)
 
     def _initial(self) -> dict[str, Array]:
         expected = {n: v.double().numpy() for n, v in self.twin.initial().items()}
-        found = self._equal_replicas("initial values", lambda each: each.initial)
+        found = self._same_on_replicas("initial values", lambda each: each.initial)
         for each in differences(found, expected, self.layers):
             self._note("initial values", each.relative, f"{each.layer} has not its seed's")
         return found
@@ -155,13 +143,10 @@ class StepComparison:
     def _inputs(self, phase: Phase, step: int, pieces: Sequence[Piece]) -> None:
         if self.causes:
             return
-        activations = [a for s in self.seen for a in s.activations]
-        targets = [t for s in self.seen for t in s.targets]
-        found = compare_activations(
-            activations, phase, step, INPUT, pieces, [p.inputs for p in pieces]
-        )
+        inputs = [piece.inputs for piece in pieces]
+        found = compare_activations(self.seen.activations, phase, step, INPUT, pieces, inputs)
         self._note("inputs", found.relative, f"{phase} step {step}, {found.where}")
-        wrong = compare_targets(targets, phase, step, pieces)
+        wrong = compare_targets(self.seen.targets, phase, step, pieces)
         if wrong:
             self.causes.append(f"labels: {phase} step {step}, {wrong}")
 
@@ -175,7 +160,7 @@ class StepComparison:
     ) -> None:
         if self.causes:
             return
-        seen = [a for s in self.seen for a in s.activations]
+        seen = self.seen.activations
         places = self.experiment.layout.replicas * self.experiment.microbatches
         for number, layer in enumerate(self.layers):
             repeated = repeated_forwards(seen, phase, step, layer, places)
@@ -194,7 +179,7 @@ class StepComparison:
                 return
 
     def _loss(self, step: int, twin: TwinStep) -> None:
-        ours = sum(s.steps[step].loss for s in self.seen) / self.experiment.layout.replicas
+        ours = self.seen.loss(step)
         if step == 0:
             self._losses = ours, twin.loss
         if self.causes:
@@ -206,7 +191,7 @@ class StepComparison:
             self.causes += self._likely(step, ours, twin, differences({}, {}, self.layers))
 
     def _gradients_of(self, step: int, twin: TwinStep) -> dict[str, Array]:
-        found = self._equal_replicas("gradients", lambda each: each.steps[step].gradients)
+        found = self._same_on_replicas("gradients", lambda each: each.steps[step].gradients)
         expected = twin.gradients
         compared = differences(found, expected, self.layers)
         allowed = max(self.tolerance, ROUNDING_FACTOR * self.rounding)
@@ -219,7 +204,7 @@ class StepComparison:
         worst = worst if math.isfinite(worst) else math.inf
         self.worst["gradients"] = max(self.worst.get("gradients", 0.0), worst)
         if worst > allowed and not self.causes:
-            ours = sum(s.steps[step].loss for s in self.seen) / self.experiment.layout.replicas
+            ours = self.seen.loss(step)
             self.causes += self._likely(step, ours, twin, compared)
         return found
 
@@ -242,7 +227,7 @@ class StepComparison:
             return tuple((float(rows.sum()), float(n)) for rows, n in twin.row_losses)
         rows, _ = twin.row_losses[0]
         found = []
-        for each in (t for s in self.seen for t in s.targets):
+        for each in self.seen.targets:
             if (each.phase, each.step) == ("train", step) and each.ids is not None:
                 own = each.ids[: len(each.targets["train"])][each.targets["train"] != IGNORED]
                 found.append((float(rows[own].sum()), float(len(own))))
@@ -252,18 +237,13 @@ class StepComparison:
         self, step: int, before: dict[str, Array], gradients: dict[str, Array], rule: OptimizerRule
     ) -> dict[str, Array]:
         """The parameters after the step, once they are what the rule makes of the gradients."""
-        after = self._equal_replicas("parameters", lambda each: each.steps[step].parameters)
+        after = self._same_on_replicas("parameters", lambda each: each.steps[step].parameters)
         expected = rule.after(before, gradients)
         self._parameters = differences(after, expected, self.layers)
         if self.causes:
             return after
-        moved = {name: expected[name] - value for name, value in before.items()}
-        ours = {name: after[name] - value for name, value in before.items()}
-        norms = {d.layer: d.twin_norm for d in differences(before, before, self.layers)}
-        for each in differences(ours, moved, self.layers):
-            if each.twin_norm == 0.0:
-                continue
-            rounding = 4 * EPS[self.experiment.dtype] * norms[each.layer] / each.twin_norm
+        eps = EPS[self.experiment.dtype]
+        for each, rounding in compare_moves(before, after, expected, self.layers, eps):
             cause = (
                 f"{each.layer} moved {each.scale:.3g} times as far as the optimizer's rule says of "
                 f"its own gradient in step {step}"
@@ -271,22 +251,13 @@ class StepComparison:
             self._note("update", each.relative, cause, self.tolerance + rounding)
         return after
 
-    def _buffers(self, what: str, found: Sequence[Mapping[str, Array]]) -> None:
-        for replica in range(self.experiment.layout.replicas):
-            ours: dict[str, Array] = {}
-            for rank, each in enumerate(self.seen):
-                if each.replica == replica:
-                    ours |= found[rank]
+    def _buffers(self, what: str, tensors: TensorsOf) -> None:
+        for replica in range(self.seen.replicas):
             expected = {n: b.double().numpy() for n, b in self.twin.buffers(replica).items()}
-            for name, value in expected.items():
-                if self.causes:
-                    return
-                mean = name.endswith("running_mean")
-                spread = expected[name.removesuffix("mean") + "var"] if mean else 0.0
-                scale = float(np.linalg.norm(value) + np.linalg.norm(np.sqrt(spread)))
-                away = float(np.linalg.norm(ours.get(name, np.nan) - value))
-                relative = away / scale if scale else away
-                self._note(what, relative, f"{name} on replica {replica} differs")
+            ours = self.seen.of_replica(replica, tensors)
+            for name, relative in compare_buffers(ours, expected):
+                if not self.causes:
+                    self._note(what, relative, f"{name} on replica {replica} differs")
 
     def _evaluation(self, parameters: dict[str, Array]) -> None:
         pieces = self.pieces("test", 0)
@@ -294,7 +265,7 @@ class StepComparison:
         rounded = None
         if self.single is not None:
             rounded = evaluate(self.single, pieces, parameters, 0)
-        self._buffers("evaluation's statistics", [s.evaluation_buffers for s in self.seen])
+        self._buffers("evaluation's statistics", lambda rank: rank.evaluation_buffers)
         self._inputs("test", 0, pieces)
         self._activations("test", 0, pieces, activations, rounded)
 
@@ -303,3 +274,7 @@ def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:
     """Layer by layer the larger of two differences."""
     by_layer = {d.layer: d for d in a}
     return [max(d, by_layer.get(d.layer, d), key=lambda each: each.relative) for d in b]
+
+
+def _buffers_after(step: int, rank: RankSeen) -> Mapping[str, Array]:
+    return rank.steps[step].buffers

@@ -31,6 +31,7 @@ from gnnhpc.check.compare_gradients import Verdict
 from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
@@ -102,13 +103,13 @@ def self_check(
     began = time.perf_counter()
     part = part or check_slice(experiment)
     with _generators_put_back():
-        seen, final, checks = _take_steps(part, parts, mesh, environment, root)
+        seen, checks = _take_steps(part, parts, mesh, environment, root)
         invalid = {c.name: c.detail for c in checks if audited and c.verdict == "invalid"}
         everyone = mesh.gather_on_first(seen)
         found: dict[str, Any] = {}
         if mesh.rank == 0:
             with parts.timer.storage("reading the twin's data"), one_thread():
-                found = _compare(part, parts, everyone, final, invalid, root)
+                found = _compare(part, parts, everyone, invalid, root)
         mesh.barrier()
     # What a run's steps need is not what the twin needed.
     gc.collect()
@@ -118,7 +119,7 @@ def self_check(
 
 def _take_steps(
     part: CheckSlice, parts: TrainingParts, mesh: Mesh, environment: Environment, root: Path | None
-) -> tuple[RankSeen, dict[str, float], list[Check]]:
+) -> tuple[RankSeen, list[Check]]:
     experiment = part.experiment
     small = set_up(
         experiment,
@@ -148,11 +149,7 @@ def _take_steps(
     trainer.run()
     observations = gather_observations(mesh, small, observer, environment)
     graph = small.batches.graph_facts()
-    return (
-        seen,
-        trainer.final,
-        audit(observations, part.outlines, mesh.layout, parts.planned, graph),
-    )
+    return seen, audit(observations, part.outlines, mesh.layout, parts.planned, graph)
 
 
 def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -174,7 +171,6 @@ def _compare(
     part: CheckSlice,
     parts: TrainingParts,
     seen: list[RankSeen],
-    final: Mapping[str, float],
     invalid: Mapping[str, str],
     root: Path | None,
 ) -> dict[str, Any]:
@@ -199,8 +195,7 @@ def _compare(
             for stage, planned in enumerate(parts.planned)
             for i in planned
         },
-        seen=seen,
-        final=final if experiment.test_steps else {},
+        seen=SeenRanks(seen, experiment.layout.replicas),
         twin=twin,
         pieces=data.pieces,
         single=single,

@@ -51,7 +51,7 @@ class PlainModel:
         self._side = round(outlines[0].inputs[0] ** 0.5)
         self._statistics = [
             {
-                name: RunningStatistics(torch.zeros(n).double(), torch.ones(n).double())
+                name: RunningStatistics(torch.zeros(n, dtype=dtype), torch.ones(n, dtype=dtype))
                 for layer in layers
                 for name, n in layer.norms().items()
             }
