@@ -102,3 +102,10 @@ def test_slices_and_loads_cover_all_layers_in_order(costs: list[int], data: st.D
     assert [i for part in stage_slices(counts) for i in part] == list(range(len(costs)))
     assert sum(stage_loads(costs, counts)) == sum(costs)
     assert stage_loads([1.0] * len(costs), counts) == counts
+
+
+def test_a_cut_costs_both_its_stages_and_the_end_costs_none() -> None:
+    # After the first layer: 3 + 3 and 3 + 5 + 1; after the second: 3 + 5 + 0.5 and 0.5 + 1.
+    assert balance_layers([3, 5, 1], 2, [3, 0.5, 0]) == [2, 1]
+    assert balance_layers([5, 1, 4], 2, [0, 0, 100]) == [1, 2]
+    assert balance_layers([5, 1, 4.5], 2, [0, 0, 0]) == [1, 2]
