@@ -107,6 +107,7 @@ class CapturingEngine:
         self.engine, self.stage, self.seen = engine, stage, seen
         self._loss = 0.0
         self._phase: Phase = "train"
+        self._keeps = False
         for outline, layer in zip(stage.outlines, stage.layers, strict=True):
             layer.register_forward_hook(_KeepOutput(self, outline.name))
         if seen.stage == 0:
@@ -119,16 +120,19 @@ class CapturingEngine:
     def train_step(self, batch: Batch) -> StepOutput:
         self._begin("train", batch)
         output = self.engine.train_step(batch)
+        self._keeps = False
         self._loss = float(sum(output.losses))
         return output
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         self._begin("test", batch)
         self.seen.evaluation_buffers = _arrays(self.stage.named_buffers())
-        return self.engine.evaluate(batch)
+        outputs = self.engine.evaluate(batch)
+        self._keeps = False
+        return outputs
 
     def _begin(self, phase: Phase, batch: Batch) -> None:
-        self._phase = phase
+        self._phase, self._keeps = phase, True
         for microbatch in batch.microbatches:
             if microbatch.targets:
                 context = microbatch.context
@@ -144,6 +148,9 @@ class CapturingEngine:
                 )
 
     def keep(self, layer: str, x: Tensor | SparseRows, context: Context) -> None:
+        """Not of what a watch evaluates again, after a step."""
+        if not self._keeps:
+            return
         found = sketch(x).numpy()
         self.seen.activations.append(
             SeenActivation(

@@ -35,6 +35,8 @@ from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
+from gnnhpc.check.watches.run_watch import RunWatch
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.data.images import Images
 from gnnhpc.engines.system_counters import forget_peak_rss
 from gnnhpc.ranks.environment import Environment
@@ -98,12 +100,16 @@ def self_check(
     """Take the slice's steps on all ranks and compare them; a collective.
 
     `audited` makes what the audit of these steps finds invalid a cause too; a run audits all of
-    its own steps. Raises what the loop raises, such as for a loss that is not finite.
+    its own steps. Raises what the loop raises, such as for a loss that is not finite, and
+    GnnhpcError where stages hold other layers than planned: nothing can be compared then.
     """
     began = time.perf_counter()
     part = part or check_slice(experiment)
     with _generators_put_back():
-        seen, checks = _take_steps(part, parts, mesh, environment, root)
+        seen, checks = _take_steps(part, parts, mesh, environment, root, audited)
+        for check in checks:
+            if check.name == "cut" and check.verdict == "invalid":
+                raise GnnhpcError(f"cut: {check.detail}")
         invalid = {c.name: c.detail for c in checks if audited and c.verdict == "invalid"}
         everyone = mesh.gather_on_first(seen)
         found: dict[str, Any] = {}
@@ -118,7 +124,12 @@ def self_check(
 
 
 def _take_steps(
-    part: CheckSlice, parts: TrainingParts, mesh: Mesh, environment: Environment, root: Path | None
+    part: CheckSlice,
+    parts: TrainingParts,
+    mesh: Mesh,
+    environment: Environment,
+    root: Path | None,
+    audited: bool,
 ) -> tuple[RankSeen, list[Check]]:
     experiment = part.experiment
     small = set_up(
@@ -132,7 +143,10 @@ def _take_steps(
     )
     seen = first_seen(small.stage, mesh.replica, mesh.stage)
     engine = CapturingEngine(small.engine, small.stage, seen)
-    observer = RunObserver(mesh.layout, mesh.rank, small.batches.total_samples)
+    # What is read again is whole images and graphs.
+    whole = part.side is None and part.nodes is None
+    watch = RunWatch.of(experiment, mesh, small, root) if audited and whole else None
+    observer = RunObserver(mesh.layout, mesh.rank, small.batches.total_samples, watch)
     trainer = Trainer(
         experiment=experiment,
         mesh=mesh,
