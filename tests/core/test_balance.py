@@ -109,3 +109,15 @@ def test_a_cut_costs_both_its_stages_and_the_end_costs_none() -> None:
     assert balance_layers([3, 5, 1], 2, [3, 0.5, 0]) == [2, 1]
     assert balance_layers([5, 1, 4], 2, [0, 0, 100]) == [1, 2]
     assert balance_layers([5, 1, 4.5], 2, [0, 0, 0]) == [1, 2]
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.01])
+def test_the_costliest_stage_comes_before_the_squares_in_any_unit(unit: float) -> None:
+    """1, 1, 3 and 2 layers would have the smaller squares, and a stage of 13 instead of 12."""
+    costs = [unit * cost for cost in (8, 8, 2, 1, 5, 7, 6)]
+    assert balance_layers(costs, 4) == [1, 3, 2, 1]
+
+
+def test_among_equals_it_is_squares_that_decide() -> None:
+    """8, 1, 7, 6 would have the smaller cubes than 8, 8, 3, 3."""
+    assert balance_layers([8, 1, 7, 3, 3], 4) == [1, 2, 1, 1]
