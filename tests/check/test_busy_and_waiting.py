@@ -115,3 +115,24 @@ def test_other_threads_do_not_count_as_computing(tmp_path: Path, threads: int) -
     assert total(ran, 0, "other_cpu_s") > 0.05 * total(ran, 0, "wall_s")
     used = [step["threads_used"] for step in ran.steps(0, "train") if not step["warmup"]]
     assert set(used) == {threads}
+
+
+def slow_counters() -> None:
+    from gnnhpc.engines import timing
+
+    true = timing.steal_s
+
+    def slow() -> float | None:
+        burn(PLANTED_S)
+        return true()
+
+    timing.steal_s = slow
+
+
+def test_reading_the_machines_counters_is_in_no_step(tmp_path: Path) -> None:
+    """Within a step it would be this rank's processor time, and the other's wait."""
+    ran = done(tmp_path, slow_counters, layout="dp2")
+    steps = sum(not step["warmup"] for step in ran.steps(0, "train"))
+    for rank in (0, 1):
+        within = total(ran, rank, "cpu_s") + total(ran, rank, "waiting_cpu_s")
+        assert within < steps * PLANTED_S
