@@ -16,7 +16,7 @@ from analysis.across.likeness import Facts, joined_facts
 from analysis.loading.run import Run
 from analysis.stats.intervals import Interval, Sample
 from analysis.stats.noise import counted_step_times
-from analysis.summary.ideal_step import ideal_steps, stage_seconds
+from analysis.summary.ideal_step import ideal_steps
 from gnnhpc.core.layout import Layout
 
 
@@ -63,7 +63,7 @@ class Configuration:
 
     @property
     def efficiency(self) -> float | None:
-        """Ideal over measured step time of the same cells, both from medians over their steps."""
+        """Ideal over measured step time of the same cells, both medians over their steps."""
         ideal = self.cell_phases["ideal_step_s"].to_numpy(dtype=float)
         median = self.cell_phases["median_step_s"].to_numpy(dtype=float)
         weights = self.cell_phases["n"].to_numpy(dtype=float) * np.isfinite(ideal)
@@ -112,7 +112,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
         }
     )
     frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
-    ideal = ideal_steps(stage_seconds(run.ranks, run.steps), run.cells)
+    ideal = ideal_steps(run.ranks, run.steps, run.cells)
     frame["ideal_step_s"] = [
         ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]

@@ -1,43 +1,95 @@
-"""Ideal step times: the schedule with the measured stage seconds and no other cost."""
+"""Ideal step times: the schedule with each step's measured stage seconds and no other cost."""
 
 from __future__ import annotations
 
-import math
-from itertools import groupby
+from functools import lru_cache
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from gnnhpc.core.schedule import ScheduleName, ideal_step_s
+from analysis.stats.intervals import median
+from analysis.stats.noise import cell_phase_slices
+from gnnhpc.core.schedule import Kind, ScheduleName, timeline
 
-STAGE_COLUMNS = ["cell", "phase", "replica", "stage", "forward_s", "backward_s"]
+Seconds = NDArray[np.float64]
 
 
-def stage_seconds(ranks: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Forward and backward seconds of each stage for a mini-batch: medians over kept steps."""
+def ideal_steps(
+    ranks: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
+) -> dict[tuple[str, str], float]:
+    """(cell, phase) -> median seconds of the ideal of the steps that count, of the slowest replica.
+
+    Of each step, not of each stage's median: where a machine is now fast and now slow, medians of
+    parts do not add up to the median of the whole.
+    """
     counted = steps.loc[steps["kept"], ["cell", "phase", "step"]]
     if len(counted) < len(steps):
         kept = pd.MultiIndex.from_frame(counted)
         ranks = ranks[pd.MultiIndex.from_frame(ranks[["cell", "phase", "step"]]).isin(kept)]
-    medians = ranks.groupby(STAGE_COLUMNS[:4], observed=True)[["forward_s", "backward_s"]].median()
-    return medians.reset_index()
-
-
-def ideal_steps(stages: pd.DataFrame, cells: pd.DataFrame) -> dict[tuple[str, str], float]:
-    """(cell, phase) -> seconds of the ideal step, of the slowest replica.
-
-    `stages` is from `stage_seconds`, and sorted as there.
-    """
     planned = zip(cells["cell"], cells["schedule"], cells["microbatches"], strict=True)
     plans: dict[str, tuple[ScheduleName, int]] = {c: (s, int(m)) for c, s, m in planned}
-    ideal: dict[tuple[str, str], float] = {}
-    columns = [stages[name].tolist() for name in STAGE_COLUMNS]
-    for (cell, phase, _), part in groupby(zip(*columns, strict=True), key=lambda row: row[:3]):
-        measured = list(part)
-        schedule, microbatches = plans[cell]
-        forward = [row[4] / microbatches for row in measured]
-        backward = [row[5] / microbatches for row in measured]
-        if not all(map(math.isfinite, (*forward, *backward))):
-            continue
-        seconds = ideal_step_s(schedule, forward, backward, microbatches, training=phase == "train")
-        ideal[cell, phase] = max(seconds, ideal.get((cell, phase), 0.0))
+    cell, phase = ranks["cell"].to_numpy(), ranks["phase"].to_numpy()
+    replica, stage = ranks["replica"].to_numpy(), ranks["stage"].to_numpy()
+    forward, backward = ranks["forward_s"].to_numpy(), ranks["backward_s"].to_numpy()
+    ideal = {}
+    for part in cell_phase_slices(ranks):
+        name, kind = str(cell[part.start]), str(phase[part.start])
+        schedule, microbatches = plans[name]
+        slowest: Seconds | None = None
+        for one in np.unique(replica[part]):
+            # Rows are in order of step and rank, so those of one stage are its steps in order.
+            mine = [
+                (replica[part] == one) & (stage[part] == number)
+                for number in np.unique(stage[part][replica[part] == one])
+            ]
+            seconds = ideal_seconds(
+                schedule,
+                [forward[part][rows] / microbatches for rows in mine],
+                [backward[part][rows] / microbatches for rows in mine],
+                microbatches,
+                training=kind == "train",
+            )
+            slowest = seconds if slowest is None else np.maximum(slowest, seconds)
+        if slowest is not None and np.isfinite(slowest).all():
+            ideal[name, kind] = median(slowest)
     return ideal
+
+
+def ideal_seconds(
+    schedule: ScheduleName,
+    forward_s: list[Seconds],
+    backward_s: list[Seconds],
+    microbatches: int,
+    *,
+    training: bool,
+) -> Seconds:
+    """[steps]: the ideal of each, where a micro-batch takes `forward_s[stage]` [steps] on a stage.
+
+    As `gnnhpc.core.schedule.ideal_step_s` of each step, for all steps together.
+    """
+    stages = len(forward_s)
+    clock = [np.zeros_like(seconds) for seconds in forward_s]
+    done: dict[tuple[int, Kind, int], Seconds] = {}
+    for stage, kind, microbatch in _order(schedule, stages, microbatches, training):
+        if kind == "forward":
+            before = done[stage - 1, kind, microbatch] if stage else None
+        elif stage == stages - 1:
+            before = done[stage, "forward", microbatch]
+        else:
+            before = done[stage + 1, kind, microbatch]
+        start = clock[stage] if before is None else np.maximum(clock[stage], before)
+        clock[stage] = start + (forward_s if kind == "forward" else backward_s)[stage]
+        done[stage, kind, microbatch] = clock[stage]
+    ended: Seconds = np.maximum.reduce(clock)
+    return ended
+
+
+@lru_cache
+def _order(
+    schedule: ScheduleName, stages: int, microbatches: int, training: bool
+) -> tuple[tuple[int, Kind, int], ...]:
+    """Stage, kind and micro-batch of all actions, each after those that it waits for."""
+    equal = [1.0] * stages
+    slots = timeline(schedule, equal, equal, microbatches, training=training)
+    return tuple((slot.stage, slot.action.kind, slot.action.microbatch) for slot in slots)

@@ -12,7 +12,9 @@ import pandas as pd
 import pytest
 
 from analysis.loading.run import load
+from analysis.summary.ideal_step import ideal_seconds
 from analysis.summary.summary_table import summarise
+from gnnhpc.core.schedule import ideal_step_s
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
@@ -331,6 +333,44 @@ def test_efficiency_is_of_one_statistic(tmp_path: Path) -> None:
     after = row(summarise(load(root)), "pp2")
     assert after["mean_s"] > 1.5 * after["median_s"]
     assert after["efficiency"] == pytest.approx(before, rel=0.01)
+
+
+def test_efficiency_holds_where_stages_are_slow_in_turns(tmp_path: Path) -> None:
+    """Now the forward and now the backward is slow: medians of parts miss both."""
+    cell = vig("seq", 2, train_steps=61)
+    root = make_run(tmp_path / "run", [cell])
+    before = row(summarise(load(root)), "seq")["efficiency"]
+
+    def in_turns(record: Record) -> None:
+        if record.get("kind") != "step":
+            return
+        record["start_s"] = 10.0 * record["step"] + 1e3 * (record["phase"] == "test")
+        slow = ("forward_s", "backward_s", None)[record["step"] % 3]
+        if record["phase"] == "train" and slow:
+            record["wall_s"] += 2.0 * record[slow]
+            record[slow] *= 3.0
+
+    change(root, cell, in_turns)
+    after = row(summarise(load(root)), "seq")
+    assert after["efficiency"] == pytest.approx(before, rel=0.02)
+
+
+def test_the_ideal_of_steps_together_is_that_of_each() -> None:
+    rng = np.random.default_rng(0)
+    for schedule, stages, count in (("gpipe", 3, 4), ("1f1b", 4, 6), ("gpipe", 1, 2)):
+        forward, backward = rng.uniform(0.1, 1.0, (2, stages, 5))
+        for training in (True, False):
+            together = ideal_seconds(
+                schedule, list(forward), list(backward), count, training=training
+            )
+            alone = [
+                ideal_step_s(
+                    schedule, forward[:, n].tolist(), backward[:, n].tolist(), count,
+                    training=training,
+                )
+                for n in range(5)
+            ]  # fmt: skip
+            assert together == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("newer", [False, True])
