@@ -37,7 +37,7 @@ def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: Outputs)
     right = ties = labelled = 0
     for output, label in zip(outputs, labels, strict=True):
         rows = np.flatnonzero(label >= 0)
-        given = output.detach().cpu().double().numpy()[rows]
+        given = output.detach().cpu().numpy()[rows].astype(np.float64)
         chosen = given[np.arange(len(rows)), label[rows]]
         highest = given.max(axis=1, initial=-np.inf)
         normaliser: npt.NDArray[np.float64] | float = 0.0
@@ -64,16 +64,17 @@ def plain_gradient(
 
     For logits the softmax less one at the label; for log-probabilities less one there alone.
     """
-    given = output.detach().cpu().double().numpy()
+    given = output.detach().cpu().numpy()
     unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
     rows = np.flatnonzero(label >= 0)
-    gradient, error = np.zeros_like(given), np.zeros_like(given)
+    gradient, error = np.zeros(given.shape), np.zeros(given.shape)
     if kind == "logits" and len(rows):
-        shifted = given[rows] - given[rows].max(axis=1, keepdims=True)
+        chosen = given[rows].astype(np.float64)
+        shifted = chosen - chosen.max(axis=1, keepdims=True)
         softmax = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
         gradient[rows] = softmax
         # An exponential is off by as much as its argument, which is a rounded difference.
-        sizes = np.abs(given[rows]).max(axis=1, keepdims=True) + np.abs(shifted)
+        sizes = np.abs(chosen).max(axis=1, keepdims=True) + np.abs(shifted)
         error[rows] = unit * softmax * (2 * sizes + given.shape[1] + 8)
     gradient[rows, label[rows]] -= 1.0
     error[rows] += 8 * unit
