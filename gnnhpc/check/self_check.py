@@ -43,7 +43,7 @@ from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.loop import Trainer
+from gnnhpc.train.loop import NotFiniteError, Trainer
 from gnnhpc.train.setup import TrainingParts, set_up
 
 COST_S = 3.0
@@ -62,6 +62,16 @@ class SelfCheck:
     """Whether the model is a user's, whose layers are taken as they are."""
     random_layer: str | None = None
     """A layer of a user's model that draws its own random numbers, so nothing can be compared."""
+    not_finite: str = ""
+    """What became no finite number, so that nothing can be compared."""
+
+    @property
+    def cause(self) -> str | None:
+        """The likeliest cause of its failing; None where it passed or nothing was compared."""
+        if self.not_finite:
+            return f"loss: {self.not_finite}"
+        failed = self.verdict is not None and not self.verdict.passed
+        return self.verdict.causes[0] if self.verdict is not None and failed else None
 
     def as_check(self, attempt_s: float) -> Check:
         """For the result of an attempt that took `attempt_s` seconds."""
@@ -71,17 +81,17 @@ class SelfCheck:
         cost = f"took {self.seconds:.2g} s, {share:.1%} of the attempt"
         if self.seconds > COST_S and share > COST_SHARE:
             cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: the smallest slice costs that"
+        if self.verdict is not None:
+            values |= {"worst": dict(self.verdict.worst_of), "kinks": self.verdict.kinks}
+            values["steps"] = self.part.experiment.train_steps
+        if self.cause is not None:
+            return Check("self-check", "invalid", f"{self.cause}{on}; {cost}", values)
         if self.random_layer is not None:
             detail = (
                 f"{self.random_layer} gives another output each time, by random numbers that are "
                 f"not drawn from the context: nothing can be held against it; {cost}"
             )
             return Check("self-check", "unknown", detail, values)
-        assert self.verdict is not None
-        values |= {"worst": dict(self.verdict.worst_of), "kinks": self.verdict.kinks}
-        values["steps"] = self.part.experiment.train_steps
-        if not self.verdict.passed:
-            return Check("self-check", "invalid", f"{self.verdict.causes[0]}{on}; {cost}", values)
         whose = "; the arithmetic of its layers is the user's own" if self.own_arithmetic else ""
         detail = f"{self.part.experiment.train_steps} steps and an evaluation{on} are the twin's"
         return Check("self-check", "ok", f"{detail}{whose}; {cost}", values)
@@ -100,13 +110,17 @@ def self_check(
     """Take the slice's steps on all ranks and compare them; a collective.
 
     `audited` makes what the audit of these steps finds invalid a cause too; a run audits all of
-    its own steps. Raises what the loop raises, such as for a loss that is not finite, and
-    GnnhpcError where stages hold other layers than planned: nothing can be compared then.
+    its own steps. Raises what the engine raises, and GnnhpcError where stages hold other layers
+    than planned: nothing can be compared then.
     """
     began = time.perf_counter()
     part = part or check_slice(experiment)
     with _generators_put_back():
-        seen, checks = _take_steps(part, parts, mesh, environment, root, audited)
+        try:
+            seen, checks = _take_steps(part, parts, mesh, environment, root, audited)
+        except NotFiniteError as error:
+            # On every rank: the loss is all ranks'.
+            return SelfCheck(part, time.perf_counter() - began, not_finite=str(error))
         for check in checks:
             if check.name == "cut" and check.verdict == "invalid":
                 raise GnnhpcError(f"cut: {check.detail}")

@@ -40,6 +40,8 @@ def verify_rank(
     part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps)
     found = self_check(experiment, parts, mesh, environment, root, part, audited=True)
     leave(mesh)
+    if found.not_finite:
+        raise GnnhpcError(found.not_finite)
     if found.random_layer is not None:
         raise GnnhpcError(
             f"{found.random_layer} gives another output each time, by random numbers that are not "

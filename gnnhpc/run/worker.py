@@ -241,8 +241,8 @@ class Worker:
 
         checked = self_check(self.cell.experiment, parts, mesh, self.environment, root)
         writer.write(EventRecord("self-check", checked.seconds, {"on": checked.part.left_out}))
-        if checked.verdict is not None and not checked.verdict.passed:
-            print(f"{self.cell.id}: self-check failed, {checked.verdict.causes[0]}", flush=True)
+        if checked.cause is not None and mesh.rank == 0:
+            print(f"{self.cell.id}: self-check failed, {checked.cause}", flush=True)
         return checked
 
     def _trainer(

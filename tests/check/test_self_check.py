@@ -111,6 +111,13 @@ def test_a_wrong_update_is_named_with_its_factor(tmp_path: Path) -> None:
     )
 
 
+def test_a_loss_that_is_no_number_is_said_and_the_run_says_which(tmp_path: Path) -> None:
+    found = ran(tmp_path, gat(layout="dp2", optimizer={"lr": 1e30}))
+    assert "self-check failed, loss: the train loss of step " in log(found)
+    assert found.result.failure is not None
+    assert found.result.failure.step is not None
+
+
 def test_what_it_costs_is_said_where_it_is_too_much() -> None:
     part = check_slice(vig())
     check = SelfCheck(part, 4.0, random_layer="layer3").as_check(60.0)
