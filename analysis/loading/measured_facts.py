@@ -116,4 +116,4 @@ def with_nones(facts: Mapping[Any, Facts], headers: Mapping[Any, Headers]) -> di
         for key, found in headers.items():
             if any(header.get(kind) is not None for header in found):
                 known[key] |= dict.fromkeys(names, "none")
-    return {key: known[key] | dict(each) for key, each in facts.items()}
+    return {key: {**each, **known[key], **each} for key, each in facts.items()}
