@@ -22,7 +22,8 @@ from gnnhpc.check.capture import Array, Ids
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
 from gnnhpc.check.compare_steps import ROUNDING_FACTOR
-from gnnhpc.check.self_check import one_thread, twin_of
+from gnnhpc.check.process_state import one_thread
+from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.data import TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin

@@ -8,16 +8,13 @@ the same with more steps.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from gnnhpc.batches.batch import Batches
@@ -31,6 +28,7 @@ from gnnhpc.check.compare_gradients import Verdict
 from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.process_state import generators_put_back, one_thread
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
@@ -115,7 +113,7 @@ def self_check(
     """
     began = time.perf_counter()
     part = part or check_slice(experiment)
-    with _generators_put_back():
+    with generators_put_back():
         try:
             seen, checks = _take_steps(part, parts, mesh, environment, root, audited)
         except NotFiniteError as error:
@@ -248,25 +246,3 @@ class _NoRecords:
 
     def write(self, *records: object) -> None:
         pass
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """For many small products: threads that wait for each other cost more on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def _generators_put_back() -> Iterator[None]:
-    """Leave every generator of random numbers as it was."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)
