@@ -18,8 +18,8 @@ AN_EPOCH = 3
 """Steps that are drawn from each epoch."""
 SHARE = 0.01
 """Of the time of a run, that looking may take."""
-ALWAYS_S = 0.05
-"""May be spent however short the run is: a hundredth of what starting a rank takes."""
+ALWAYS_S = 0.25
+"""May be spent however short the run is: a twentieth of what starting a rank takes."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class LookBudget:
     """What looking has cost on this rank, and whether all ranks can afford more."""
 
     spent_s: float = 0.0
-    """Processor time: on a busy machine looking takes longer, and costs no more."""
+    """Without the first looks, which read the data."""
     affordable: bool = True
     began_s: float = field(default_factory=time.perf_counter)
 

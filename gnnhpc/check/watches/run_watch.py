@@ -240,11 +240,11 @@ class RunWatch:
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
         """Counts what a look costs; reading files again must not be taken for a hang."""
-        began = time.thread_time()
+        began = time.perf_counter()
         # A run that diverges must end by what it says itself, not by a warning here.
         with self.parts.timer.storage("reading the data again"), np.errstate(all="ignore"):
             yield
         # The first looks read the data, which no later ones do.
         first = self._evaluations <= 1 if self._evaluating else self._steps <= 1
         if not first:
-            self.budget.spent_s += time.thread_time() - began
+            self.budget.spent_s += time.perf_counter() - began
