@@ -1,4 +1,4 @@
-# make demo | test | bench | gpu | instruction-sets | mutants | healthy | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | bench | gpu | instruction-sets | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test bench gpu instruction-sets mutants healthy lint types unit cluster soak clean
+.PHONY: help setup demo test bench gpu instruction-sets mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench    the performance table -> report/bench.csv'
 	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
 	@echo 'make instruction-sets  the kernels under other processors, threads and orders of sums'
+	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
 	@echo 'make soak     20 minutes of random faults under a real Slurm'
@@ -67,7 +68,10 @@ types: setup
 	$(PY) -m mypy
 
 unit: setup
-	$(PYTEST) -m 'not cluster and not gpu'
+	$(PYTEST) -m 'not cluster and not defects and not gpu'
+
+defects: setup
+	$(PYTEST) tests/defects
 
 cluster: setup
 	$(PYTEST) -m cluster tests/cluster
