@@ -112,6 +112,13 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
         if changed:
             raise InputError(path, changed[0], "missing or damaged", "the file that was written")
         step, tested = int(facts["step"]), int(facts["tested"])
+        cell = path.parents[2].name
+        for key, told, wanted in (
+            ("cell", facts.get("cell", cell), cell),
+            ("step", f"step-{step:08d}", path.name),
+        ):
+            if told != wanted:
+                raise InputError(path, key, told, f"{wanted}, as its path says")
         maker = facts.get("written_by")
         return ResumePoint(attempt, path, step, tested, None if maker is None else dict(maker))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

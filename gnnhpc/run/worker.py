@@ -275,9 +275,12 @@ class Worker:
             writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
         if self.attempt.resume_point is not None:
             from gnnhpc.train.checkpoint import load
+            from gnnhpc.train.restored import check_restored
 
+            path = self.attempt.resume_point.path
             with parts.timer.storage("reading a checkpoint"):
-                load(self.attempt.resume_point.path, mesh, parts.stage, trainer.optimizer)
+                load(path, mesh, parts.stage, trainer.optimizer)
+                check_restored(path, mesh, parts.stage, trainer.optimizer)
             trainer.test_steps_done = self.attempt.resume_point.test_steps_done
             writer.write(EventRecord("resumed", 0.0, self.attempt.resume_point.as_record()))
         return trainer

@@ -25,6 +25,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically
+from gnnhpc.train.restored import checksums
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -63,6 +64,7 @@ def save(
                 process_group=mesh.control,
                 no_dist=mesh.control is None,
             )
+        everyone = mesh.gather_objects(checksums(mesh, stage, optimizer))
         if mesh.rank == 0:
             facts = {
                 "version": CHECKPOINT_VERSION,
@@ -72,6 +74,7 @@ def save(
                 "tested": test_steps_done,
                 "written_by": dict(written_by),
                 "files": digests(temporary),
+                "tensors": {name: one for each in everyone for name, one in each.items()},
             }
             write_atomically(temporary / FACTS_FILE, json.dumps(facts) + "\n")
             temporary.rename(final)

@@ -108,7 +108,7 @@ def _other_step(mine: Path, other: Path) -> None:
 
 def _other_code(mine: Path, other: Path) -> None:
     facts = json.loads((mine / FACTS_FILE).read_text())
-    facts["code"] = "0" * 16
+    facts["written_by"]["code"] = "0" * 16
     (mine / FACTS_FILE).write_text(json.dumps(facts))
 
 

@@ -1,0 +1,56 @@
+"""Whether what a resume put in place is what the checkpoint was written from, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.engines.stage import Stage
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.resume import FACTS_FILE
+
+
+def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
+    """CRC-32 of each tensor of this rank that training goes on from.
+
+    By the model's own names, so that another layout finds its own; buffers by replica and how many
+    replicas there are, as another number of them averages them.
+    """
+    found: dict[str, Tensor] = {f"parameter {n}": p for n, p in stage.named_parameters()}
+    if optimizer is not None:
+        for name, parameter in stage.named_parameters():
+            state = optimizer.state.get(parameter, {})
+            found |= {f"optimizer's {key} of {name}": value for key, value in state.items()}
+    place = f"of replica {mesh.replica} of {mesh.layout.replicas}"
+    found |= {f"buffer {name} {place}": buffer for name, buffer in stage.named_buffers()}
+    return {name: _checksum(tensor) for name, tensor in found.items()}
+
+
+def check_restored(
+    path: Path, mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None
+) -> None:
+    """Raises GnnhpcError naming a tensor that is not as it was when the checkpoint was written.
+
+    Older checkpoints do not say.
+    """
+    told: dict[str, int] = json.loads((path / FACTS_FILE).read_text()).get("tensors", {})
+    found = checksums(mesh, stage, optimizer)
+    names = {name for name, _ in stage.named_parameters()}
+    # What the optimizer no longer has is missing from what was found.
+    mine = {name for name in told if name in found or name.rpartition(" of ")[2] in names}
+    wrong = sorted(name for name in mine if found.get(name) != told[name])
+    if wrong:
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise GnnhpcError(
+            f"{path.name}: {wrong[0]}{more} are not as they were when it was written: the resume "
+            "has not restored them"
+        )
+
+
+def _checksum(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes())
