@@ -53,7 +53,7 @@ def test_each_defect_is_in_the_matrix_once() -> None:
     assert list(kinds()) == list(EXPECTED)
 
 
-@pytest.mark.parametrize("defect", one_of_each_class())
+@pytest.mark.parametrize("defect", list(one_of_each_class()))
 def test_a_defect_is_caught_and_named(defect: str, planting: Planting) -> None:
     expected, row = EXPECTED[defect], planting.row(defect)
     if expected.run is None:
