@@ -62,10 +62,12 @@ EXPECTED: dict[str, Expected] = {
         verify="replicas: initial values of block",
     ),
     "initial values that do not depend on the seed": Expected(
-        Complaint("initial values", "did not begin with the values that the seed")
+        Complaint("initial values", "did not begin with the values that the seed"),
+        verify="grapher has not its seed's",
     ),
     "one seed for all layers": Expected(
-        Complaint("initial values", "did not begin with the values that the seed")
+        Complaint("initial values", "did not begin with the values that the seed"),
+        verify="grapher has not its seed's",
     ),
     "initial weights twice too large on one stage": Expected(
         Complaint("initial values", "did not begin with the values that the seed"),

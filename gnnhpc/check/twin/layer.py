@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Protocol
@@ -17,6 +18,11 @@ MOMENTUM = 0.1
 """Of BatchNorm's running statistics, torch's default."""
 
 Parameters = Mapping[str, Tensor]
+
+
+def seed_of(seed: int, layer: str) -> int:
+    """A layer's own seed: the first seven bytes, highest first, of SHA-256 of "seed/layer"."""
+    return int(hashlib.sha256(f"{seed}/{layer}".encode()).hexdigest()[:14], 16)
 
 
 class TwinLayer(Protocol):

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gnnhpc.check.twin.layer import seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
-from gnnhpc.engines.stage import layer_seed
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
@@ -35,7 +35,7 @@ class OwnModelTwin:
         layers = nn.ModuleList()
         with torch.random.fork_rng(devices=[]):
             for outline in outlines:
-                torch.manual_seed(layer_seed(experiment.seed, outline.name))
+                torch.manual_seed(seed_of(experiment.seed, outline.name))
                 layers.append(model.build(outline, options))
         self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
 

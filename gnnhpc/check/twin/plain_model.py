@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.twin import gat, vig
-from gnnhpc.check.twin.layer import TwinLayer, move
+from gnnhpc.check.twin.layer import TwinLayer, move, seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline, Outlines
-from gnnhpc.engines.stage import layer_seed
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.experiment import Experiment
@@ -64,7 +63,7 @@ class PlainModel:
         values: dict[str, Tensor] = {}
         with torch.random.fork_rng(devices=[]):
             for name, layer in zip(self.names, self.layers, strict=True):
-                torch.manual_seed(layer_seed(self.experiment.seed, name))
+                torch.manual_seed(seed_of(self.experiment.seed, name))
                 values |= {f"{name}.{key}": v for key, v in layer.initial(dtype).items()}
         return values
 
