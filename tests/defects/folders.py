@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -66,9 +67,10 @@ def attempt(folder: Path, number: int) -> AttemptPaths:
 def change_lines(
     path: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]
 ) -> None:
-    """Replace each record of a file, counted from its header, 0; None leaves it out."""
+    """Replace each record of a file but events, counted from its header, 0; None leaves it out."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    new = [change(number, line) for number, line in enumerate(lines)]
+    numbers = itertools.count()
+    new = [line if line["kind"] == "event" else change(next(numbers), line) for line in lines]
     path.write_text("".join(json.dumps(line) + "\n" for line in new if line is not None))
 
 
@@ -169,8 +171,9 @@ def end_missing(folder: Path) -> None:
 @changed("a step recorded twice", DAMAGED)
 def step_twice(folder: Path) -> None:
     path = attempt(folder, FIRST).records(1)
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:9], *lines[8:]]) + "\n")
+    lines = path.read_text().splitlines(keepends=True)
+    # The header, an event, five training steps and two evaluated ones.
+    path.write_text("".join([*lines[:10], *lines[9:]]))
 
 
 @changed("a damaged line in the middle of a rank's records", DAMAGED)
@@ -210,12 +213,16 @@ def other_settings(folder: Path) -> None:
 
 
 @changed("a repeat by other code", MIXED)
+@sealed
 def other_code(folder: Path) -> None:
+    change_headers(folder, SECOND, code="0" * 16)
     change_result(folder, SECOND, lambda raw: raw["provenance"].update(code="0" * 16))
 
 
 @changed("a baseline by other code", MIXED)
+@sealed
 def other_baseline(folder: Path) -> None:
+    change_headers(folder, BASELINE, code="0" * 16)
     change_result(folder, BASELINE, lambda raw: raw["provenance"].update(code="0" * 16))
 
 
@@ -265,6 +272,11 @@ def other_losses(folder: Path) -> None:
             path,
             lambda n, line: line | {"loss": line["loss"] * 1.001} if line.get("loss") else line,
         )
+
+    def final(raw: dict[str, Any]) -> None:
+        raw["final"] |= {key: raw["final"][key] * 1.001 for key in ("train_loss", "test_loss")}
+
+    change_result(folder, SECOND, final)
 
 
 def _again(folder: Path, **how: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +21,11 @@ class Planting:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows: dict[str, Row] = {}
+        self._numbers = itertools.count()
 
     def row(self, name: str) -> Row:
         """Plant a defect by name."""
-        here = self.folder / f"defect-{len(self.rows)}"
+        here = self.folder / f"defect-{next(self._numbers)}"
         kind, verified = kinds()[name], None
         if name in DEFECTS:
             defect = DEFECTS[name]
