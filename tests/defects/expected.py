@@ -77,7 +77,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("initial values", "would train, and is frozen"), verify="grapher differs by"
     ),
     "cut in another place than planned": Expected(
-        Complaint("cut", "ranks [1] do not hold the layers planned"),
+        Complaint("failure", "cut: ranks [1] do not hold the layers planned"),
         verify="do not hold the layers planned",
     ),
     "stale activation: one micro-batch late": Expected(
@@ -207,7 +207,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("inputs", "pixels or colours are in another order"), verify="inputs: train step"
     ),
     "labels off by one where all ranks read them": Expected(
-        Complaint("targets", "have another class"), verify="labels: train step"
+        Complaint("targets", "every class is 1 too high"), verify="labels: train step"
     ),
     "an uneven last mini-batch": Expected(
         Complaint("failure", "uneven batch"), verify="uneven batch"
