@@ -56,13 +56,12 @@ def _candidates(kink: Kink, eps: float) -> list[tuple[int, float]]:
 
 def _of_other_slope(kink: Kink, place: int, arriving: float, twin: TwinStep) -> dict[str, Array]:
     """What the gradients gain where one score takes the other slope."""
-    other = 1.0 - SLOPE if float(kink.scores.detach().flatten()[place]) <= 0 else SLOPE - 1.0
-    seed = torch.zeros_like(kink.scores)
-    seed.view(-1)[place] = other * arriving
+    score = kink.scores.flatten()[place]
+    other = 1.0 - SLOPE if float(score.detach()) <= 0 else SLOPE - 1.0
+    # A scalar: gradients of anything else compare shapes by means of sympy, slow to import.
     found = torch.autograd.grad(
-        kink.scores,
+        score * (other * arriving),
         list(twin.parameters.values()),
-        seed,
         retain_graph=True,
         allow_unused=True,
     )

@@ -255,7 +255,7 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
         half_a_wall,
         vig(layout="dp2"),
         ONE,
-        ("step times", "invalid", "recorded as 0.500 of the time between their barriers"),
+        ("step times", "invalid", "recorded as 0.50"),
     ),
     "slow clock": (
         slow_clock,

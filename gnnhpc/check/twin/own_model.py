@@ -37,6 +37,12 @@ class OwnModelTwin:
             for outline in outlines:
                 torch.manual_seed(seed_of(experiment.seed, outline.name))
                 layers.append(model.build(outline, options))
+        self.frozen = frozenset(
+            f"{name}.{key}"
+            for name, layer in zip(self.names, layers, strict=True)
+            for key, value in layer.named_parameters()
+            if not value.requires_grad
+        )
         self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
 
     def initial(self) -> dict[str, Tensor]:

@@ -43,6 +43,7 @@ class PlainModel:
     ) -> None:
         self.experiment = experiment
         self.dtype = dtype
+        self.frozen: frozenset[str] = frozenset()
         self.names = [outline.name for outline in outlines]
         self.layers = layers
         self.kinks: list[Kink] = []

@@ -25,6 +25,8 @@ class TwinModel(Protocol):
 
     names: list[str]
     """Of the layers, first to last."""
+    frozen: frozenset[str]
+    """Parameters that do not train."""
     dtype: torch.dtype
     kinks: list[Kink]
 
@@ -67,9 +69,10 @@ def train_step(
 ) -> TwinStep:
     """The mean loss over the labelled rows of all pieces, and its gradients."""
     leaves = {
-        name: torch.from_numpy(value).to(model.dtype).requires_grad_()
+        name: torch.from_numpy(value).to(model.dtype).requires_grad_(name not in model.frozen)
         for name, value in parameters.items()
     }
+    trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     activations: list[Activations] = []
     row_losses: list[tuple[Array, int]] = []
     kinks: list[Kink] = []
@@ -83,15 +86,17 @@ def train_step(
         activations.append([_detached(each) for each in found])
     model.end_minibatch()
     loss = total / sum(labelled for _, labelled in row_losses)
-    gradients = torch.autograd.grad(
-        loss, list(leaves.values()), retain_graph=bool(kinks), allow_unused=True
-    )
+    gradients: Sequence[Tensor | None] = ()
+    if trained:
+        gradients = torch.autograd.grad(
+            loss, list(trained.values()), retain_graph=bool(kinks), allow_unused=True
+        )
     return TwinStep(
         activations,
         float(loss.detach()),
         row_losses,
-        {n: _array(g) for n, g in zip(leaves, gradients, strict=True) if g is not None},
-        leaves,
+        {n: _array(g) for n, g in zip(trained, gradients, strict=True) if g is not None},
+        trained,
         kinks,
     )
 
