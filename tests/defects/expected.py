@@ -222,7 +222,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("targets", "differ from the graph's labels"), verify="labels: train step"
     ),
     "features of other nodes": Expected(
-        Complaint("inputs", "the features at row 35 are not those of node"),
+        Complaint("inputs", "are not those of node"),
         verify="inputs: train step",
     ),
     "test nodes used for training": Expected(
