@@ -384,7 +384,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"
     ),
     "a clock at half speed": Expected(
-        Complaint("step times", "its clock ran at 0.50 of a second cl"), verify="step times: rank"
+        Complaint("step times", "of a second clock"), verify="step times: rank"
     ),
     "step times in milliseconds": Expected(
         Complaint("step times", "steps were recorded as 0.001 of the"), verify="step times: rank"
@@ -453,7 +453,7 @@ EXPECTED: dict[str, Expected] = {
     "a kernel's backward wrong in one parameter": Expected(
         Complaint("self-check", "gradients: block"), verify="gradients: block"
     ),
-    "a rank that runs other code": Expected(Complaint("failure", "on vm runs other code")),
+    "a rank that runs other code": Expected(Complaint("failure", " runs other code (")),
     "a repeat by other code": Expected(
         Complaint("unlike", "code 0000000000000000 beside", "suspect")
     ),
@@ -484,9 +484,7 @@ EXPECTED: dict[str, Expected] = {
     "a checkpoint that says a later step": Expected(Complaint("checkpoint", "skipped")),
     "a checkpoint of other code": Expected(Complaint("checkpoint", "skipped")),
     "Adam's moments lost at a resume": Expected(Complaint("failure", "optimizer's exp_avg of")),
-    "BatchNorm's statistics lost at a resume": Expected(
-        Complaint("failure", "buffer block1.ffn.norm1")
-    ),
+    "BatchNorm's statistics lost at a resume": Expected(Complaint("failure", ": buffer block")),
     "the order of the data begun anew at a resume": Expected(
         Complaint("failure", "the samples are not those of the epoch's")
     ),
