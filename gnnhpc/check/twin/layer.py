@@ -71,6 +71,10 @@ def batch_norm(x: Tensor, p: Parameters, prefix: str, name: str, scene: Scene) -
     if scene.training:
         mean = x.mean(0)
         variance = (x - mean).square().mean(0)
+        if x.dtype == torch.float32:
+            # The less careful of two common ways: single precision is here to tell how far off
+            # sound code may be.
+            variance = (x.square().mean(0) - mean.square()).clamp(min=0.0)
         statistics.pending.append((mean.detach(), variance.detach(), len(x)))
         if not scene.deferred:
             move(statistics)
