@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.batches.image_loader import epoch_indices
+from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.twin.data import labelled_neighbourhood
-from gnnhpc.check.twin.masks import dropout_weights
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
 from gnnhpc.check.twin.pieces import Piece, chunk_pieces, graph_piece, image_pieces
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
@@ -129,7 +129,8 @@ def test_the_twin_computes_what_pygs_layers_compute(name: str) -> None:
 def test_masks_are_the_runs(seed: int, step: int, layer: str, p: float, numbers: list[int]) -> None:
     entries = torch.tensor(numbers)
     expected = layer_mask(seed, step, layer, p).weights(entries, torch.float64)
-    torch.testing.assert_close(dropout_weights(seed, step, layer, p, entries), expected)
+    found = torch.from_numpy(plain_weights(seed, step, layer, p, entries.numpy()))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])

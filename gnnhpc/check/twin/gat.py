@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.twin.layer import Parameters, TwinLayer
-from gnnhpc.check.twin.masks import dropout_weights
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput, TwinGraph
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.models.gat.model import Gat
@@ -57,9 +57,7 @@ class Attention:
         coefficients = _softmax(activated, graph)
         if scene.training and self.dropout:
             numbers = graph.number[:, None] * self.heads + torch.arange(self.heads)
-            kept = dropout_weights(scene.seed, scene.step, self.name, self.dropout, numbers).to(
-                h.dtype
-            )
+            kept = _kept(scene, self.name, self.dropout, numbers, h.dtype)
             coefficients = coefficients * kept
         messages = coefficients[..., None] * h[graph.source]
         out = torch.zeros_like(h).index_add(0, graph.target, messages)
@@ -89,13 +87,12 @@ class Dropout:
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor | SparseInput:
         if not scene.training or not self.p:
             return x
-        key = (scene.seed, scene.step, self.name, self.p)
+        numbers = torch.arange(len(x.value) if isinstance(x, SparseInput) else x.numel())
+        dtype = x.value.dtype if isinstance(x, SparseInput) else x.dtype
+        kept = _kept(scene, self.name, self.p, numbers, dtype)
         if isinstance(x, SparseInput):
-            kept = dropout_weights(*key, torch.arange(len(x.value))).to(x.value.dtype)
             return SparseInput(x.row, x.column, x.value * kept, x.shape)
-        nodes, width = x.shape
-        kept = dropout_weights(*key, torch.arange(nodes * width).view(nodes, width))
-        return x * kept.to(x.dtype)
+        return x * kept.view_as(x)
 
 
 @dataclass(frozen=True)
@@ -127,6 +124,12 @@ def layer(model: Gat, outline: LayerOutline) -> TwinLayer:
             outline.name, outline.inputs[0], model.heads, channels, last, model.dropout
         )
     return Activation(last)
+
+
+def _kept(scene: Scene, layer: str, p: float, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """What dropout multiplies entries by, of the shape of their `numbers` in the whole graph."""
+    weights = plain_weights(scene.seed, scene.step, layer, p, numbers.numpy())
+    return torch.from_numpy(weights).to(dtype)
 
 
 def _graph(scene: Scene) -> TwinGraph:
