@@ -21,23 +21,25 @@ from gnnhpc.models.vig.model import Vig
 
 
 @dataclass(frozen=True)
-class Grapher:
-    """x + BN(W2 GELU(conv(BN(W1 x)))); conv is PyG's GraphConv: W_rel of the neighbours' sum
-    plus W_root of the node itself."""
+class Residual:
+    """x + BN(W2 GELU(f(BN(W1 x)))): an FFN where f changes nothing.
+
+    In a Grapher f is PyG's GraphConv: W_rel of the neighbours' sum plus W_root of the node itself.
+    """
 
     name: str
     channels: int
     width: int
+    convolves: bool
 
     def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {
-            **linear_values("fc1", self.channels, self.width, dtype),
-            **norm_values("norm1", self.width, dtype),
-            **linear_values("conv.lin_rel", self.width, self.width, dtype),
-            **linear_values("conv.lin_root", self.width, self.width, dtype, bias=False),
-            **linear_values("fc2", self.width, self.channels, dtype),
-            **norm_values("norm2", self.channels, dtype),
-        }
+        values = linear_values("fc1", self.channels, self.width, dtype)
+        values |= norm_values("norm1", self.width, dtype)
+        if self.convolves:
+            values |= linear_values("conv.lin_rel", self.width, self.width, dtype)
+            values |= linear_values("conv.lin_root", self.width, self.width, dtype, bias=False)
+        values |= linear_values("fc2", self.width, self.channels, dtype)
+        return values | norm_values("norm2", self.channels, dtype)
 
     def norms(self) -> dict[str, int]:
         return {f"{self.name}.norm1": self.width, f"{self.name}.norm2": self.channels}
@@ -46,36 +48,10 @@ class Grapher:
         assert isinstance(x, Tensor)
         rows = x.reshape(-1, self.channels)
         hidden = batch_norm(linear(rows, p, "fc1"), p, "norm1", f"{self.name}.norm1", scene)
-        source, target = grid_edges(scene.side, len(x))
-        neighbours = torch.zeros_like(hidden).index_add(0, target, hidden[source])
-        convolved = linear(neighbours, p, "conv.lin_rel") + linear(hidden, p, "conv.lin_root")
-        update = linear(gelu(convolved), p, "fc2")
-        return x + batch_norm(update, p, "norm2", f"{self.name}.norm2", scene).view_as(x)
-
-
-@dataclass(frozen=True)
-class Ffn:
-    """x + BN(W2 GELU(BN(W1 x)))."""
-
-    name: str
-    channels: int
-    width: int
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {
-            **linear_values("fc1", self.channels, self.width, dtype),
-            **norm_values("norm1", self.width, dtype),
-            **linear_values("fc2", self.width, self.channels, dtype),
-            **norm_values("norm2", self.channels, dtype),
-        }
-
-    def norms(self) -> dict[str, int]:
-        return {f"{self.name}.norm1": self.width, f"{self.name}.norm2": self.channels}
-
-    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
-        assert isinstance(x, Tensor)
-        rows = x.reshape(-1, self.channels)
-        hidden = batch_norm(linear(rows, p, "fc1"), p, "norm1", f"{self.name}.norm1", scene)
+        if self.convolves:
+            source, target = grid_edges(scene.side, len(x))
+            neighbours = torch.zeros_like(hidden).index_add(0, target, hidden[source])
+            hidden = linear(neighbours, p, "conv.lin_rel") + linear(hidden, p, "conv.lin_root")
         update = linear(gelu(hidden), p, "fc2")
         return x + batch_norm(update, p, "norm2", f"{self.name}.norm2", scene).view_as(x)
 
@@ -116,10 +92,10 @@ def grid_edges(side: int, images: int) -> tuple[Tensor, Tensor]:
     return (first + torch.cat(sources)).flatten(), (first + torch.cat(targets)).flatten()
 
 
-def layer(model: Vig, outline: LayerOutline) -> Grapher | Ffn | Readout:
+def layer(model: Vig, outline: LayerOutline) -> Residual | Readout:
     channels = outline.inputs[-1]
-    if outline.kind == "grapher":
-        return Grapher(outline.name, channels, model.grapher_width)
-    if outline.kind == "ffn":
-        return Ffn(outline.name, channels, model.ffn_width)
-    return Readout(channels, model.readout_width, outline.shape[0])
+    if outline.kind == "readout":
+        return Readout(channels, model.readout_width, outline.shape[0])
+    convolves = outline.kind == "grapher"
+    width = model.grapher_width if convolves else model.ffn_width
+    return Residual(outline.name, channels, width, convolves)
