@@ -88,8 +88,9 @@ FIGURE_KINDS = (
     FigureKind(
         "step-times",
         "step times",
-        "Step times after warm-up, barrier to barrier. Boxes span the quartiles, whiskers 1.5 "
-        "times that; every step beyond is drawn, none is dropped.",
+        "Spread of the steps after warm-up, barrier to barrier, which says nothing about how runs "
+        "differ. Boxes span the quartiles, whiskers 1.5 times that; every step beyond is drawn, "
+        "none is dropped. Fewer than five steps are points.",
         lambda study, _: speedup.step_times(study),
     ),
     FigureKind(

@@ -19,6 +19,7 @@ from analysis.figures.panels import (
 )
 from analysis.figures.studies import Study, settings_label
 from analysis.figures.style import FULL_IN, LayoutLook, layout_look, new_figure, styled
+from analysis.stats.intervals import FEWEST_STEPS
 from gnnhpc.core.schedule import ideal_bubble
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def efficiency(study: Study) -> Figure | str:
     if rows.empty:
         return "no forward and backward seconds in the records"
     with styled():
-        figure, axes = _by_variant(study, rows, "efficiency")
+        figure, axes = _by_variant(
+            study, rows, "efficiency", interval=("efficiency_low", "efficiency_high")
+        )
         for one in axes:
             one.axhline(1.0, color="#606060", lw=0.8)
         lowest = float(rows["efficiency"].min())
@@ -75,9 +78,12 @@ def bubble(study: Study) -> Figure | str:
         100 * ideal_bubble(int(stages), int(microbatches))
         for stages, microbatches in zip(rows["stages"], rows["microbatches"], strict=True)
     ]
-    rows = rows.assign(waited=100 * rows["bubble"], ideal=ideal)
+    bounds = {name: 100 * rows[f"bubble_{name}"] for name in ("low", "high")}
+    rows = rows.assign(waited=100 * rows["bubble"], ideal=ideal, **bounds)
     with styled():
-        figure, axes = _by_variant(study, rows, "waited", reference="ideal")
+        figure, axes = _by_variant(
+            study, rows, "waited", interval=("low", "high"), reference="ideal"
+        )
         axes[0].set_ylabel("waiting (% of rank-time)")
         axes[0].set_ylim(bottom=0)
         add_legend(figure, axes, [reference_handle("equal stages")])
@@ -103,6 +109,8 @@ def _by_variant(
 
 def step_times(study: Study) -> Figure | str:
     """Boxes of the step times that count, with every outlier; a row a layout and micro-batches.
+
+    A box is the spread of steps; of fewer than five each is a point.
 
     Layouts differ by far more than the steps of one layout, so the boxes show differences from
     the row's median, which is printed beside it.
@@ -148,21 +156,33 @@ def _draw_boxes(
     keys: list[str],
     rows: list[tuple[str, tuple[object, ...]]],
 ) -> None:
-    """Quartiles, whiskers, outliers and medians of each row, the median printed beside it."""
+    """Quartiles, whiskers, outliers and medians of each row, the median printed beside it.
+
+    Fewer than `FEWEST_STEPS` are points.
+    """
     from matplotlib.cbook import boxplot_stats
 
     seconds = {
         settings: part.to_numpy()
         for settings, part in steps.groupby(keys, observed=True, dropna=False)["wall_s"]
     }
-    drawn = [(place, settings) for place, (_, settings) in enumerate(rows) if settings in seconds]
+    drawn: list[tuple[int, tuple[object, ...]]] = []
     boxes = []
-    for place, settings in drawn:
+    for place, (_, settings) in enumerate(rows):
+        if settings not in seconds:
+            continue
         mine = seconds[settings]
         median = float(np.median(mine))
-        (box,) = boxplot_stats(100 * (mine / median - 1))
-        boxes.append(box)
         style = layout_look(str(settings[0]))
+        text = f"{median:.4g} s, n {mine.size}"
+        across = axes.get_yaxis_transform()
+        axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
+        if mine.size < FEWEST_STEPS:
+            _draw_points(axes, place, 100 * (mine / median - 1), style)
+            continue
+        (box,) = boxplot_stats(100 * (mine / median - 1))
+        drawn.append((place, settings))
+        boxes.append(box)
         axes.barh(
             place,
             box["q3"] - box["q1"],
@@ -173,10 +193,7 @@ def _draw_boxes(
             edgecolor="white",
             linewidth=0,
         )
-        _draw_outliers(axes, place, box["fliers"], style)
-        text = f"{median:.4g} s, n {mine.size}"
-        across = axes.get_yaxis_transform()
-        axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
+        _draw_points(axes, place, box["fliers"], style)
     places = np.array([place for place, _ in drawn])
     colours = [layout_look(str(settings[0])).colour for _, settings in drawn]
     for end, quartile in (("whislo", "q1"), ("whishi", "q3")):
@@ -188,7 +205,7 @@ def _draw_boxes(
     axes.grid(visible=False, axis="y")
 
 
-def _draw_outliers(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> None:
+def _draw_points(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> None:
     if not len(beyond):
         return
     axes.plot(

@@ -48,7 +48,7 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
     ]
     if frame["speedup"].notna().any():
         png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups")
-        caption = "Speedup of each log with its interval; ticks are the bound of balanced stages"
+        caption = "Speedup of each log, which is one run; ticks are the bound of balanced stages"
         speed.insert(0, Picture(caption, caption, png, pdf, wide=True))
     sections = [
         Section("verdict", "Verdict", tuple(verdict)),
@@ -75,7 +75,7 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
 
 
 def _speedup_figure(frame: pd.DataFrame) -> Figure:
-    """A figure with a row a log and a panel a phase: speedup, interval, and the bound as a tick."""
+    """A figure with a row a log and a panel a phase: speedup, and the bound as a tick."""
     known = frame[frame["speedup"].notna()]
     phases = list(dict.fromkeys(known["phase"]))
     names = list(dict.fromkeys(known["log"]))
@@ -86,9 +86,6 @@ def _speedup_figure(frame: pd.DataFrame) -> Figure:
         for axes, phase in zip(panels, phases, strict=True):
             for _, row in known[known["phase"] == phase].iterrows():
                 place, style = names.index(row["log"]), layout_look(str(row["layout"]))
-                low, high = row["speedup_low"], row["speedup_high"]
-                if pd.notna(low) and pd.notna(high):
-                    axes.plot([low, high], [place, place], color=style.colour)
                 axes.plot([row["speedup"]], [place], style.marker, color=style.colour)
                 if pd.notna(row["bound"]):
                     axes.plot([row["bound"]], [place], "|", color="black", markersize=11)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ import pandas as pd
 from analysis.foreign.csv_logs import StepLog, read_log
 from analysis.foreign.published_beside_logs import compare_with_published
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import CONFIDENCE, Interval, Sample, ratio_in_words
+from analysis.stats.intervals import ONE_RUN, Interval, Sample, ratio_in_words
 from analysis.stats.step_times import detect_warmup, effective_n, mark_outliers, step_statistics
-from analysis.summary.above_bound import exceeds_bound
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import bound
 
@@ -114,15 +112,13 @@ def choose_baseline(logs: Sequence[StepLog], wanted: str | None) -> StepLog | No
 
 def _sample(log: StepLog, phase: str, drop_warmup: bool) -> Sample:
     seconds = log.seconds(phase).to_numpy()
-    first = detect_warmup(seconds).steps if drop_warmup else 0
-    return Sample([seconds[first:]], seed=zlib.crc32(f"{log.name}|{phase}".encode()))
+    return Sample([seconds[detect_warmup(seconds) if drop_warmup else 0 :]])
 
 
 def _log_row(
     log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool
 ) -> dict[str, Any]:
     sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
-    mean, median = sample.mean, sample.median
     speedup, bound_value = None, None
     if log.layout is not None and log.microbatches is not None:
         bound_value = bound(log.layout.replicas, log.layout.stages, log.microbatches)
@@ -136,17 +132,11 @@ def _log_row(
         "phase": phase,
         **step_statistics(sample.values),
         "n": sample.values.size,
-        "median_s": median.value,
-        "mean_low": mean.low,
-        "mean_high": mean.high,
-        "median_low": median.low,
-        "median_high": median.high,
-        "warmup_steps": detect_warmup(all_seconds).steps,
+        "median_s": sample.median.value,
+        "warmup_steps": detect_warmup(all_seconds),
         "outliers": int(mark_outliers(sample.values).sum()),
         "n_effective": effective_n(sample.values),
         "speedup": speedup.value if speedup else None,
-        "speedup_low": speedup.low if speedup else None,
-        "speedup_high": speedup.high if speedup else None,
         "bound": bound_value,
         "verdict": _verdict(log, baseline, speedup, bound_value),
     }
@@ -157,7 +147,7 @@ def _speedup(
 ) -> Interval:
     """The speedup in samples a second: each replica has its own mini-batch."""
     if log is baseline:
-        return Interval(1.0, 1.0, 1.0)
+        return Interval(1.0, None, None, ONE_RUN)
     assert log.layout is not None
     mine = log.layout.replicas
     theirs = baseline.layout.replicas if baseline.layout else 1
@@ -179,13 +169,11 @@ def _verdict(
 
 
 def _against_bound(speedup: Interval, bound_value: float | None) -> str:
+    """A log is one run, so how far above a bound another run would be is not known."""
     if bound_value is None:
         return "unknown bound: the number of micro-batches is not known"
-    if exceeds_bound(speedup, bound_value):
-        at_least = speedup.low or speedup.value
-        return f"above the bound: {at_least:.3f} at least, {bound_value:.3f} at most"
     if speedup.value > bound_value:
-        return "above the bound by less than its interval"
+        return f"above the bound: {speedup.value:.3f} beside {bound_value:.3f} at most; {ONE_RUN}"
     return f"within the bound; {ratio_in_words(speedup)}"
 
 
@@ -196,10 +184,9 @@ def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> NamedT
         "Step times of imported logs, seconds a mini-batch",
         pd.DataFrame(rows),
         (
-            f"{against}Standard deviations are the sample's (n - 1). Intervals are bootstrap "
-            f"intervals at {CONFIDENCE:.0%}, over steps in blocks as long as their correlation "
-            "asks for; one log is one run, so they do not cover how runs differ. The bound is "
-            "that of balanced stages, R S M / (M + S - 1).",
+            f"{against}Standard deviations are the sample's (n - 1), over steps. A log is one run: "
+            f"{ONE_RUN}, so there are no intervals. The bound is that of balanced stages, "
+            "R S M / (M + S - 1).",
         ),
     )
 

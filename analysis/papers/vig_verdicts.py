@@ -172,6 +172,8 @@ def _our_verdict(own: pd.Series[Any], bound_value: float) -> str:
     if "above-bound" in flags:
         return f"Ours is above the bound, and layer seconds explain it: {own['note']}"
     if own["speedup"] > bound_value:
+        if pd.isna(own["speedup_low"]):
+            return f"Ours is above the bound; no interval: {own['speedup_from']}"
         return "Ours is above the bound by less than its interval"
     return "Ours is within the bound"
 

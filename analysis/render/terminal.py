@@ -39,8 +39,6 @@ LOG_COLUMNS = (
     "max_s",
     "median_s",
     "speedup",
-    "speedup_low",
-    "speedup_high",
     "bound",
     "verdict",
 )

@@ -158,17 +158,17 @@ def _flag_table(run: Run) -> Block | None:
 
 
 def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
-    """Rows of the summary flagged for a speedup above the bound or unsettled step times."""
+    """Rows of the summary flagged for a speedup above the bound or an efficiency above 1."""
     if summary.empty:
         return
-    own = summary["flags"].str.contains("above-bound|unsettled", regex=True)
+    own = summary["flags"].str.contains("above-bound|above-ideal", regex=True)
     rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
     if len(rows):
         columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
         yield frame_table(
             rows,
-            "Flags from comparing cells: speedups above the bound with their explanation, and step "
-            "times that never settled",
+            "Flags from comparing cells: speedups above the bound with their explanation, and "
+            "efficiencies above 1",
             with_variant_columns(
                 summary, {name: name for name in (*columns, "valid", "flags", "note")}
             ),

@@ -17,7 +17,9 @@ from analysis.stats.intervals import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]
-_INTERVALS = f"Intervals are bootstrap intervals at {CONFIDENCE:.0%}."
+_INTERVALS = (
+    f"Intervals are Student's t at {CONFIDENCE:.0%} over runs, of speedups over pairs of runs."
+)
 
 
 def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
@@ -48,7 +50,7 @@ def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 def speedup_table(summary: pd.DataFrame) -> NamedTable:
     """Speedups of samples a second, with intervals, the bound and the effect in words."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
-    columns += ["speedup_median", "speedup_same_m", "baseline", "effect", "flags"]
+    columns += ["speedup_median", "speedup_from", "speedup_same_m", "baseline", "effect", "flags"]
     return NamedTable(
         "speedup",
         "Speedup of samples a second",
@@ -59,7 +61,8 @@ def speedup_table(summary: pd.DataFrame) -> NamedTable:
 
 def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     """Step time against the ideal step of the same schedule with the measured stages."""
-    columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s", "efficiency"]
+    columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s"]
+    columns += ["efficiency", "efficiency_low", "efficiency_high"]
     return NamedTable(
         "efficiency",
         "Efficiency: the ideal step over the step time",

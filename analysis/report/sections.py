@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.figures.catalog import Figures
 from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
-from analysis.stats.intervals import CONFIDENCE, RESAMPLES
+from analysis.stats.intervals import CONFIDENCE, FEWEST_STEPS, ONE_RUN
 from analysis.stats.step_times import OUTLIER_Z
 from analysis.summary.variant_columns import with_variant_columns
 
@@ -86,16 +86,10 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
     compared = train[train["effect"].notna()] if "effect" in train else train.iloc[:0]
     blocks: list[Block] = []
     if len(compared):
-        undecided = int(compared["effect"].str.startswith("no difference").sum())
         blocks.append(
             Text(
                 f"{len(compared)} configurations are compared with their baseline "
-                f"({_distinct_values(compared['baseline'])}). "
-                + (
-                    f"{undecided} of them show no difference: their interval contains 1."
-                    if undecided
-                    else "Each differs from it by more than its interval."
-                )
+                f"({_distinct_values(compared['baseline'])}). " + _decided(compared["effect"])
             )
         )
         blocks.append(
@@ -209,14 +203,17 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
         Bullets(
             (
                 "n counts the mini-batches of all valid repeats, after warm-up.",
-                f"Intervals hold {CONFIDENCE:.0%} and come from {RESAMPLES} bootstrap draws at two "
-                "levels: repeats are drawn whole, steps within them in blocks as long as their "
-                "correlation asks for. A configuration with one repeat has an interval of its "
-                "steps only.",
-                "A speedup is a ratio of samples a second; its interval is that of the ratio, "
-                "with both sides drawn.",
-                "Warm-up is dropped where the run marked it, and where the series of step times "
-                "shows more of it (MSER); a series that never settles is flagged.",
+                f"Intervals hold {CONFIDENCE:.0%} and come from how runs differ: Student's t on "
+                "the logarithms of the runs' means or medians. Steps of one run share its "
+                f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "
+                f"fewer than {FEWEST_STEPS} steps; standard deviation, lowest and highest are of "
+                "steps.",
+                "A speedup is a ratio of samples a second. Repeats are measured in turn, so a "
+                "repeat is a pair on the same machines: the interval is t on the logarithms of the "
+                "pairs' ratios. With fewer than three pairs, or where most runs have no partner, "
+                "runs are compared unpaired (Welch); speedup_from says which.",
+                "Warm-up is dropped where the run marked it, and where the first steps are slower "
+                "than what follows (MSER): a fifth of a run's steps at most.",
                 f"Outliers, beyond {OUTLIER_Z:g} robust standard deviations from the median, are "
                 "counted and drawn, and never dropped.",
                 "Of several attempts at a cell the newest valid one counts.",
@@ -271,6 +268,18 @@ def left_out_section(figures: Figures) -> Section | None:
             ),
         ),
     )
+
+
+def _decided(effects: pd.Series[str]) -> str:
+    """How many configurations differ from their baseline, in sentences."""
+    undecided = int(effects.str.startswith("no difference").sum())
+    unknown = int(effects.str.contains("no interval").sum())
+    parts = []
+    if undecided:
+        parts.append(f"{undecided} of them show no difference: their interval contains 1.")
+    if unknown:
+        parts.append(f"{unknown} of them have no interval, so nothing is said of a difference.")
+    return " ".join(parts) or "Each differs from it by more than its interval."
 
 
 def _distinct_values(values: pd.Series[str]) -> str:

@@ -1,33 +1,43 @@
-"""Bootstrap intervals of means, medians and ratios of step times. Pure functions of arrays.
+"""Intervals of step times and of their ratios, from how runs differ. Pure functions of arrays.
 
-Step times are not independent: neighbouring steps share the machine's load, and steps of one run
-share its placement. So intervals come from a two-level bootstrap: runs (repeats) are drawn whole,
-and within a run steps are drawn in blocks whose length follows from their correlation.
+Steps of one run share its placement, its memory and its minute of the machine, so they say nothing
+about how another run would come out. A run therefore counts as one observation, whatever the number
+of its steps and their correlation, and the interval is Student's (1908, Biometrika 6:1) on the
+logarithms of the runs' means or medians: step times differ by factors, and so do speedups. Of two
+configurations whose repeats were measured in turn, the ratio of each repeat is one observation;
+otherwise runs are compared by Welch's approximation (1947, Biometrika 34:28). `python -m
+benchmarks.coverage` measures how often these intervals hold the truth.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from analysis.stats.pairs import Repeat, paired
+
 Values = NDArray[np.float64]
-RESAMPLES = 1_000
-_MIN_MEANS_PER_RUN = 100
 CONFIDENCE = 0.95
+FEWEST_STEPS = 5
+"""Of fewer steps each is shown, and no interval."""
+ONE_RUN = "one run says nothing about how runs differ"
+FEW_STEPS = f"fewer than {FEWEST_STEPS} steps"
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its bootstrap interval; low and high are None for a single value."""
+    """A value with its interval; low and high are None where runs do not tell them."""
 
     value: float
     low: float | None
     high: float | None
+    basis: str = field(default="", compare=False)
+    """What the bounds come from, such as 3 pairs; or why there are none."""
 
     def excludes(self, other: float) -> bool:
         """Whether `other` lies outside the interval; False without one."""
@@ -53,172 +63,160 @@ def median(values: Values) -> float:
     return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
 
 
-def block_length(values: ArrayLike) -> int:
-    """Length of the blocks that a block bootstrap should draw; 1 for independent steps.
+def t_quantile(freedom: Values | float, confidence: float = CONFIDENCE) -> Values:
+    """How many standard errors a two-sided interval reaches; degrees need not be whole."""
+    # Imported here, as it takes a tenth of a second.
+    from scipy.special import stdtrit
 
-    Politis and White 2004 (Econometric Reviews 23:53) for the circular block bootstrap, with the
-    correction of Patton, Politis and White 2009 (28:372); at most a third of the series. Steps
-    whose correlation would narrow the interval count as independent.
-    """
+    return np.asarray(stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
+
+
+def t_bounds(observations: ArrayLike) -> tuple[Values, Values]:
+    """Student's interval of the mean over the last axis, of two observations or more."""
+    x = np.asarray(observations, dtype=np.float64)
+    runs = x.shape[-1]
+    reach = t_quantile(runs - 1) * x.std(axis=-1, ddof=1) / math.sqrt(runs)
+    centre = x.mean(axis=-1)
+    return centre - reach, centre + reach
+
+
+def welch_bounds(one: ArrayLike, other: ArrayLike) -> tuple[Values, Values]:
+    """Welch's interval of the difference of means over the last axis, of two or more each."""
+    x, y = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    squares = [values.var(axis=-1, ddof=1) / values.shape[-1] for values in (x, y)]
+    total = squares[0] + squares[1]
+    spread = [squares[i] ** 2 / (values.shape[-1] - 1) for i, values in enumerate((x, y))]
+    some = total > 0.0
+    freedom = np.where(some, total**2 / np.where(some, spread[0] + spread[1], 1.0), 1.0)
+    reach = t_quantile(freedom) * np.sqrt(total)
+    centre = x.mean(axis=-1) - y.mean(axis=-1)
+    return centre - reach, centre + reach
+
+
+def interval_of_runs(values: ArrayLike, steps: int | None = None) -> Interval:
+    """The mean of one positive value a run, with its interval; `steps` are those behind them."""
     x = finite_values(values)
-    n = x.size
-    if n < 9 or np.ptp(x) == 0.0:
-        return 1
-    x = x - x.mean()
-    run = max(5, math.ceil(math.sqrt(math.log10(n))))
-    lags = min(math.ceil(math.sqrt(n)) + run, n - 1)
-    covariance = np.array([x[: n - k] @ x[k:] for k in range(lags + 1)]) / n
-    small = np.abs(covariance[1:] / covariance[0]) < 2.0 * math.sqrt(math.log10(n) / n)
-    last = _last_significant_lag(small, run)
-    reach = min(2 * last, lags)
-    if reach == 0:
-        return 1
-    k = np.arange(-reach, reach + 1)
-    window = np.clip(2.0 * (1.0 - np.abs(k) / reach), 0.0, 1.0)
-    two_sided = covariance[np.abs(k)]
-    spectrum = float(window @ two_sided)
-    slope = float(window @ (np.abs(k) * two_sided))
-    if spectrum <= covariance[0]:
-        return 1
-    length = (2.0 * slope**2 / (4.0 / 3.0 * spectrum**2)) ** (1.0 / 3.0) * n ** (1.0 / 3.0)
-    return int(np.clip(math.ceil(length), 1, n // 3))
+    value = float(x.mean()) if x.size else math.nan
+    why = _why_none([x], steps)
+    if why:
+        return Interval(value, None, None, why)
+    return _around(value, np.exp(t_bounds(np.log(x))), f"{x.size} runs")
 
 
-def _last_significant_lag(small: NDArray[np.bool_], run: int) -> int:
-    """The last lag before `run` negligible correlations in a row."""
-    streak = 0
-    for lag, quiet in enumerate(small, 1):
-        streak = streak + 1 if quiet else 0
-        if streak == run:
-            return lag - run
-    significant = np.flatnonzero(~small)
-    return int(significant[-1]) + 1 if significant.size else 0
+def interval_of_shares(values: ArrayLike) -> Interval:
+    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0."""
+    x = finite_values(values)
+    value = float(x.mean()) if x.size else math.nan
+    if x.size < 2:
+        return Interval(value, None, None, ONE_RUN)
+    return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
 
 
-def resample_means(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: int = 0) -> Values:
-    """`draws` bootstrap means over all steps of `runs`; empty for no values.
-
-    Runs are drawn whole, then blocks of steps within each. At both levels one fewer is drawn than
-    there are, which makes the variance unbiased (Rao and Wu 1988, JASA 83:231): this matters for
-    two or three repeats. With one run the difference between runs is unknown, and the interval
-    covers its steps only.
-    """
-    series = [run for run in map(finite_values, runs) if run.size]
-    if not series:
-        return np.empty(0)
-    rng = np.random.default_rng(seed)
-    if len(series) == 1:
-        return _block_means(series[0], draws, rng)
-    size = max(_MIN_MEANS_PER_RUN, draws // len(series))
-    banks = np.stack([_block_means(run, size, rng) for run in series])
-    steps = np.array([run.size for run in series], dtype=np.float64)
-    drawn = rng.integers(0, len(series), size=(draws, len(series) - 1))
-    weights = steps[drawn]
-    picked = banks[drawn, rng.integers(0, size, size=drawn.shape)]
-    means: Values = (picked * weights).sum(axis=1) / weights.sum(axis=1)
-    return means
+def _around(value: float, bounds: Values, basis: str) -> Interval:
+    """With the value in it, which a mean of very unlike runs may not be."""
+    low, high = bounds
+    return Interval(value, float(min(low, value)), float(max(high, value)), basis)
 
 
-def _block_means(run: Values, size: int, rng: np.random.Generator) -> Values:
-    """Means of `size` circular block bootstrap samples of one run."""
-    length = block_length(run)
-    sums = run
-    if length > 1:
-        wrapped = np.concatenate([run, run[: length - 1]])
-        sums = np.convolve(wrapped, np.ones(length), mode="valid")
-    blocks = max(1, math.ceil(run.size / length) - 1)
-    starts = rng.integers(0, run.size, size=(size, blocks))
-    means: Values = sums[starts].sum(axis=1) / (blocks * length)
-    return means
-
-
-def resample_medians(runs: Sequence[ArrayLike], *, draws: int = RESAMPLES, seed: int = 0) -> Values:
-    """`draws` bootstrap medians over all steps of `runs`, drawn as for means; empty for none.
-
-    The share of steps below the median is resampled, and its quantiles are looked up among the
-    steps (Woodruff 1952, JASA 47:635): the same two-level draws, without sorting each.
-    """
-    series = [run for run in map(finite_values, runs) if run.size]
-    if not series:
-        return np.empty(0)
-    pooled = np.concatenate(series)
-    middle = median(pooled)
-    below = [0.5 - np.sign(run - middle) / 2.0 for run in series]
-    shares = resample_means(below, draws=draws, seed=seed)
-    medians: Values = np.quantile(pooled, np.clip(1.0 - shares, 0.0, 1.0))
-    return medians
-
-
-def interval(value: float, resamples: Values, confidence: float = CONFIDENCE) -> Interval:
-    """The percentile interval of `resamples` around `value`; no bounds without resamples.
-
-    Percentile, not BCa: BCa's acceleration is a jackknife over exchangeable observations, and of
-    two or three repeats there are two or three.
-    """
-    finite = resamples[np.isfinite(resamples)]
-    if not finite.size or not math.isfinite(value):
-        return Interval(value, None, None)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(finite, [tail, 1.0 - tail])
-    return Interval(value, float(min(low, value)), float(max(high, value)))
+def _why_none(values: Sequence[Values], steps: int | None) -> str:
+    """Why values of runs have no interval; empty where they have one."""
+    if any(x.size < 2 for x in values):
+        return ONE_RUN
+    if steps is not None and steps < FEWEST_STEPS:
+        return FEW_STEPS
+    return "" if all((x > 0.0).all() for x in values) else "a time of zero"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Step times of the runs (repeats) of one configuration, seconds; resampled once.
+    """Step times of the runs of one configuration, seconds; a run without steps is left out.
 
-    Two samples that are compared need different seeds: equal draws would treat their noise as
-    shared. Independent draws make the interval of a ratio wider, not narrower, where interleaved
-    repeats shared the machine's load.
+    `repeats` says which repeat each run is, so that another configuration's can be paired with it.
     """
 
     runs: Sequence[ArrayLike]
-    seed: int = 0
+    repeats: Sequence[Repeat] = ()
+
+    @cached_property
+    def _series(self) -> list[Values]:
+        return [finite_values(run) for run in self.runs]
 
     @cached_property
     def values(self) -> Values:
-        series = [finite_values(run) for run in self.runs]
-        return np.concatenate(series) if series else np.empty(0)
+        """All steps."""
+        return np.concatenate(self._series) if self._series else np.empty(0)
 
     @cached_property
-    def _means(self) -> Values:
-        return resample_means(self.runs, seed=self.seed) if self.values.size > 1 else np.empty(0)
+    def means(self) -> Values:
+        """Of each run; nan for one without steps."""
+        return np.array([run.mean() if run.size else math.nan for run in self._series])
 
     @cached_property
-    def _medians(self) -> Values:
-        return resample_medians(self.runs, seed=self.seed) if self.values.size > 1 else np.empty(0)
+    def medians(self) -> Values:
+        return np.array([median(run) for run in self._series])
 
     @cached_property
     def mean(self) -> Interval:
-        """The mean over all steps; no bounds for fewer than two."""
-        return interval(float(self.values.mean()) if self.values.size else math.nan, self._means)
+        """The mean of the runs' means."""
+        return interval_of_runs(self.means, self.values.size)
 
     @cached_property
     def median(self) -> Interval:
-        """The median over all steps; no bounds for fewer than two."""
-        return interval(median(self.values), self._medians)
+        """The mean of the runs' medians."""
+        return interval_of_runs(self.medians, self.values.size)
 
     def mean_over(self, other: Sample, factor: float = 1.0) -> Interval:
-        """`factor` times this mean over the other's, with the interval of the ratio."""
-        return _ratio(self.mean, self._means, other.mean, other._means, factor)
+        """`factor` times these means over the other's, with the interval of the ratio."""
+        return self._ratio(other, self.means, other.means, factor)
 
     def median_over(self, other: Sample, factor: float = 1.0) -> Interval:
-        """`factor` times this median over the other's, with the interval of the ratio."""
-        return _ratio(self.median, self._medians, other.median, other._medians, factor)
+        """`factor` times these medians over the other's, with the interval of the ratio."""
+        return self._ratio(other, self.medians, other.medians, factor)
+
+    def _ratio(self, other: Sample, mine: Values, theirs: Values, factor: float) -> Interval:
+        """The geometric mean of the pairs' ratios; without pairs the ratio of geometric means."""
+        pairs = paired(self.repeats, other.repeats)
+        steps = min(self.values.size, other.values.size)
+        if pairs:
+            ours, others = (list(side) for side in zip(*pairs, strict=True))
+            return ratio_of_pairs(mine[ours], theirs[others], factor, steps)
+        return ratio_of_runs(finite_values(mine), finite_values(theirs), factor, steps)
 
 
-def _ratio(
-    top: Interval, top_draws: Values, bottom: Interval, bottom_draws: Values, factor: float
+def ratio_of_pairs(
+    top: Values, bottom: Values, factor: float = 1.0, steps: int | None = None
 ) -> Interval:
-    if not top_draws.size or not bottom_draws.size:
-        return Interval(factor * top.value / bottom.value, None, None)
-    return interval(factor * top.value / bottom.value, factor * top_draws / bottom_draws)
+    """`factor` times the geometric mean of the ratios, which are one observation a pair."""
+    value = factor * _geometric_mean(top / bottom)
+    why = _why_none([top, bottom], steps)
+    if why:
+        return Interval(value, None, None, why)
+    bounds = factor * np.exp(t_bounds(np.log(top / bottom)))
+    return _around(value, bounds, f"{top.size} pairs")
+
+
+def ratio_of_runs(
+    top: Values, bottom: Values, factor: float = 1.0, steps: int | None = None
+) -> Interval:
+    """`factor` times the ratio of geometric means of runs that do not belong together."""
+    value = factor * _geometric_mean(top) / _geometric_mean(bottom)
+    why = _why_none([top, bottom], steps)
+    if why:
+        return Interval(value, None, None, why)
+    bounds = factor * np.exp(welch_bounds(np.log(top), np.log(bottom)))
+    return _around(value, bounds, f"{top.size} and {bottom.size} runs")
+
+
+def _geometric_mean(values: Values) -> float:
+    if not values.size:
+        return math.nan
+    return float(np.exp(np.log(values).mean())) if (values > 0.0).all() else float(values.mean())
 
 
 def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
     """A ratio in words: faster, slower, or no difference where its interval contains 1."""
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.3f} times, one measurement: no interval"
+        return f"{ratio.value:.3f} times, no interval: {ratio.basis or ONE_RUN}"
     span = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     if not ratio.excludes(1.0):
         return f"no difference shown: {span} contains 1"

@@ -16,7 +16,6 @@ PHASE_COLUMNS = [
     "phase",
     "n",
     "warmup_dropped",
-    "settled",
     "outliers",
     "n_effective",
     "drift",
@@ -41,7 +40,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     for part in cell_phase_slices(steps):
         marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
         found = detect_warmup(wall[part][marked:])
-        first = part.start + marked + found.steps
+        first = part.start + marked + found
         kept[part.start : first] = False
         kept[part] &= ~given[part]
         counted = wall[part][kept[part]]
@@ -53,13 +52,12 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "phase": phase[part.start],
                 "n": counted.size,
                 "warmup_dropped": int((~kept[part] & ~unlike[part]).sum()),
-                "settled": found.settled,
                 "outliers": int(outlier[part].sum()),
                 "n_effective": effective_n(counted),
                 "drift": drift(counted),
             }
         )
-    return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:8])
+    return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:7])
 
 
 def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.stats.intervals import (
-    Values,
-    finite_values,
-    median,
-)
+from analysis.stats.intervals import Values, finite_values, median
 
 MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation, for a normal distribution."""
@@ -62,35 +57,27 @@ def mark_outliers(values: ArrayLike) -> NDArray[np.bool_]:
     return marked
 
 
-@dataclass(frozen=True)
-class Warmup:
-    """The number of warm-up steps at the start; `settled` is False if the series never settles."""
+def detect_warmup(values: ArrayLike) -> int:
+    """How many steps at the start are warm-up: slower than what follows, a fifth at most.
 
-    steps: int
-    settled: bool
-
-
-def detect_warmup(values: ArrayLike) -> Warmup:
-    """Find the start-up transient of a series of step times.
-
-    MSER (White 1997, Simulation 69:323): cut where the standard error of the rest is smallest, at
-    most half way. Values are first clipped at 5 robust standard deviations of the second half, so
-    that a single slow step is not taken for the end of a transient; and steps are cut only if
-    their median is more than 3 of these from the rest's, so that noise is not cut. Of fewer than
-    8 steps none are cut.
+    MSER (White 1997, Simulation 69:323): cut where the standard error of the rest is smallest.
+    Only the first half is looked at, so that a change in mid-run moves nothing, with values
+    clipped at 5 robust standard deviations, so that a single slow step is not taken for the end of
+    a transient. Steps are cut only if their median is 3 of these above what follows, and the first
+    one kept is not: a change from slow to fast after the first fifth is no warm-up. Of fewer than 8
+    steps none are cut.
     """
     x = finite_values(values)
-    n = x.size
-    if n < 8:
-        return Warmup(0, True)
-    half = n // 2
-    centre, spread = median(x[half:]), robust_std(x[half:])
-    spread = max(spread, 1e-3 * abs(centre))
-    clipped = np.clip(x, centre - 5.0 * spread, centre + 5.0 * spread)
-    best = int(np.argmin(_squared_standard_errors(clipped)[: n - 4]))
-    if best == 0 or abs(median(clipped[:best]) - centre) <= 3.0 * spread:
-        return Warmup(0, True)
-    return Warmup(best, True) if best <= half else Warmup(half, False)
+    fifth = x.size // 5
+    if x.size < 8:
+        return 0
+    head = x[: max(8, x.size // 2)]
+    centre = median(head[fifth:])
+    spread = max(robust_std(x[fifth:]), 1e-3 * abs(centre))
+    clipped = np.clip(head, centre - 5.0 * spread, centre + 5.0 * spread)
+    best = int(np.argmin(_squared_standard_errors(clipped)[: fifth + 1]))
+    slow = centre + 3.0 * spread
+    return best if best and median(clipped[:best]) > slow >= clipped[best] else 0
 
 
 def _squared_standard_errors(x: Values) -> Values:

@@ -24,9 +24,8 @@ class BoundVerdict:
 
 
 def exceeds_bound(speedup: Interval, bound: float) -> bool:
-    """Whether the whole interval lies above the bound."""
-    low = speedup.value if speedup.low is None else speedup.low
-    return low > bound * (1.0 + 1e-9)
+    """Whether the whole interval lies above the bound; False of a value without one."""
+    return speedup.low is not None and speedup.low > bound * (1.0 + 1e-9)
 
 
 class LayerSeconds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,8 +13,15 @@ from numpy.typing import NDArray
 
 from analysis.across.likeness import Facts, joined_facts
 from analysis.loading.run import Run
-from analysis.stats.intervals import Interval, Sample
+from analysis.stats.intervals import (
+    ONE_RUN,
+    Interval,
+    Sample,
+    interval_of_runs,
+    interval_of_shares,
+)
 from analysis.stats.noise import counted_step_times
+from analysis.stats.pairs import Repeat
 from analysis.summary.ideal_step import ideal_steps
 from gnnhpc.core.layout import Layout
 
@@ -35,11 +41,21 @@ class Configuration:
     facts: Facts = field(default_factory=dict)
     """What is known of these cells besides their settings; they are alike in it."""
 
+    @property
+    def used(self) -> pd.DataFrame:
+        """Rows of `cells` that count and measured this phase, in the order of `step_times`."""
+        return self.cells[self.cells["cell"].isin(self.cell_phases["cell"])]
+
     @cached_property
     def sample(self) -> Sample:
-        """The step times; the bootstrap seed is derived from the settings, so it never changes."""
-        name = "|".join(str(value) for value in (*self.settings.values(), self.phase))
-        return Sample(self.step_times, seed=zlib.crc32(name.encode()))
+        """The step times, each run with the repeat that it is."""
+        repeats = [
+            Repeat(int(seed), int(number), frozenset(str(hosts).split(";")))
+            for seed, number, hosts in zip(
+                *(self.used[name] for name in ("seed", "repeat", "hosts")), strict=True
+            )
+        ]
+        return Sample(self.step_times, repeats)
 
     @property
     def layout(self) -> Layout:
@@ -62,14 +78,20 @@ class Configuration:
         return float(np.average(values[known], weights=weights[known])) if known.any() else None
 
     @property
-    def efficiency(self) -> float | None:
+    def efficiency(self) -> Interval | None:
         """Ideal over measured step time of the same cells, both medians over their steps."""
         ideal = self.cell_phases["ideal_step_s"].to_numpy(dtype=float)
         median = self.cell_phases["median_step_s"].to_numpy(dtype=float)
-        weights = self.cell_phases["n"].to_numpy(dtype=float) * np.isfinite(ideal)
-        if not weights.sum():
+        known = np.isfinite(ideal)
+        if not known.any():
             return None
-        return float(np.nan_to_num(ideal) @ weights / (median @ weights))
+        return interval_of_runs((ideal / median)[known], self.sample.values.size)
+
+    @property
+    def bubble(self) -> Interval | None:
+        """The share of rank-time spent waiting."""
+        shares = self.cell_phases["bubble"].to_numpy(dtype=float)
+        return interval_of_shares(shares) if np.isfinite(shares).any() else None
 
     @property
     def samples_per_s(self) -> float | None:
@@ -85,7 +107,8 @@ class Configuration:
         if mine is None or theirs is None:
             return None
         if other is self:
-            return Interval(1.0, 1.0, 1.0)
+            several = self.sample.mean.low is not None
+            return Interval(1.0, 1.0, 1.0) if several else Interval(1.0, None, None, ONE_RUN)
         factor = mine / theirs
         if of == "mean":
             speedup = other.sample.mean_over(self.sample, factor)

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.loading.run import Run
-from analysis.stats.intervals import Interval, ratio_in_words
+from analysis.stats.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
 from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
 from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.row_flags import counted_flags
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 
@@ -46,7 +47,7 @@ VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchn
 """Settings that are always columns; other settings are only where they vary."""
 
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
-_TEXT_COLUMNS = ("baseline", "effect")
+_TEXT_COLUMNS = ("baseline", "effect", "speedup_from")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
@@ -105,12 +106,12 @@ def _summary_row(
         "median_s": median.value,
         "samples_per_s": row.samples_per_s,
         "ideal_step_s": ideal,
-        "efficiency": row.efficiency,
-        "bubble": row.mean("bubble"),
         "mean_low": mean.low,
         "mean_high": mean.high,
         "median_low": median.low,
         "median_high": median.high,
+        **_interval_columns("efficiency", row.efficiency),
+        **_interval_columns("bubble", row.bubble),
     }
     line |= _speedup_columns(row, rows, wanted, seconds)
     line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
@@ -129,14 +130,20 @@ def _speedup_columns(
     same_m = row.speedup_over(same) if same else None
     bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches)
     bound_value /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
-    flags = {flag for flags in row.cells["flags"] for flag in flags.split(";") if flag}
+    flags = counted_flags(row)
     notes = _notes(row, base, wanted, unlike)
     valid = bool(row.step_times)
     if unlike:
-        flags.add("unlike")
-    if not row.cell_phases["settled"].all():
-        flags.add("unsettled")
-    if base and base is not row and speedup and exceeds_bound(speedup, bound_value):
+        flags.append("unlike")
+    efficiency = row.efficiency
+    if efficiency and exceeds_bound(efficiency, 1.0):
+        flags.append("above-ideal")
+        notes.append(
+            f"efficiency {efficiency.value:.3f} is above 1 by more than its interval: the schedule "
+            "of the measured stages alone takes longer than the step"
+        )
+    pipelined = row.layout.world_size > 1
+    if pipelined and base and base is not row and speedup and exceeds_bound(speedup, bound_value):
         verdict = explain_excess(
             speedup,
             bound_value,
@@ -144,7 +151,7 @@ def _speedup_columns(
             seconds.per_sample(row),
             seconds.stages_without_backward(row),
         )
-        flags.add("above-bound" if verdict.explained else "above-bound-unexplained")
+        flags.append("above-bound" if verdict.explained else "above-bound-unexplained")
         notes.append(verdict.note)
         valid = valid and verdict.explained
     return {
@@ -154,6 +161,7 @@ def _speedup_columns(
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
+        "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(wanted) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
@@ -183,13 +191,18 @@ def _notes(
             "share them"
         )
     if len(row.step_times) == 1:
-        notes.append("one run: intervals cover its steps, not how runs differ")
+        notes.append(f"{ONE_RUN}: no interval, only the spread of its steps")
+    elif base and base is not row and len(base.step_times) == 1:
+        notes.append(f"of the baseline {ONE_RUN}: no interval of the speedup")
     return notes
 
 
 def _reasons(row: Configuration) -> str:
     cells = row.cells[~row.cells["cell"].isin(row.cell_phases["cell"])]
-    status = cells["status"].where(cells["status"] != "done", "invalid")
+    why = "invalid (" + cells["flags"].str.replace(";", ", ") + ")"
+    status = cells["status"].where(
+        cells["status"] != "done", why.where(why != "invalid ()", "invalid")
+    )
     unlike = cells["unlike"] != ""
     status = status.where(~unlike, "unlike (" + cells["unlike"] + ")")
     status = status.where(~cells["valid"].astype(bool) | unlike, f"no {row.phase} steps")
@@ -198,8 +211,7 @@ def _reasons(row: Configuration) -> str:
 
 def _quality_columns(row: Configuration) -> dict[str, Any]:
     """Counts of cells and steps, noise of the machine, memory, and final losses and accuracies."""
-    used = row.cells[row.cells["cell"].isin(row.cell_phases["cell"])]
-    units = row.cell_phases
+    used, units = row.used, row.cell_phases
     finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
     finals = [c for c in finals if c.endswith(("_loss", "_accuracy"))]
     return {

@@ -80,7 +80,7 @@ def test_his_two_stages_at_five_microbatches_are_above_the_bound(frames: Frames)
     train = rows[(rows["phase"] == "train") & (rows["rank"] == 0)].iloc[0]
     assert train["speedup"] == pytest.approx(1.968, abs=0.001)
     assert train["bound"] == pytest.approx(1.667, abs=0.001)
-    assert train["speedup_low"] > train["bound"]
+    assert "one run says nothing about how runs differ" in train["verdict"]
     assert rows["verdict"].str.startswith("above the bound").all()
     others = steps[(steps["layout"].isin(["pp4"])) | (steps["microbatches"] == 10)]
     assert others["verdict"].str.startswith("within the bound").all()

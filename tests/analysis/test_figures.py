@@ -195,6 +195,16 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
     assert sorted(round(v / 100) for v in shown if v > 100) == [2, 4, 8]
 
 
+def test_fewer_than_five_steps_are_points_without_a_box(vig: Study) -> None:
+    few = vig.steps[vig.steps["kept"]].groupby(["layout", "microbatches", "phase"], observed=True)
+    for count, boxes in ((4, 0), (5, 9)):
+        figure = drawn(speedup.step_times(replace(vig, steps=few.head(count))))
+        train = figure.axes[0]
+        assert len(train.patches) == boxes
+        points = [line for line in train.get_lines() if line.get_linestyle() == "None"]
+        assert boxes or sum(len(line.get_xdata()) for line in points) == 9 * count
+
+
 def test_data_parallel_copies_have_a_curve_each_where_their_losses_are_known(vig: Study) -> None:
     def labels(study: Study, published: pd.DataFrame | None = None) -> list[str]:
         (legend,) = drawn(loss_curves.replica_losses(study, published)).legends

@@ -51,11 +51,10 @@ def test_marked_and_detected_warmup_do_not_count() -> None:
     kept = steps["kept"].tolist()
     assert kept == [False, True] + [False, False] + [True] * 10 + [True] * 11
     assert steps["outlier"].tolist() == [False] * 24 + [True]
-    assert phases.columns.tolist() == PHASE_COLUMNS[:8]
+    assert phases.columns.tolist() == PHASE_COLUMNS[:7]
     assert phases[["cell", "phase"]].values.tolist() == [list(key) for key in TWO]
     assert phases["n"].tolist() == [1, 10, 11]
     assert phases["warmup_dropped"].tolist() == [1, 2, 0]
-    assert phases["settled"].tolist() == [True] * 3
     assert phases["outliers"].tolist() == [0, 0, 1]
     assert phases["n_effective"][1] == effective_n(STEADY)
     assert phases["n_effective"][2] == effective_n([*STEADY, 5.0])
@@ -76,7 +75,6 @@ def test_a_phase_of_warmup_alone_counts_nothing() -> None:
     assert not steps["outlier"].any()
     assert phases["n"].tolist() == [0]
     assert phases["warmup_dropped"].tolist() == [3]
-    assert phases["settled"].tolist() == [True]
 
 
 def test_warmup_alone_takes_nothing_from_the_next_phase() -> None:
@@ -105,13 +103,12 @@ def test_steps_of_an_unlike_attempt_are_neither_kept_nor_warmup() -> None:
     assert phases[["n", "warmup_dropped"]].values.tolist() == [[9, 1]]
 
 
-def test_a_series_that_never_settles_says_so() -> None:
-    _, phases = mark_steps(steps_of({("a", "train"): ([2.0] * 7 + [1.0] * 3, 0)}))
-    assert phases["settled"].tolist() == [True]
-    slow = [*np.random.default_rng(6).normal(20, 0.1, 70), *([10.0, 10.1, 9.9] * 10)]
-    _, phases = mark_steps(steps_of({("a", "train"): (slow, 0)}))
-    assert phases["settled"].tolist() == [False]
-    assert phases["warmup_dropped"].tolist() == [50]
+def test_a_change_in_mid_run_is_no_warmup() -> None:
+    noise = np.random.default_rng(6).normal(1.0, 0.01, 100)
+    change = np.where(np.arange(100) < 50, 1.08, 1.0)
+    _, phases = mark_steps(steps_of({("a", "train"): (list(change * noise), 0)}))
+    assert phases["warmup_dropped"].tolist() == [0]
+    assert phases["drift"][0] == pytest.approx(1 / 1.08 - 1, abs=0.01)
 
 
 def test_counted_times_are_the_kept_ones_in_order() -> None:

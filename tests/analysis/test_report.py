@@ -215,10 +215,11 @@ def test_the_corrected_study_stands_beside_its_known_defects(page: Page) -> None
     assert any("above the bound" in row[at] for row in raffi[1:])
 
 
-def test_an_effect_smaller_than_its_interval_is_called_so(page: Page) -> None:
+def test_of_one_run_no_effect_is_told(page: Page) -> None:
     effects = next(t for t in page.tables if "effect" in t[0])
     at = effects[0].index("effect")
-    assert any(row[at].startswith("no difference shown") for row in effects[1:])
+    assert all("one run says nothing about how runs differ" in row[at] for row in effects[1:])
+    assert "nothing is said of a difference" in " ".join(page.text)
 
 
 def test_a_run_without_a_valid_cell_has_a_report(tmp_path: Path) -> None:

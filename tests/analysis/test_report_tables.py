@@ -28,7 +28,7 @@ from tests.tools.make_run import make_run, small_sweep
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return load(make_run(tmp_path_factory.mktemp("run") / "r", small_sweep(repeats=1)))
+    return load(make_run(tmp_path_factory.mktemp("run") / "r", small_sweep(repeats=3)))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_blocks_and_readout_come_from_the_groups_of_the_sequential_run(
     step = summary[(summary["layout"] == "seq") & (summary["model"] == "vig")]["mean_s"].iloc[0]
     assert both == pytest.approx(step / 1.02, rel=0.01)
     forward = block[(block["note"] == "forward") & (block["phase"] == "train")]
-    assert forward["n"].iloc[0] == 8 * 11
+    assert forward["n"].iloc[0] == 3 * 8 * 11
 
 
 def test_defects_stand_under_the_numbers_they_bear_on(tables: dict[str, NamedTable]) -> None:
@@ -154,7 +154,7 @@ def test_blocks_were_timed_forward_only(run: Run, summary: pd.DataFrame) -> None
 
 
 def test_a_run_without_cells_of_a_study_still_prints_it(tmp_path: Path) -> None:
-    gat_only = [e for e in small_sweep(repeats=1) if e.model.name == "gat"]
+    gat_only = [e for e in small_sweep(repeats=3) if e.model.name == "gat"]
     run = load(make_run(tmp_path / "run", gat_only))
     summary = summarise(run)
     study = corrected_study_frame(summary, run)

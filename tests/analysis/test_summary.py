@@ -128,9 +128,9 @@ def test_invalid_and_failed_cells_are_kept_out(tmp_path: Path) -> None:
     summary = summary_of(tmp_path / "run", cells, stories)
     one = row(summary, "seq", 1)
     assert (one["cells"], one["cells_used"], one["n"]) == (3, 1, 9)
-    assert one["flags"] == "labels"
+    assert one["flags"] == "", "flags are of cells that are used"
     assert one["valid"]
-    assert "2 of 3 cells left out: 1 invalid, 1 failed" in one["note"]
+    assert "2 of 3 cells left out: 1 invalid (labels), 1 failed" in one["note"]
 
 
 def test_a_row_without_a_valid_cell_has_no_times(tmp_path: Path) -> None:
@@ -138,7 +138,8 @@ def test_a_row_without_a_valid_cell_has_no_times(tmp_path: Path) -> None:
     invalid = {cell.id: [Story(audit=(Check("gradients", "invalid", "planted"),))]}
     summary = summary_of(tmp_path / "run", [vig(), cell], invalid)
     one = row(summary, "pp2", 2)
-    assert (one["n"], one["valid"], one["flags"]) == (0, False, "gradients")
+    assert (one["n"], one["valid"], one["flags"]) == (0, False, "")
+    assert "1 of 1 cells left out: 1 invalid (gradients)" in one["note"]
     assert math.isnan(one["mean_s"])
     assert math.isnan(one["speedup"])
 
@@ -147,7 +148,7 @@ def test_suspect_cells_count_and_carry_their_flag(tmp_path: Path) -> None:
     cell = vig()
     noisy = {cell.id: [Story(audit=(Check("noise", "suspect", "planted"),))]}
     one = row(summary_of(tmp_path / "run", [cell], noisy), "seq", 1)
-    assert (one["valid"], one["flags"], one["n"]) == (True, "noise", 9)
+    assert (one["valid"], one["flags"], one["n"]) == (True, "noise 1 of 1", 9)
 
 
 def test_without_a_baseline_there_is_no_speedup(tmp_path: Path) -> None:
@@ -203,31 +204,110 @@ def test_graphs_count_nodes_as_samples(tmp_path: Path) -> None:
     assert one["samples_per_s"] == pytest.approx(2708 / one["mean_s"])
 
 
+def three(*experiments: Experiment) -> list[Experiment]:
+    return [one.model_copy(update={"repeat": repeat}) for repeat in range(3) for one in experiments]
+
+
 def test_a_dearer_sequential_run_explains_a_speedup_above_the_bound(tmp_path: Path) -> None:
-    summary = summary_of(tmp_path / "run", [vig(), vig("pp2", 5)], machine=Machine(sequential=1.2))
+    machine = Machine(sequential=1.2)
+    summary = summary_of(tmp_path / "run", three(vig(), vig("pp2", 5)), machine=machine)
     one = row(summary, "pp2", 5)
-    assert one["speedup"] > one["bound"]
+    assert one["speedup_low"] > one["bound"]
     assert one["flags"] == "above-bound"
     assert one["valid"]
     assert "one process pays 1.2" in one["note"]
 
 
-def test_a_speedup_that_nothing_explains_is_not_valid(tmp_path: Path) -> None:
-    """Steps shorter than their own layers: a clock that does not cover the step."""
-    root = make_run(tmp_path / "cheat", [vig(), vig("pp2", 5)])
-    for path in root.glob("cells/*pp2*/attempt-1/rank-*.jsonl"):
+def hurried(root: Path, experiments: Sequence[Experiment], layout: str) -> Path:
+    """A run whose steps of a layout are shorter than their own layers."""
+    make_run(root, experiments)
+    for path in root.glob(f"cells/*{layout}*/attempt-1/rank-*.jsonl"):
         lines = path.read_text().splitlines()
         path.write_text("\n".join(_hurry(line) for line in lines) + "\n")
+    return root
+
+
+def test_a_speedup_that_nothing_explains_is_not_valid(tmp_path: Path) -> None:
+    """Steps shorter than their own layers: a clock that does not cover the step."""
+    root = hurried(tmp_path / "cheat", three(vig(), vig("pp2", 5)), "pp2")
     one = row(summarise(load(root)), "pp2", 5)
-    assert one["flags"] == "above-bound-unexplained"
+    assert one["flags"] == "above-bound-unexplained;above-ideal"
     assert not one["valid"]
     assert "do not explain" in one["note"]
+    assert one["efficiency_low"] > 1.0
 
 
-def _hurry(line: str) -> str:
+def test_nothing_is_above_a_bound_without_an_interval(tmp_path: Path) -> None:
+    root = hurried(tmp_path / "one", [vig(), vig("pp2", 5)], "pp2")
+    one = row(summarise(load(root)), "pp2", 5)
+    assert one["speedup"] > one["bound"] and one["efficiency"] > 1.0
+    assert (one["flags"], one["valid"]) == ("", True)
+
+
+def test_one_process_has_no_bound_to_be_above(tmp_path: Path) -> None:
+    """Five micro-batches that take less than one: no stage and no replica, so no bound."""
+    root = hurried(tmp_path / "run", three(vig(), vig(microbatches=5)), "seq-m5")
+    one = row(summarise(load(root)), "seq", 5)
+    assert one["speedup_low"] > one["bound"] == 1.0
+    assert "above-bound" not in one["flags"]
+
+
+@pytest.mark.parametrize("alone", ["row", "baseline"])
+def test_one_run_says_nothing_of_a_difference(tmp_path: Path, alone: str) -> None:
+    seq, pp2 = three(vig()), three(vig("pp2", 5))
+    cells = [*seq, pp2[0]] if alone == "row" else [seq[0], *pp2]
+    summary = summary_of(tmp_path / "run", cells)
+    one = row(summary, "pp2", 5)
+    assert math.isnan(one["speedup_low"]) and math.isnan(one["speedup_high"])
+    assert "one run says nothing about how runs differ" in one["effect"]
+    assert "one run says nothing about how runs differ" in one["note"]
+    assert math.isnan(one["mean_low"]) == (alone == "row")
+    base = row(summary, "seq", 1)
+    assert (base["speedup"], math.isnan(base["speedup_low"])) == (1.0, alone == "baseline")
+
+
+def test_a_repeat_is_a_pair(tmp_path: Path) -> None:
+    """An hour in which everything takes twice as long moves no speedup."""
+    cells = three(vig(), vig("pp2", 5))
+    root = make_run(tmp_path / "run", cells)
+    for cell in cells[2:4]:
+        for path in root.glob(f"cells/{cell.id}/attempt-1/rank-*.jsonl"):
+            lines = path.read_text().splitlines()
+            path.write_text("\n".join(_hurry(line, 2.0) for line in lines) + "\n")
+    one = row(summarise(load(root)), "pp2", 5)
+    assert one["speedup_from"] == "3 pairs"
+    assert one["mean_high"] / one["mean_low"] > 2.0
+    assert one["speedup_high"] / one["speedup_low"] < 1.1
+
+
+def test_without_enough_pairs_runs_are_compared_as_they_are(tmp_path: Path) -> None:
+    cells = [*three(vig(), vig("pp2", 5)), vig(repeat=3), vig("pp2", 5, repeat=4)]
+    one = row(summary_of(tmp_path / "most", cells), "pp2", 5)
+    assert one["speedup_from"] == "3 pairs", "only complete ones"
+    root = make_run(tmp_path / "elsewhere", cells[:6])
+    for path in root.glob(f"cells/{cells[3].id}/attempt-1/rank-*.jsonl"):
+        path.write_text(path.read_text().replace('"host": "node', '"host": "other'))
+    one = row(summarise(load(root)), "pp2", 5)
+    assert one["speedup_from"] == "3 and 3 runs", "a repeat of another machine is no pair"
+
+
+def test_flags_are_counted_and_of_their_own_phase(tmp_path: Path) -> None:
+    cells = [vig(repeat=r) for r in range(5)]
+    drift, noisy = Check("drift", "suspect", "planted"), Check("noisy", "suspect", "planted")
+    stories = {
+        cells[0].id: [Story(audit=(drift, noisy))],
+        cells[1].id: [Story(audit=(drift,))],
+        cells[2].id: [Story(audit=(noisy, Check("labels", "invalid", "planted")))],
+    }
+    summary = summary_of(tmp_path / "run", cells, stories)
+    assert row(summary, "seq", 1)["flags"] == "drift 2 of 4;noisy 1 of 4"
+    assert row(summary, "seq", 1, "test")["flags"] == "noisy 1 of 4"
+
+
+def _hurry(line: str, factor: float = 0.7) -> str:
     record = json.loads(line)
     if record["kind"] == "step":
-        record["wall_s"] *= 0.7
+        record |= {name: factor * record[name] for name in ("start_s", "wall_s")}
     return json.dumps(record)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from gnnhpc.records.schema import Result
 
 TRUE_REASONS = {"noisy", "drift", "oversubscribed"}
 """Flags that a busy machine of few cores earns, defect or not."""
-OF_FEW_STEPS = {"unsettled", "above-bound", "above-bound-unexplained"}
+OF_FEW_STEPS = {"above-bound", "above-bound-unexplained", "above-ideal"}
 """Flags of a summary that ten steps of milliseconds earn."""
 
 
@@ -73,7 +74,8 @@ def judged_folder(folder: Path) -> Outcome:
         for check in checks.to_dict("records")
     ]
     raised = ";".join([*loaded.cells["flags"], *summary["flags"]])
-    flags = set(raised.split(";")) - {"", *TRUE_REASONS, *OF_FEW_STEPS}
+    names = {re.sub(r" \d+ of \d+$", "", flag) for flag in raised.split(";")}
+    flags = names - {"", *TRUE_REASONS, *OF_FEW_STEPS}
     passed = bool(loaded.cells["valid"].all()) and not said and not flags
     return Outcome([*said, Complaint("report", text, "suspect")], passed)
 
