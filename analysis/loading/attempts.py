@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import parse_object
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
 
@@ -51,10 +51,14 @@ class UsedSteps:
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:
     """All attempts, oldest first; raises InputError for a damaged result or another schema."""
-    return [
-        Attempt(paths, Result.read(paths.result) if paths.result.exists() else None)
-        for paths in cell.attempts()
-    ]
+    return [Attempt(paths, _result_if_any(paths)) for paths in cell.attempts()]
+
+
+def _result_if_any(paths: AttemptPaths) -> Result | None:
+    try:
+        return Result.read(paths.result)
+    except FileNotFoundError:
+        return None
 
 
 def choose_attempt(attempts: list[Attempt]) -> Attempt | None:
@@ -108,17 +112,16 @@ def resume_point(attempt: Attempt) -> ResumePoint | None:
 
 def _resume_event(paths: AttemptPaths) -> dict[str, Any] | None:
     """The detail of the `resumed` event in rank 0's records before its first step, if any."""
-    if not paths.records(0).exists():
+    try:
+        with paths.records(0).open("rb") as stream:
+            for line in stream:
+                if b'"step"' in line and b'"event"' not in line:
+                    return None
+                record = parse_object(line, paths.records(0), "one record a line")
+                if record.get("kind") == "event" and record.get("name") == "resumed":
+                    detail: dict[str, Any] = record.get("detail") or {}
+                    return detail
+    except (OSError, InputError):
+        # Whoever reads the steps says what is wrong with the file.
         return None
-    with paths.records(0).open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            if '"step"' in line and '"event"' not in line:
-                return None
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                return None
-            if record.get("kind") == "event" and record.get("name") == "resumed":
-                detail: dict[str, Any] = record["detail"]
-                return detail
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from analysis.loading.record_frames import (
     PHASES,
@@ -28,6 +28,7 @@ from analysis.loading.record_frames import (
     step_frame,
 )
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import parse_object, read_bytes
 from gnnhpc.records.schema import check_header, read_lines
 
 _BATCH_BYTES = 24 << 20
@@ -152,36 +153,38 @@ def _batches(files: list[RankFile], headers: list[dict[str, Any] | None]) -> Ite
 def _read_rank_file(path: Path) -> tuple[dict[str, Any] | None, bytes]:
     """The header of one file, and its complete lines of steps and spans."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, "the records of each rank")
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "the records of each rank") from None
     first, _, body = text.partition(b"\n")
     if not body and not _is_json(first):
         return None, b""
-    try:
-        header = check_header(json.loads(first), path)
-    except ValueError:
-        raise InputError(f"{path}:1", None, "damaged JSON", "one record a line") from None
+    header = check_header(parse_object(first, f"{path}:1", "one record a line"), path)
     if body and not body.endswith(b"\n"):
         kept, _, tail = body.rpartition(b"\n")
         body = body + b"\n" if _is_json(tail) else kept + b"\n" if kept else b""
     if b'"event"' in body:
-        kept_lines = [line for line in body.split(b"\n") if line.strip() and not _is_event(line)]
-        body = b"".join(line + b"\n" for line in kept_lines)
+        body = b"".join(
+            line + b"\n"
+            for number, line in enumerate(body.split(b"\n"), 2)
+            if line.strip() and not _is_event(line, f"{path}:{number}")
+        )
     return header, b"" if body.isspace() else body
 
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        from_json(line)
     except ValueError:
         return False
     return True
 
 
-def _is_event(line: bytes) -> bool:
+def _is_event(line: bytes, where: object) -> bool:
     """Whether a line is an event; events have free-form details, which do not fit in columns."""
-    return b'"event"' in line and json.loads(line).get("kind") == "event"
+    return (
+        b'"event"' in line and parse_object(line, where, "one record a line").get("kind") == "event"
+    )
 
 
 def _parse(batch: _Batch, files: list[RankFile]) -> pa.Table:

@@ -77,6 +77,17 @@ def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array
         yield struct.type.field(index).name, pc.struct_field(struct, [index])
 
 
+def _flat_numbers(lists: pa.Array) -> NDArray[Any] | None:
+    """The numbers in lists of them, one after another; None for anything else."""
+    if not pa.types.is_list(lists.type):
+        return None
+    inner = lists.type.value_type
+    if not (pa.types.is_floating(inner) or pa.types.is_integer(inner)):
+        return None
+    numbers: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False)
+    return numbers
+
+
 def group_frames(
     table: pa.Table, file_numbers: NDArray[Any], paths: Sequence[Path]
 ) -> list[pd.DataFrame]:
@@ -90,8 +101,8 @@ def group_frames(
         rows = np.flatnonzero(lists.is_valid().to_numpy(zero_copy_only=False))
         if not rows.size:
             continue
-        flat = lists.flatten().to_numpy(zero_copy_only=False)
-        if flat.size != 2 * rows.size:
+        flat = _flat_numbers(lists)
+        if flat is None or flat.size != 2 * rows.size:
             path = paths[int(file_numbers[rows[0]])]
             raise InputError(path, f"groups.{name}", "another form", "forward, backward seconds")
         names.append(name)

@@ -54,7 +54,7 @@ class Run:
     """Of each cell with records: what its numbers depend on besides its settings."""
     siblings: Siblings = field(default_factory=Siblings)
     """What comparing cells that must learn the same found."""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] | None = None
     """From provenance.json: commit, versions, host, command line of the submission."""
 
 

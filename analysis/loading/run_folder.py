@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, re
 from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
 from analysis.loading.record_checks import check_records
 from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
 
@@ -29,7 +29,8 @@ class RunFolder:
     files: list[RankFile]
     """Of these attempts and of those that they resumed."""
     frames: RankFrames
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any] | None
+    """None without the file."""
 
     @property
     def names(self) -> list[str]:
@@ -68,7 +69,7 @@ def read_run_folder(root: Path) -> RunFolder:
         chosen,
         files,
         frames,
-        _read_provenance(paths.provenance),
+        read_provenance(paths),
     )
 
 
@@ -83,13 +84,3 @@ def rank_files(
         for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
         if attempt.status == "done" or path.exists()
     ]
-
-
-def _read_provenance(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(path, None, f"damaged JSON ({error})", "as written") from None
-    return raw if isinstance(raw, dict) else {}

@@ -212,6 +212,9 @@ def what_was_run(run: Run) -> TableBlock:
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
     provenance = run.provenance
+    if provenance is None:
+        rows.append(("submitted", "nobody knows how: the run has no provenance.json"))
+        provenance = {}
     rows += [
         (words, _provenance_text(provenance[key]))
         for key, words in _PROVENANCE.items()

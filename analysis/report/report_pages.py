@@ -64,7 +64,7 @@ def report_document(
 ) -> Document:
     """The report's document: verdict, numbers, figures, statistics."""
     counts = count_cells(run.cells)
-    commit = run.provenance.get("commit")
+    commit = (run.provenance or {}).get("commit")
     code = f"code {str(commit)[:12]}" if commit else "code without a commit"
     return Document(
         title=f"Report of {run.root.resolve().name}",

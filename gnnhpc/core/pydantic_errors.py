@@ -55,6 +55,7 @@ _ALLOWED = {
     "less_than_equal": "at most {le}",
     "less_than": "less than {lt}",
     "too_short": "at least {min_length} of them",
+    "unexpected_keyword_argument": "no such key",
 }
 
 

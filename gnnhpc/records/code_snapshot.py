@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import check_version, read_object
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.source_files import files_below
+from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.provenance import git_commit
+from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths, write_atomically
 
 PACKAGES = ("gnnhpc", "jobs")
@@ -70,27 +73,21 @@ def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     where = paths.code_record
     allowed = "as submitted, or --live to run this checkout"
     try:
-        raw = json.loads(where.read_text(encoding="utf-8"))
-        if raw["version"] != VERSION:
-            raise InputError(where, "version", raw["version"], str(VERSION))
-        return CodeSnapshot(**raw)
+        raw = read_object(where, allowed)
     except FileNotFoundError:
         if any((paths.code / package).exists() for package in PACKAGES):
             raise InputError(where, None, "no such file beside code/", allowed) from None
         if _submitted_code(paths) is not None:
             raise InputError(where, None, "no such file, and no code/", allowed) from None
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(where, None, f"damaged record ({error})", allowed) from None
+    check_version(raw, VERSION, where)
+    return build_record(CodeSnapshot, raw, where)
 
 
 def _submitted_code(paths: RunPaths) -> str | None:
     """The digest of the code that the run was submitted with, if it kept that and says so."""
-    try:
-        facts = json.loads(paths.provenance.read_text(encoding="utf-8"))
-        return str(facts["code"]) if facts["code_from"] == "snapshot" else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    facts = read_provenance(paths) or {}
+    return str(facts.get("code")) if facts.get("code_from") == "snapshot" else None
 
 
 def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:

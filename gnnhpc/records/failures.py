@@ -8,6 +8,9 @@ import os
 import time
 from dataclasses import asdict
 
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import read_object
+from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.run_paths import AttemptPaths, temporary_beside, write_atomically
 from gnnhpc.records.schema import Failure, Result
 
@@ -39,8 +42,9 @@ def read_failures(attempt: AttemptPaths, world_size: int) -> list[Failure]:
     failures = []
     for rank in range(world_size):
         try:
-            failures.append(Failure(**json.loads(attempt.failure(rank).read_text())))
-        except (OSError, ValueError, TypeError):
+            raw = read_object(attempt.failure(rank), "a failure, as written")
+            failures.append(build_record(Failure, raw, attempt.failure(rank)))
+        except (FileNotFoundError, InputError):
             continue
     return sorted(failures, key=lambda failure: failure.at)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import read_object
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.records.written_by import differences
@@ -104,7 +104,7 @@ def _is_done(attempt: AttemptPaths) -> bool:
 def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
     """Raises InputError for a folder that is no complete checkpoint, or of another version."""
     try:
-        facts: dict[str, Any] = json.loads((path / FACTS_FILE).read_text(encoding="utf-8"))
+        facts = read_object(path / FACTS_FILE, "what a checkpoint was computed with")
         if facts["version"] != CHECKPOINT_VERSION:
             raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
         found = digests(path)

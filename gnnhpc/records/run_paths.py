@@ -8,6 +8,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.errors import InputError
+
 ATTEMPT = re.compile(r"^attempt-([1-9]\d*)$")
 
 
@@ -53,11 +55,18 @@ class CellPaths:
         return AttemptPaths(self.root / f"attempt-{number}")
 
     def attempts(self) -> list[AttemptPaths]:
-        """The tries that exist, oldest first."""
-        if not self.root.is_dir():
+        """The tries that exist, oldest first; none in what is no folder.
+
+        Raises InputError for a folder that cannot be read.
+        """
+        try:
+            entries = list(self.root.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [entry for entry in os.scandir(self.root) if ATTEMPT.match(entry.name)]
-        paths = [AttemptPaths(self.root / entry.name) for entry in found]
+        except OSError as error:
+            found = f"unreadable ({error.strerror})"
+            raise InputError(self.root, None, found, "the attempts at a cell") from None
+        paths = [AttemptPaths(entry) for entry in entries if ATTEMPT.match(entry.name)]
         return sorted(paths, key=lambda attempt: attempt.number)
 
     def claim_attempt(self) -> AttemptPaths:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object
+from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.run_paths import write_atomically
 
 SCHEMA = 1
 Phase = Literal["train", "test"]
 Status = Literal["done", "failed", "interrupted"]
+_NO_OTHER_KEYS = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ class Check:
     verdict: Literal["ok", "invalid", "suspect", "unknown"]
     detail: str
     values: dict[str, Any] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,7 @@ class Failure:
     """One line."""
     at: str
     """UTC, ISO 8601."""
+    __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,7 @@ class Result:
     """Size and SHA-256 of each rank's file when the last step was recorded, by the file's name;
     empty in results that are older."""
     schema: int = SCHEMA
+    __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
 
     @property
     def valid(self) -> bool:
@@ -216,24 +222,18 @@ class Result:
 
     @classmethod
     def read(cls, path: Path) -> Result:
-        """Raises InputError for a damaged file or another schema."""
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            if raw.get("schema") != SCHEMA:
-                raise InputError(path, "schema", raw.get("schema"), str(SCHEMA))
-            raw["audit"] = [Check(**check) for check in raw.get("audit", [])]
-            raw["failure"] = Failure(**raw["failure"]) if raw.get("failure") else None
-            return cls(**raw)
-        except (json.JSONDecodeError, TypeError, AttributeError, UnicodeDecodeError) as error:
-            raise InputError(path, None, f"damaged result ({error})", "as written") from None
+        """Raises FileNotFoundError, InputError for a damaged file or another schema."""
+        raw = read_object(path, "a result, as written")
+        check_version(raw, SCHEMA, path, "schema")
+        return build_record(cls, raw, path)
 
 
 def check_header(raw: object, where: object) -> dict[str, Any]:
-    """The header of a records file, or InputError if it is another schema or none."""
+    """The header of a records file, or InputError if it is another schema, damaged or none."""
     if not isinstance(raw, dict) or raw.get("kind") != "header":
         raise InputError(where, None, "no header line", f"a header of schema {SCHEMA}")
-    if raw.get("schema") != SCHEMA:
-        raise InputError(where, "schema", raw.get("schema"), str(SCHEMA))
+    check_version(raw, SCHEMA, where, "schema")
+    build_record(Header, raw, where)
     return raw
 
 
@@ -243,19 +243,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     Raises InputError for another schema or a damaged line before the last.
     """
     records: list[dict[str, Any]] = []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.split("\n")
+    lines = read_bytes(path, "the records of a rank").split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number == len(lines):
-                break
-            raise InputError(
-                f"{path}:{number}", None, "damaged JSON", "one record a line"
-            ) from None
+            records.append(parse_object(line, f"{path}:{number}", "one record a line"))
+        except InputError:
+            if number < len(lines):
+                raise
     if records:
         check_header(records[0], path)
     return records

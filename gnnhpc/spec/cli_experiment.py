@@ -98,7 +98,7 @@ def read_cell(path: Path, root: str | None) -> Cell:
         raise InputError(path, None, f"unreadable ({error})", "one line of a manifest") from None
     if len(lines) != 1:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
-    cell = Cell.from_line(lines[0], path)
+    cell = Cell.from_line(lines[0], str(path))
     load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
     return _check_data(dataclasses.replace(cell, data_root=root or cell.data_root))
 

@@ -10,10 +10,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import parse_object
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.spec.experiment import Experiment
-
-MANIFEST_VERSION = 1
+from gnnhpc.spec.manifest_lines import (
+    MANIFEST_VERSION,
+    ManifestLine,
+    parse_manifest_line,
+    read_manifest_lines,
+)
 
 
 @dataclass(frozen=True)
@@ -46,30 +51,25 @@ class Cell:
         )
 
     @classmethod
-    def from_line(cls, line: str, where: object) -> Cell:
+    def from_line(cls, line: str, where: str) -> Cell:
         """Raises InputError for another version, damaged JSON, or an id that does not fit."""
+        return cls.from_read(
+            parse_manifest_line(parse_object(line, where, "one cell a line"), where)
+        )
+
+    @classmethod
+    def from_read(cls, line: ManifestLine) -> Cell:
+        """Raises InputError for an experiment that does not fit, or not its id."""
         try:
-            raw = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                where, None, f"damaged JSON ({error.msg})", "one cell a line"
-            ) from None
-        if not isinstance(raw, dict) or raw.get("version") != MANIFEST_VERSION:
-            found = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
-            raise InputError(where, "version", found, str(MANIFEST_VERSION))
-        missing = {"array", "index", "id", "experiment"} - raw.keys()
-        if missing:
-            raise InputError(where, sorted(missing)[0], "nothing", "a value")
-        index = raw["index"]
-        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-            raise InputError(where, "index", repr(index), "a whole number from 0")
-        try:
-            experiment = Experiment.model_validate(raw["experiment"])
+            experiment = Experiment.model_validate(line.raw["experiment"])
         except ValidationError as error:
-            raise input_error(error, where, Experiment) from None
-        cell = cls(str(raw["array"]), index, experiment, raw.get("data_root"))
-        if cell.id != raw["id"]:
-            raise InputError(where, "id", raw["id"], f"{cell.id}, which its content gives")
+            raise input_error(error, line.where, Experiment) from None
+        data_root = line.raw.get("data_root")
+        if not isinstance(data_root, str | None):
+            raise InputError(line.where, "data_root", repr(data_root), "a folder or null")
+        cell = cls(line.array, line.index, experiment, data_root)
+        if cell.id != line.id:
+            raise InputError(line.where, "id", line.id, f"{cell.id}, which its content gives")
         return cell
 
 
@@ -106,22 +106,16 @@ def write_manifest(path: Path, cells: Iterable[Cell]) -> None:
 
 
 def read_manifest(path: Path) -> list[Cell]:
-    """All cells, in order; raises InputError naming file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(path, None, "no such file", "the manifest.jsonl of a run") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(path, None, f"unreadable ({error})", "one cell a line") from None
-    lines = text.splitlines()
-    return [Cell.from_line(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+    """All cells, in order; raises InputError as `read_manifest_lines` and `Cell.from_read` do."""
+    return [Cell.from_read(line) for line in read_manifest_lines(path)]
 
 
 def find_cell(path: Path, array: str, index: int) -> Cell:
     """The cell that an array task runs; raises InputError for an index out of range."""
-    cells = [cell for cell in read_manifest(path) if cell.array == array]
+    every = read_manifest(path)
+    cells = [cell for cell in every if cell.array == array]
     if not cells:
-        names = sorted({cell.array for cell in read_manifest(path)})
+        names = sorted({cell.array for cell in every})
         raise InputError(path, "array", array, ", ".join(names))
     for cell in cells:
         if cell.index == index:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices, parse_indices
 from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.local_cells import ProgressListener
 from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
-from jobs.spec.index_list import format_indices, parse_indices
 from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import expand_user
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell
@@ -25,7 +26,6 @@ from jobs.folder.locked_files import run_lock
 from jobs.folder.recorded_launch import Relaunch, relaunch
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
-from jobs.spec.index_list import format_indices
 from jobs.spec.planning import Plan
 from jobs.state.cell_state import LIVE
 from jobs.state.run_status import RunStatus, status

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
 from gnnhpc.spec.manifest import Cell
 from jobs.cluster.site import Site
-from jobs.spec.index_list import format_indices
 
 
 @dataclass(frozen=True)

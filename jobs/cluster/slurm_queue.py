@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from jobs.spec.index_list import parse_indices
+from gnnhpc.core.index_list import parse_indices
 
 QUERY_INTERVAL_S = 10.0
 _TIMEOUT_S = 15

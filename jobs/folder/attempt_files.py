@@ -6,7 +6,6 @@ Must be fast for ten thousand cells: each file is read once, and only what is us
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import statistics
 from collections.abc import Iterator
@@ -17,13 +16,12 @@ from typing import Any
 from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
 from gnnhpc.records.failures import is_consequence, read_failures
-from gnnhpc.records.run_paths import ATTEMPT, AttemptPaths, RunPaths
-from gnnhpc.records.schema import SCHEMA
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
+from gnnhpc.records.schema import Failure, Result
+from gnnhpc.spec.manifest_lines import ManifestLine, read_manifest_lines
 
-# Equal to gnnhpc.spec.manifest.MANIFEST_VERSION (a test compares them): importing that module
-# would import pydantic, which costs `status` time.
-MANIFEST_VERSION = 1
 _TAIL_BYTES = 64 * 1024
 _HEADER_BYTES = 64 * 1024
 
@@ -70,100 +68,69 @@ class AttemptProgress:
 
 
 def read_manifest_entries(manifest: Path) -> list[ManifestEntry]:
-    """Every cell of a manifest, in order; raises InputError for another version or damage."""
-    entries = []
-    with manifest.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.strip():
-                continue
-            try:
-                raw = from_json(line)
-                version = raw.get("version")
-                if version != MANIFEST_VERSION:
-                    raise InputError(
-                        f"{manifest}:{number}", "version", version, str(MANIFEST_VERSION)
-                    )
-                entries.append(_manifest_entry(raw))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                found = f"a damaged line ({type(error).__name__}: {error})"
-                raise InputError(f"{manifest}:{number}", None, found, "one cell a line") from None
-    return entries
+    """Every cell of a manifest, in order; raises InputError as `read_manifest_lines` does."""
+    return [_manifest_entry(line) for line in read_manifest_lines(manifest)]
 
 
-def _manifest_entry(raw: dict[str, Any]) -> ManifestEntry:
-    experiment = raw["experiment"]
-    ranks = 1
-    for part in experiment.get("layout", "seq").split("-"):
-        if part != "seq":
-            ranks *= int(part[2:])
-    return ManifestEntry(
-        raw["id"], raw["array"], int(raw["index"]), ranks, int(experiment.get("train_steps", 10))
-    )
+def _manifest_entry(line: ManifestLine) -> ManifestEntry:
+    try:
+        experiment = line.raw["experiment"]
+        ranks = Layout.parse(experiment.get("layout", "seq")).world_size
+        return ManifestEntry(
+            line.id, line.array, line.index, ranks, int(experiment.get("train_steps", 10))
+        )
+    except (InputError, ValueError, TypeError, AttributeError) as error:
+        found = f"damaged ({type(error).__name__}: {error})"
+        raise InputError(line.where, "experiment", found, "as written") from None
 
 
 def list_attempts(paths: RunPaths) -> dict[str, list[AttemptPaths]]:
     """Cell id -> its attempts, newest first."""
-    found: dict[str, list[AttemptPaths]] = {}
-    with contextlib.suppress(OSError), os.scandir(paths.cells) as cells:
-        for cell in cells:
-            with contextlib.suppress(OSError), os.scandir(cell.path) as folders:
-                attempts = [
-                    (int(match[1]), folder.path)
-                    for folder in folders
-                    if (match := ATTEMPT.match(folder.name))
-                ]
-                attempts.sort(reverse=True)
-                found[cell.name] = [AttemptPaths(Path(path)) for _, path in attempts]
-    return found
+    try:
+        folders = list(paths.cells.iterdir())
+    except FileNotFoundError:
+        return {}
+    return {folder.name: CellPaths(folder).attempts()[::-1] for folder in folders}
 
 
 def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
     """The result of an attempt, None if there is none; a damaged one is returned as failed."""
-    number = attempt.number
     try:
-        with attempt.result.open("rb") as stream:
-            raw = from_json(stream.read())
-        if raw["schema"] != SCHEMA:
-            cause = f"result.json of schema {raw['schema']}, this is schema {SCHEMA}"
-            return AttemptResult(number, "failed", "", False, (), cause)
-        verdicts = [(check["name"], check["verdict"]) for check in raw.get("audit", ())]
-        failure = raw.get("failure")
-        return AttemptResult(
-            attempt=number,
-            status=raw["status"],
-            ended_at=raw["ended_at"],
-            valid=raw["status"] == "done" and all(v != "invalid" for _, v in verdicts),
-            flags=tuple(name for name, v in verdicts if v in ("invalid", "suspect")),
-            cause=_failure_text(failure) if failure else None,
-        )
+        result = Result.read(attempt.result)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        return AttemptResult(number, "failed", "", False, (), f"result.json: {error.strerror}")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        cause = f"damaged result.json ({type(error).__name__}: {error})"
-        return AttemptResult(number, "failed", "", False, (), cause)
+    except InputError as error:
+        cause = str(error).removeprefix(f"{attempt.root}/")
+        return AttemptResult(attempt.number, "failed", "", False, (), cause)
+    return AttemptResult(
+        attempt=attempt.number,
+        status=result.status,
+        ended_at=result.ended_at,
+        valid=result.valid,
+        flags=tuple(result.flags),
+        cause=_failure_text(result.failure) if result.failure else None,
+    )
 
 
 def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
     """The failure that the first failing rank recorded, for attempts without a result."""
     failures = read_failures(attempt, world_size)
     first = next((f for f in failures if not is_consequence(f)), failures[0] if failures else None)
-    return _failure_text(first.__dict__) if first else None
+    return _failure_text(first) if first else None
 
 
-def _failure_text(failure: dict[str, Any]) -> str:
-    place = f"rank {failure.get('rank')} on {failure.get('host')}"
-    if failure.get("step") is not None:
-        place += f", {failure.get('phase') or 'train'} step {failure['step']}"
-    return f"{place}: {' '.join(str(failure.get('error')).split())}"
+def _failure_text(failure: Failure) -> str:
+    place = f"rank {failure.rank} on {failure.host}"
+    if failure.step is not None:
+        place += f", {failure.phase or 'train'} step {failure.step}"
+    return f"{place}: {' '.join(failure.error.split())}"
 
 
 def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
     """Host, process and job of rank 0; None before it has written its first line."""
     try:
         with attempt.records(0).open("rb") as stream:
-            raw = json.loads(stream.readline(_HEADER_BYTES))
+            raw = from_json(stream.readline(_HEADER_BYTES))
         slurm = raw.get("slurm", {})
         array, task = slurm.get("SLURM_ARRAY_JOB_ID"), slurm.get("SLURM_ARRAY_TASK_ID")
         job = f"{array}_{task}" if array and task else slurm.get("SLURM_JOB_ID")
@@ -197,7 +164,7 @@ def _last_records(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
-            record = json.loads(line)
+            record = from_json(line)
             if isinstance(record, dict):
                 yield record
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import CodeSnapshot, check_snapshot
 from gnnhpc.records.provenance import code_digest
+from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.launch import THREADS_VARIABLE, Launch, differing_settings, resolved
 from jobs.cluster.site import Site, load_site, parse_site
@@ -65,16 +66,21 @@ def relaunch(
 def read_launch(paths: RunPaths) -> Launch | None:
     """How the run was submitted; None where it does not say.
 
-    The interpreter is this one where the recorded one is not on this machine.
+    The interpreter is this one where the recorded one is not on this machine. Raises InputError
+    for a damaged provenance.json.
     """
-    try:
-        facts = json.loads(paths.provenance.read_text(encoding="utf-8"))
-        settings = dict(facts["site"])
-        name = settings.pop("name")
-    except (OSError, ValueError, KeyError, TypeError):
+    facts = read_provenance(paths) or {}
+    settings = facts.get("site")
+    if settings is None:
         return None
+    if not isinstance(settings, dict) or not isinstance(settings.get("name"), str):
+        raise InputError(paths.provenance, "site", repr(settings), "the site's name and settings")
+    settings = dict(settings)
+    name = settings.pop("name")
     site = parse_site(settings, paths.provenance, "site")
-    python = str(facts.get("python") or sys.executable)
+    python = facts.get("python") or sys.executable
+    if not isinstance(python, str):
+        raise InputError(paths.provenance, "python", repr(python), "the path of an interpreter")
     return Launch(name, site, python if Path(python).is_file() else sys.executable)
 
 

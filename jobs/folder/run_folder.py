@@ -20,6 +20,7 @@ from gnnhpc.records.provenance import (
     user,
     versions,
 )
+from gnnhpc.records.run_facts import PROVENANCE_VERSION
 from gnnhpc.records.run_paths import RunPaths, write_atomically
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
 from gnnhpc.spec.own_model_files import copy_models
@@ -29,8 +30,6 @@ from jobs.cluster.launch import Launch
 from jobs.folder.code_copy import check_importable_from, check_lines_are_readable, keep_code
 from jobs.folder.locked_files import append_lines, utc_now
 from jobs.spec.planning import Plan, no_new_cells_error, plan_of_new_cells
-
-PROVENANCE_VERSION = 1
 
 
 def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:

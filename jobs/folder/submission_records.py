@@ -8,16 +8,17 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.provenance import command_line, user
+from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.launch import Launch
 from jobs.folder.locked_files import append_lines, utc_now
-from jobs.spec.index_list import format_indices, parse_indices
 
-VERSION = 1
 Cluster = Literal["slurm", "local"]
 CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
 
@@ -43,7 +44,8 @@ class SubmissionRecord:
     """Whether the checkout's code was to run; None here and below in records that are older."""
     site: dict[str, Any] | None = None
     """The site's name and settings."""
-    version: int = VERSION
+    version: int = SUBMISSIONS_VERSION
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def index_list(self) -> list[int]:
         return parse_indices(self.indices, "submissions.jsonl")
@@ -76,20 +78,12 @@ def record_submission(
 
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
-    try:
-        text = paths.submissions.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
     submissions = []
-    for number, line in enumerate(text.splitlines(), 1):
-        where = f"{paths.submissions}:{number}"
-        try:
-            raw = json.loads(line)
-            if raw.get("version") != VERSION:
-                raise InputError(where, "version", raw.get("version"), str(VERSION))
-            submissions.append(SubmissionRecord(**raw | {"command": tuple(raw.get("command", ()))}))
-        except (json.JSONDecodeError, TypeError, AttributeError) as error:
-            raise InputError(where, None, f"damaged line ({error})", "as written") from None
+    for where, raw in read_submission_lines(paths):
+        submission = build_record(SubmissionRecord, raw, where)
+        if submission.cluster == "local" and not submission.job_id.isdecimal():
+            raise InputError(where, "job_id", repr(submission.job_id), "a process id")
+        submissions.append(submission)
     return submissions
 
 

@@ -280,7 +280,7 @@ def other_result_schema(path: Path) -> None:
         (other_phase, r"rank-0001\.jsonl:2: found a record without kind, phase or step"),
         (damage_group, r"rank-0001\.jsonl: groups\.readout"),
         (Path.unlink, r"rank-0001\.jsonl: found no such file"),
-        (damage_result, r"result\.json: found damaged result"),
+        (damage_result, r"result\.json: found damaged JSON"),
         (other_result_schema, r"result\.json: schema: found 99; allowed: 1"),
     ],
 )

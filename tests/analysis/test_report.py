@@ -95,6 +95,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
     }
     make_run(root, [*vig, *gat[1:2]], stories=stories)
     facts = {
+        "version": 1, "cells": len(vig) + 1,
         "commit": "c0ffee" * 6, "command": ["python", "-m", "jobs", "submit", "<script>.yaml"],
         "host": "login1", "versions": {"torch": "2.13.0"},
     }  # fmt: skip

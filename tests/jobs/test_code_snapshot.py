@@ -113,7 +113,7 @@ def test_a_live_run_keeps_none(tmp_path: Path) -> None:
         (lambda code: (code / "gnnhpc/torch.py").write_text(""), "gnnhpc/torch.py added"),
         (lambda code: (code / "torch.py").write_text("found = 1"), "code: found torch.py added"),
         (lambda code: (code / "numpy").mkdir(), "code: found numpy added"),
-        (lambda code: edit(code.parent / "code.json", "}"), "damaged record"),
+        (lambda code: edit(code.parent / "code.json", "}"), "found damaged JSON"),
         (swap, "found 0000000000000000, other code than provenance.json says"),
         (lambda code: (code.parent / "code.json").unlink(), "no such file beside code/"),
     ],

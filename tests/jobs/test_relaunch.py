@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_the_interpreter_of_the_submission_is_taken_where_it_is(tmp_path: Path) 
     assert relaunch(paths, "slurm", None, live=False).launch.python == sys.executable
 
 
-@pytest.mark.parametrize("text", [None, "{", "{}", '{"site": 3}', '{"site": {}}'])
+@pytest.mark.parametrize("text", [None, '{"version": 1}'])
 def test_a_run_that_does_not_say_how_takes_the_site_of_now(
     text: str | None, tmp_path: Path
 ) -> None:
@@ -93,6 +94,25 @@ def test_a_run_that_does_not_say_how_takes_the_site_of_now(
     how = relaunch(paths, "slurm", None, live=False)
     assert (how.launch.site_name, how.launch.site.cpus_per_task) == ("here", 3)
     assert how.notes == ("the run does not say with which site it was submitted; uses here",)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "provenance.json: found damaged JSON"),
+        ("null", "provenance.json: found nothing"),
+        ("[]", "provenance.json: found a list"),
+        ("3", "provenance.json: found a number"),
+        ("{}", "provenance.json: version: found nothing; allowed: 1"),
+        ('{"version": 1, "site": 3}', "provenance.json: site: found 3"),
+        ('{"version": 1, "site": {}}', "provenance.json: site: found {}"),
+    ],
+)
+def test_a_damaged_provenance_is_no_older_run(text: str, says: str, tmp_path: Path) -> None:
+    paths = made(tmp_path)
+    paths.provenance.write_text(text)
+    with pytest.raises(InputError, match=re.escape(says)):
+        relaunch(paths, "slurm", None, live=False)
 
 
 def test_a_run_of_an_older_version_runs_the_code_of_now_and_says_so(tmp_path: Path) -> None:

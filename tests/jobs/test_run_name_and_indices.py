@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices, parse_indices
 from jobs.cluster.site import time_limit_minutes
-from jobs.spec.index_list import format_indices, parse_indices
 from jobs.spec.run_name import check_run_name
 
 

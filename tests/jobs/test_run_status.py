@@ -17,12 +17,11 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
-from gnnhpc.spec.manifest import MANIFEST_VERSION, Cell, read_manifest
+from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions.rerun import select_cells
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct, query_queue
-from jobs.folder import attempt_files
 from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
@@ -180,10 +179,6 @@ def test_a_damaged_manifest_is_named(line: str, run: RunPaths) -> None:
         stream.write(line + "\n")
     with pytest.raises(InputError, match=r"manifest.jsonl:5: "):
         status(run.root)
-
-
-def test_the_version_known_here_is_the_manifests() -> None:
-    assert attempt_files.MANIFEST_VERSION == MANIFEST_VERSION
 
 
 def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:

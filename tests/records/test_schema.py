@@ -72,15 +72,18 @@ def test_valid_means_done_and_nothing_found_invalid() -> None:
     ("text", "complaint"),
     [
         (json.dumps(asdict(RESULT) | {"schema": 99}), "schema: found 99; allowed: 1"),
-        (json.dumps({"cell": "vig-1"}), "schema; allowed: 1"),
-        (json.dumps(asdict(RESULT))[:100], "found damaged result"),
-        ("", "found damaged result"),
-        ("[]", "found damaged result"),
-        ("null", "found damaged result"),
-        (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "found damaged result"),
-        (json.dumps(asdict(RESULT) | {"audit": [{"name": "x"}]}), "found damaged result"),
-        (json.dumps(asdict(RESULT) | {"failure": ["x"]}), "found damaged result"),
-        (json.dumps(asdict(RESULT) | {"colour": "red"}), "found damaged result"),
+        (json.dumps({"cell": "vig-1"}), "schema: found nothing; allowed: 1"),
+        (json.dumps(asdict(RESULT))[:100], "found damaged JSON"),
+        ("", "found damaged JSON"),
+        ("[]", "found a list; allowed: a result"),
+        ("null", "found nothing; allowed: a result"),
+        (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "attempt: found nothing"),
+        (json.dumps(asdict(RESULT) | {"audit": [{"name": "x"}]}), "audit.0.verdict: found nothing"),
+        (json.dumps(asdict(RESULT) | {"failure": ["x"]}), "failure: found ['x']"),
+        (
+            json.dumps(asdict(RESULT) | {"colour": "red"}),
+            "colour: found 'red'; allowed: no",
+        ),
     ],
     ids=range(10),
 )
@@ -96,7 +99,7 @@ def test_other_schemas_and_damage_are_refused(tmp_path: Path, text: str, complai
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(b"\x00\xff\xfe")
-    with pytest.raises(InputError, match="damaged result"):
+    with pytest.raises(InputError, match="damaged JSON"):
         Result.read(path)
 
 
@@ -139,8 +142,8 @@ def test_a_rank_that_wrote_nothing_yet(tmp_path: Path) -> None:
     [
         ([asdict(HEADER) | {"schema": 2}, STEP], ": schema: found 2; allowed: 1"),
         ([STEP, STEP], ": found no header line; allowed: a header of schema 1"),
-        (["[1]", STEP], ": found no header line"),
-        ([asdict(HEADER), '{"kind": "st', STEP], ":2: found damaged JSON; allowed: one record"),
+        (["[1]", STEP], ":1: found a list; allowed: one record"),
+        ([asdict(HEADER), '{"kind": "st', STEP], ":2: found damaged JSON (EOF"),
     ],
     ids=range(4),
 )

@@ -25,12 +25,15 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-CELL = Cell("gat-pp4", 3, experiment("pp4", balance=[1, 2, 1, 2], chunks="halo"), "/data/größe 1")
+CELL = Cell("gat-pp4", 0, experiment("pp4", balance=[1, 2, 1, 2], chunks="halo"), "/data/größe 1")
+
+
+OTHER = Cell("gat-pp4", 1, experiment("pp4"))
 
 
 def changed(**changes: Any) -> str:
-    """The line of CELL with other values."""
-    return json.dumps(json.loads(CELL.to_line()) | changes)
+    """The line of another cell of CELL's array, with other values."""
+    return json.dumps(json.loads(OTHER.to_line()) | changes)
 
 
 def test_a_cell_reads_back(tmp_path: Path) -> None:
@@ -85,10 +88,10 @@ def test_extending_a_sweep_moves_no_index(
 
 
 DAMAGE = {
-    "not json": "found damaged JSON (Expecting value); allowed: one cell a line",
-    CELL.to_line()[:50]: "found damaged JSON (Unterminated string starting at); allowed: "
-    "one cell a line",
-    "[1]": "version: found list; allowed: 1",
+    "not json": "found damaged JSON (expected ident at line 1 column 2); allowed: one cell a line",
+    CELL.to_line()[:50]: "found damaged JSON (EOF while parsing a string at line 1 column 50); "
+    "allowed: one cell a line",
+    "[1]": "found a list; allowed: one cell a line",
     changed(version=2): "version: found 2; allowed: 1",
     '{"version": 1, "array": "a", "id": "b", "experiment": {}}': "index: found nothing; "
     "allowed: a value",
@@ -98,7 +101,7 @@ DAMAGE = {
     changed(experiment=None): "found nothing; allowed: a mapping of keys to values",
     changed(experiment={"data": {"name": "cora"}}): "model: found nothing; allowed: a value, "
     "this key is required",
-    changed(id="another"): f"id: found another; allowed: {CELL.id}, which its content gives",
+    changed(id="another"): f"id: found another; allowed: {OTHER.id}, which its content gives",
 }
 
 
@@ -124,10 +127,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert (
         str(refused.value) == f"{absent}: found no such file; allowed: the manifest.jsonl of a run"
     )
-    with pytest.raises(InputError, match=r"unreadable \(.*Is a directory"):
+    with pytest.raises(InputError, match=r"unreadable \(Is a directory"):
         read_manifest(tmp_path)
     absent.write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="unreadable"):
+    with pytest.raises(InputError, match="damaged JSON"):
         read_manifest(absent)
 
 

@@ -24,6 +24,7 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
+from gnnhpc.records.run_facts import PROVENANCE_VERSION
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import (
     Check,
@@ -126,7 +127,15 @@ def make_run(
     write_manifest(paths.manifest, cells)
     paths.sweep.write_text("name: made\n", encoding="utf-8")
     paths.provenance.write_text(
-        json.dumps({"git_commit": "0" * 40, "host": "login1", "command": "python -m jobs submit"}),
+        json.dumps(
+            {
+                "version": PROVENANCE_VERSION,
+                "git_commit": "0" * 40,
+                "host": "login1",
+                "command": "python -m jobs submit",
+                "cells": len(cells),
+            }
+        ),
         encoding="utf-8",
     )
     rng = np.random.default_rng(seed)
