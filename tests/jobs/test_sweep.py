@@ -163,6 +163,16 @@ def test_the_sweeps_that_come_along_are_right(name: str) -> None:
     assert {array.split("-", 1)[1] for array in arrays} >= {"seq", "pp4"}
 
 
+@pytest.mark.parametrize("path", sorted(Path("jobs/sweeps").rglob("*.yaml")), ids=str)
+def test_every_sweep_that_comes_along_has_three_runs_of_each_configuration(path: Path) -> None:
+    """Fewer say too little of how runs differ; seeds are runs too."""
+    runs = Counter(
+        one.experiment.model_copy(update={"seed": 0, "repeat": 0}).id
+        for one in plan(path, check=False).cells
+    )
+    assert min(runs.values()) >= 3
+
+
 def test_raffis_sweep_is_his_study() -> None:
     made = [cell.experiment for cell in plan("jobs/sweeps/raffi-vig.yaml", check=False).cells]
     assert {str(e.layout) for e in made} == {"seq", "pp2", "pp4", "dp2-pp2"}

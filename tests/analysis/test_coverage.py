@@ -1,0 +1,99 @@
+"""How often intervals hold the truth, and how often equal things are called different."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.stats.intervals import Sample
+from analysis.stats.pairs import Repeat
+from benchmarks.a_a import GROUPS, false_effects, read_runs
+from benchmarks.coverage import Held, coverage
+from gnnhpc.core.errors import InputError
+from tests.tools.make_run import make_run, small_sweep
+
+STUDIES = 4_000
+GOAL = (0.93, 0.97)
+
+
+def margin(share: float, compared: int, studies: int = STUDIES) -> float:
+    """How far a share of studies may fall from its expectation.
+
+    So that one seed in a thousand would fail by chance: 3.3 standard deviations of a binomial for
+    one share, and by Bonferroni for more.
+    """
+    from scipy.stats import norm
+
+    return float(norm.isf(0.0005 / compared)) * math.sqrt(share * (1.0 - share) / studies)
+
+
+def drawn(runs: tuple[int, ...]) -> Iterator[Held]:
+    for noise in ("normal", "skewed shocks"):
+        for correlation in (0.0, 0.7):
+            yield from coverage(
+                noise,
+                correlation,
+                studies=STUDIES,
+                runs=runs,
+                steps=(10, 40),
+                spreads=(0.0, 0.05),
+                seed=7,
+            )
+
+
+def test_intervals_of_three_runs_or_more_hold_as_often_as_they_say() -> None:
+    found = list(drawn((3, 5)))
+    assert {one.of for one in found} == {"mean", "median", "speedup, pairs", "speedup, unpaired"}
+    low, high = (
+        bound + sign * margin(bound, len(found)) for bound, sign in zip(GOAL, (-1, 1), strict=True)
+    )
+    assert not [one for one in found if not low <= one.share <= high]
+
+
+def test_intervals_of_two_runs_hold_too() -> None:
+    """They are wide, not wrong; two that differ beside two that do not hold least."""
+    found = list(drawn((2,)))
+    assert min(one.share for one in found) >= 0.92 - margin(0.92, len(found))
+
+
+def test_a_sample_has_the_intervals_that_are_simulated() -> None:
+    """Of real objects, 300 studies of three pairs: what runs of a repeat share does not widen."""
+    rng = np.random.default_rng(3)
+    held = {"mean": 0, "median": 0, "speedup": 0}
+    repeats = [Repeat(0, number, frozenset({"a"})) for number in range(3)]
+    studies = 300
+    for _ in range(studies):
+        hour = np.exp(0.05 * rng.standard_normal((3, 1)))
+        own = np.exp(0.01 * rng.standard_normal((2, 3, 1)))
+        steps = hour * own * (1.0 + 0.03 * rng.standard_normal((2, 3, 20)))
+        one, other = Sample(list(steps[0]), repeats), Sample(list(steps[1]), repeats)
+        held["mean"] += not one.mean.excludes(1.0)
+        held["median"] += not one.median.excludes(1.0)
+        speedup = one.mean_over(other)
+        assert speedup.basis == "3 pairs"
+        held["speedup"] += not speedup.excludes(1.0)
+    least = 0.95 - margin(0.95, 3, studies)
+    assert all(count / studies >= least for count in held.values()), held
+
+
+def test_equal_runs_are_seldom_called_different() -> None:
+    logs = {"mean": np.random.default_rng(1).standard_normal(20)}
+    found = list(false_effects(logs, splits=4_000))
+    assert [(one.repeats, one.way) for one in found] == [
+        (repeats, way) for repeats in GROUPS for way in ("pairs", "groups (Welch)")
+    ]
+    # Splits of the same twenty runs are no independent draws, so the share has no binomial margin.
+    assert all(0.01 < one.share < 0.09 for one in found)
+
+
+def test_an_a_a_study_is_of_repeats_of_one_cell(tmp_path: Path) -> None:
+    cells = [one for one in small_sweep(10) if str(one.layout) == "pp2" and one.microbatches == 5]
+    assert read_runs(make_run(tmp_path / "ten", cells))["mean"].shape == (10,)
+    with pytest.raises(InputError, match="9 that count; allowed: 10 or more"):
+        read_runs(make_run(tmp_path / "nine", cells[:9]))
+    with pytest.raises(InputError, match="several settings"):
+        read_runs(make_run(tmp_path / "sweep", small_sweep(2)))
