@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import CONFIDENCE, t_bounds, welch_bounds
+from analysis.stats.intervals import t_bounds, welch_bounds
+from gnnhpc.core.student_t import CONFIDENCE
 
 Values = NDArray[np.float64]
 RUNS = (2, 3, 5, 10)

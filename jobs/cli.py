@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 if TYPE_CHECKING:
     from jobs.actions.local_cells import ProgressListener
@@ -60,7 +60,8 @@ ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such 
     epilog="Examples:\n\n"
     "python -m jobs submit quickstart --cluster local --wait\n\n"
     "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
-    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
+    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run\n\n"
+    "python -m jobs submit quickstart --precision 0.02"
 )
 def submit(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
@@ -92,6 +93,14 @@ def submit(
         bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
     ] = False,
     live: Live = False,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Say how many repeats intervals of this half-width need, such as 0.02 of the "
+            "value, as the runs that are there tell; submits only with --extend.",
+        ),
+    ] = None,
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array a model and layout.
 
@@ -107,6 +116,8 @@ def submit(
     for note in planned.notes():
         _print_note(note)
     run = run_folder_path(planned, runs)
+    if precision is not None and _tell_precision(run, precision) and not (extend or dry_run):
+        return EXIT_DONE
     extends = extend and has_run(run)
     told = None if extends and not (site or site_file) else load_site(site_file, site)
     if dry_run:
@@ -274,6 +285,22 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
+
+
+def _tell_precision(run: Path, precision: float) -> bool:
+    """Print how many repeats a precision needs; False where no run is there yet to tell."""
+    from gnnhpc.records.run_paths import RunPaths
+    from jobs.printing.precision_text import print_precision
+    from jobs.state.needed_repeats import needed_repeats
+
+    if not 0.0 < precision < 1.0:
+        raise InputError("--precision", None, precision, "a share of the value, such as 0.02")
+    paths = RunPaths(run)
+    if not paths.manifest.is_file():
+        _print_note(f"no run {run} yet, whose repeats would tell what {precision:.2%} needs")
+        return False
+    print_precision(needed_repeats(paths, precision), precision)
+    return True
 
 
 def _print_note(note: str) -> None:

@@ -13,7 +13,7 @@ from analysis.papers.other_studies import boca_table, torchgpipe_table
 from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
-from analysis.stats.intervals import CONFIDENCE
+from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from analysis.figures.catalog import Figures
 from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
-from analysis.stats.intervals import CONFIDENCE, FEWEST_STEPS, ONE_RUN
+from analysis.stats.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.stats.step_times import OUTLIER_Z
 from analysis.summary.variant_columns import with_variant_columns
+from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.pairs import Repeat, paired
+from gnnhpc.core.student_t import t_quantile
 
 Values = NDArray[np.float64]
-CONFIDENCE = 0.95
 FEWEST_STEPS = 5
 """Of fewer steps each is shown, and no interval."""
 ONE_RUN = "one run says nothing about how runs differ"
@@ -61,14 +61,6 @@ def median(values: Values) -> float:
     if ordered.size % 2:
         return float(ordered[middle])
     return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
-
-
-def t_quantile(freedom: Values | float, confidence: float = CONFIDENCE) -> Values:
-    """How many standard errors a two-sided interval reaches; degrees need not be whole."""
-    # Imported here, as it takes a tenth of a second.
-    from scipy.special import stdtrit
-
-    return np.asarray(stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
 def t_bounds(observations: ArrayLike) -> tuple[Values, Values]:

@@ -19,7 +19,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.failures import is_consequence, read_failures
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
-from gnnhpc.records.schema import Failure, Result
+from gnnhpc.records.schema import Failure, Result, read_lines
 from gnnhpc.spec.manifest_lines import ManifestLine, read_manifest_lines
 
 _TAIL_BYTES = 64 * 1024
@@ -167,6 +167,18 @@ def _last_records(path: Path) -> Iterator[dict[str, Any]]:
             record = from_json(line)
             if isinstance(record, dict):
                 yield record
+
+
+def read_training_s(attempt: AttemptPaths) -> list[float]:
+    """Seconds of each training step of rank 0 after warm-up; all ranks share a step's barriers.
+
+    Raises InputError for damaged records.
+    """
+    return [
+        float(record["wall_s"])
+        for record in read_lines(attempt.records(0))
+        if record.get("kind") == "step" and record["phase"] == "train" and not record["warmup"]
+    ]
 
 
 def last_write_time(attempt: AttemptPaths) -> float:
