@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 
+from gnnhpc.check.level_shift import Stretch, most_different_stretch
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.records.schema import Check
 
@@ -14,8 +16,8 @@ BETWEEN_SHARE = 0.5
 """Processor time between two steps, of that within one, above which a step leaves work out."""
 BETWEEN_S = 0.005
 """And above this: gathering, recording and printing take about a millisecond."""
-DRIFT = 0.10
-"""Change of the median step time, first to last third, above which a cell has drift."""
+DRIFT = 0.05
+"""Change of the step time, in a stretch of the run, below which nobody need know of it."""
 
 
 def times(observations: Sequence[RankObservations]) -> Check:
@@ -120,40 +122,42 @@ def _rest_of_computing(each: RankObservations) -> str:
 
 
 def drift(observations: Sequence[RankObservations]) -> Check:
-    """First third of the training steps against the last, and which part of a step has changed."""
+    """Whether a stretch of the training steps is slower or faster than chance would make it."""
     steps = observations[0].step_s
-    if len(steps) < 9:
+    found = most_different_stretch(steps)
+    if found is None:
         return Check("drift", "unknown", f"{len(steps)} steps are too few to tell", {})
-    first, last = _thirds(steps)
-    change = last / first - 1
-    values = {"first_third_s": first, "last_third_s": last}
-    if not abs(change) <= DRIFT:
-        why = _cause_of_drift(observations, last - first)
-        detail = f"median step time changed {change:+.0%} over the run: {why}"
-        return Check("drift", "suspect", detail, values)
-    return Check("drift", "ok", f"median step time changed {change:+.1%} over the run", values)
+    values = asdict(found)
+    if not found.beyond_chance or abs(found.change) <= DRIFT:
+        return Check("drift", "ok", "no stretch of the run differs more than steps do", values)
+    until = "on" if found.stop == len(steps) else f"to step {found.stop}"
+    detail = (
+        f"from step {found.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
+        f"{found.change:+.0%}: {_cause_of_drift(observations, found)}"
+    )
+    return Check("drift", "suspect", detail, values)
 
 
-def _cause_of_drift(observations: Sequence[RankObservations], change_s: float) -> str:
+def _cause_of_drift(observations: Sequence[RankObservations], stretch: Stretch) -> str:
     """What accounts for half of the change or more, on the rank whose computing changed most."""
+    change_s = _change(observations[0].step_s, stretch)
 
-    def change(seconds: Sequence[float]) -> float:
-        first, last = _thirds(seconds)
-        return (last - first) / change_s
+    def share(seconds: Sequence[float]) -> float:
+        return _change(seconds, stretch) / change_s
 
-    most = max(observations, key=lambda each: change(each.step_compute_s))
+    most = max(observations, key=lambda each: share(each.step_compute_s))
     rank = f"rank {most.rank}"
-    if change(most.step_compute_s) < 0.5:
+    if share(most.step_compute_s) < 0.5:
         return "not of computing, but of transfers and waiting"
-    if change(most.step_cpu_s) < 0.5:
+    if share(most.step_cpu_s) < 0.5:
         return f"{rank} had its processors for another share of its computing time"
     return f"{rank} computed for another processor time: other work, clock rate or memory"
 
 
-def _thirds(seconds: Sequence[float]) -> tuple[float, float]:
-    """Medians of the first third and of the last."""
-    third = len(seconds) // 3
-    return statistics.median(seconds[:third]), statistics.median(seconds[-third:])
+def _change(seconds: Sequence[float], stretch: Stretch) -> float:
+    """Mean seconds within the stretch, less those outside."""
+    inside = statistics.fmean(seconds[stretch.first : stretch.stop])
+    return inside - statistics.fmean([*seconds[: stretch.first], *seconds[stretch.stop :]])
 
 
 def cost(observations: Sequence[RankObservations]) -> Check:
