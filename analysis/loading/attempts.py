@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import parse_object
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
+
+DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class Attempt:
 
     paths: AttemptPaths
     result: Result | None
+    damage: str = ""
+    """Which file is damaged or not this attempt's, and how; its numbers are then in nothing."""
 
     @property
     def number(self) -> int:
@@ -24,11 +28,13 @@ class Attempt:
 
     @property
     def status(self) -> str:
+        if self.damage:
+            return DAMAGED
         return self.result.status if self.result else "unfinished"
 
     @property
     def valid(self) -> bool:
-        return self.result is not None and self.result.valid
+        return self.result is not None and self.result.valid and not self.damage
 
 
 @dataclass(frozen=True)
@@ -50,24 +56,39 @@ class UsedSteps:
 
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:
-    """All attempts, oldest first; raises InputError for a damaged result or another schema."""
-    return [Attempt(paths, _result_if_any(paths)) for paths in cell.attempts()]
+    """All attempts, oldest first; one whose result or resume cannot be read is damaged."""
+    attempts = [_read_attempt(paths) for paths in cell.attempts()]
+    return [_with_resumes_checked(attempt, attempts) for attempt in attempts]
 
 
-def _result_if_any(paths: AttemptPaths) -> Result | None:
+def _read_attempt(paths: AttemptPaths) -> Attempt:
     try:
-        return Result.read(paths.result)
+        return Attempt(paths, Result.read(paths.result))
     except FileNotFoundError:
-        return None
+        return Attempt(paths, None)
+    except InputError as error:
+        return Attempt(paths, None, str(error))
+
+
+def _with_resumes_checked(attempt: Attempt, attempts: list[Attempt]) -> Attempt:
+    try:
+        resume_chain(attempt, attempts)
+    except InputError as error:
+        return replace(attempt, damage=attempt.damage or str(error))
+    return attempt
 
 
 def choose_attempt(attempts: list[Attempt]) -> Attempt | None:
-    """The newest valid attempt, else the newest done one, else the newest that ended."""
-    ended = [attempt for attempt in attempts if attempt.result is not None]
+    """The newest valid attempt, else the newest done one, else the newest that ended.
+
+    A damaged attempt that is newer than it: what the cell measured last is then not known.
+    """
+    ended = [attempt for attempt in attempts if attempt.result is not None and not attempt.damage]
     done = [attempt for attempt in ended if attempt.status == "done"]
     valid = [attempt for attempt in done if attempt.valid]
-    preferred = valid or done or ended
-    return preferred[-1] if preferred else None
+    candidates = (valid or done or ended)[-1:]
+    candidates += [attempt for attempt in attempts if attempt.damage]
+    return max(candidates, key=lambda attempt: attempt.number, default=None)
 
 
 def resume_chain(chosen: Attempt, attempts: list[Attempt]) -> list[UsedSteps]:

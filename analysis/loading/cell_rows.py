@@ -55,7 +55,7 @@ def cell_row(
     """
     headers = [header for found in headers_of.values() for header in found]
     experiment, layout = cell.experiment, cell.experiment.layout
-    result = used.result if used else None
+    result = used.result if used and not used.damage else None
     graph = result.graph if result else {}
     return {
         "cell": cell.id,
@@ -123,7 +123,7 @@ def failure_text(failure: Failure | None) -> str | None:
 def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str, Any]:
     """One row of `Run.attempts`."""
     result = attempt.result
-    origin = resume_point(attempt)
+    origin = None if attempt.damage else resume_point(attempt)
     return {
         "cell": cell.id,
         "attempt": attempt.number,
@@ -131,5 +131,5 @@ def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str,
         "valid": attempt.valid,
         "used": used is not None and used.number == attempt.number,
         "resumed_from": f"{origin.attempt}:{origin.step}" if origin else None,
-        "failure": failure_text(result.failure) if result else None,
+        "failure": attempt.damage or (failure_text(result.failure) if result else None),
     }

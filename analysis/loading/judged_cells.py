@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.across.likeness import Facts
 from analysis.across.siblings import Siblings, in_sentences
+from analysis.loading.attempts import DAMAGED
 from analysis.loading.compared_facts import differences_from_study, unlike_cells
 from analysis.loading.learnt import Key
 from analysis.loading.run_folder import RunFolder
@@ -82,7 +83,11 @@ def judge_cells(
 
 
 def _audits(folder: RunFolder) -> Iterator[Raised]:
+    """What a cell's own audit found; of a damaged one the damage alone."""
     for cell, chosen in zip(folder.names, folder.chosen, strict=True):
+        if chosen and chosen.damage:
+            yield cell, DAMAGED, "invalid", chosen.damage
+            continue
         for check in chosen.result.audit if chosen and chosen.result else ():
             if check.verdict in ("invalid", "suspect"):
                 yield cell, check.name, check.verdict, check.detail

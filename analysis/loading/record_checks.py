@@ -31,34 +31,44 @@ def check_records(
     chosen: Sequence[Attempt | None],
     files: Sequence[RankFile],
     frames: RankFrames,
-) -> None:
-    """Raises InputError naming the file, what is wrong in it, and what should be there.
+) -> dict[int, str]:
+    """What is wrong with cells, by position: the file, what is wrong in it, and what should be.
 
     `chosen` is the attempt of each cell that is used; `files` and `frames` are of all that was
     read, as `read_rank_files` returns them.
     """
-    for cell, attempt in zip(manifest, chosen, strict=True):
-        if attempt is not None and attempt.valid:
-            _check_result(cell, attempt)
     starts = np.searchsorted(frames.steps["source"].to_numpy(), np.arange(len(files) + 1))
     columns = _columns(frames.steps)
+    numbers_of: dict[int, list[int]] = {}
     for number, file in enumerate(files):
-        attempt = chosen[file.cell]
+        numbers_of.setdefault(file.cell, []).append(number)
+    wrong = {}
+    for position, (cell, attempt) in enumerate(zip(manifest, chosen, strict=True)):
         if attempt is None or not attempt.valid:
             continue
-        _check_header(frames.headers[number], manifest[file.cell], file)
-        mine = slice(starts[number], starts[number + 1])
-        rows = {name: values[mine] for name, values in columns.items()}
-        _check_steps(rows, file, attempt)
-        if attempt.result is not None and attempt.result.records:
-            _check_warmup(rows, file, manifest[file.cell].experiment.warmup_steps)
-            _check_samples(rows, file, manifest[file.cell].experiment.batch_size)
-            if file.attempt == attempt.number:
-                _check_final(rows, attempt)
-        _check_times(rows, file)
-    for attempt in chosen:
-        if attempt is not None and attempt.valid:
+        try:
+            _check_result(cell, attempt)
+            for number in numbers_of.get(position, []):
+                mine = slice(starts[number], starts[number + 1])
+                rows = {name: values[mine] for name, values in columns.items()}
+                _check_file(rows, files[number], frames.headers[number], cell, attempt)
             _check_digests(attempt)
+        except InputError as error:
+            wrong[position] = str(error)
+    return wrong
+
+
+def _check_file(
+    rows: Rows, file: RankFile, header: Mapping[str, Any] | None, cell: Cell, attempt: Attempt
+) -> None:
+    _check_header(header, cell, file)
+    _check_steps(rows, file, attempt)
+    if attempt.result is not None and attempt.result.records:
+        _check_warmup(rows, file, cell.experiment.warmup_steps)
+        _check_samples(rows, file, cell.experiment.batch_size)
+        if file.attempt == attempt.number:
+            _check_final(rows, attempt)
+    _check_times(rows, file)
 
 
 def _columns(steps: pd.DataFrame) -> Rows:

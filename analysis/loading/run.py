@@ -64,8 +64,9 @@ def load(run: Path | str, *, apart: bool = False) -> Run:
     Of each cell the newest valid attempt is read, else the newest done one, else the newest that
     ended; attempts that have not ended are listed in `attempts` and not read. With `apart`, cells
     that are unlike the most of their study are configurations of their own, by the setting
-    `apart`. Raises InputError for a path that is no run folder, for damaged records and for records
-    of another schema.
+    `apart`. Cells with damaged records, with those of another cell or of another schema are not
+    valid, and a check says what is wrong with each. Raises InputError for a path that is no run
+    folder, and for a damaged manifest or provenance.
     """
     folder = read_run_folder(Path(run))
     attempt_facts = facts_of_attempts(folder)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, resume_chain
-from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
-from analysis.loading.record_checks import check_records
+from analysis.loading.rank_files import RankFile, RankFrames
+from analysis.loading.undamaged import read_undamaged
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
@@ -25,9 +25,9 @@ class RunFolder:
     manifest: list[Cell]
     attempts_of: list[list[Attempt]]
     chosen: list[Attempt | None]
-    """Of each cell the attempt that counts."""
+    """Of each cell the attempt that counts, or a newer one that is damaged."""
     files: list[RankFile]
-    """Of these attempts and of those that they resumed."""
+    """Of these attempts and of those that they resumed, without damaged ones."""
     frames: RankFrames
     provenance: Mapping[str, Any] | None
     """None without the file."""
@@ -47,7 +47,7 @@ class RunFolder:
 
 
 def read_run_folder(root: Path) -> RunFolder:
-    """Raises InputError for a path that is no run folder, and for damaged records."""
+    """Raises InputError for a path that is no run folder; damaged cells are set apart."""
     paths = RunPaths(root)
     if not paths.root.is_dir():
         raise InputError(paths.root, None, "no such folder", "a run folder")
@@ -57,20 +57,34 @@ def read_run_folder(root: Path) -> RunFolder:
     files = [
         file
         for number, attempt in enumerate(chosen)
-        if attempt is not None
+        if attempt is not None and not attempt.damage
         for file in rank_files(number, manifest[number], attempt, attempts_of[number])
     ]
-    frames = read_rank_files(files)
-    check_records(manifest, chosen, files, frames)
+    found = read_undamaged(manifest, chosen, files)
+    for number, line in found.damage.items():
+        _mark_damaged(number, line, chosen, attempts_of)
     return RunFolder(
         paths,
         manifest,
         attempts_of,
         chosen,
-        files,
-        frames,
+        found.files,
+        found.frames,
         read_provenance(paths),
     )
+
+
+def _mark_damaged(
+    number: int, line: str, chosen: list[Attempt | None], attempts_of: list[list[Attempt]]
+) -> None:
+    """Records turn out to be damaged only when they are read; results before."""
+    attempt = chosen[number]
+    assert attempt is not None
+    damaged = replace(attempt, damage=line)
+    chosen[number] = damaged
+    attempts_of[number] = [
+        damaged if one.number == damaged.number else one for one in attempts_of[number]
+    ]
 
 
 def rank_files(

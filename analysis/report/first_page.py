@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.loading.attempts import DAMAGED
 from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
 from analysis.report.beside_one_another import (
     likeness,
@@ -45,10 +46,12 @@ class CellCounts:
     flagged: int
     """Valid, with a flag of an audit."""
     invalid: int
-    """Done, but an audit found the numbers not valid."""
+    """Done, but an audit found the numbers not valid, or the records are damaged."""
     failed: int
     missing: int
     """Not started, or not ended."""
+    damaged: int = 0
+    """Of the invalid ones."""
 
     @property
     def valid(self) -> int:
@@ -59,7 +62,8 @@ def count_cells(cells: pd.DataFrame) -> CellCounts:
     """Count the rows of `Run.cells`."""
     kinds = Counter(_how_it_ended(row) for row in cells.to_dict("records"))
     names = ("clean", "flagged", "invalid", "failed", "missing")
-    return CellCounts(len(cells), **{name: kinds[name] for name in names})
+    damaged = int((cells["status"] == DAMAGED).sum())
+    return CellCounts(len(cells), **{name: kinds[name] for name in names}, damaged=damaged)
 
 
 def _how_it_ended(cell: dict[Any, Any]) -> str:
@@ -67,7 +71,7 @@ def _how_it_ended(cell: dict[Any, Any]) -> str:
         return "flagged" if cell["flags"] else "clean"
     if cell["status"] in NO_RECORDS:
         return "missing"
-    return "invalid" if cell["status"] == "done" else "failed"
+    return "invalid" if cell["status"] in ("done", DAMAGED) else "failed"
 
 
 def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
@@ -107,6 +111,12 @@ def _verdict(counts: CellCounts) -> Iterator[Text]:
     else:
         kind = "warning" if counts.flagged else "good"
     yield Text(", ".join(parts) + ".", kind)
+    if counts.damaged:
+        yield Text(
+            f"{counts.damaged} of the invalid cells have damaged records and are set apart: the "
+            "table below names file and line.",
+            "bad",
+        )
     if counts.valid < counts.cells:
         yield Text(
             "Cells that are not valid are listed below and are in no average, speedup or figure."
@@ -190,7 +200,7 @@ def _invalid_cell_table(run: Run) -> TableBlock | None:
                 str(cell["cell"]),
                 cell["layout"],
                 cell["microbatches"],
-                "invalid" if _how_it_ended(cell) == "invalid" else cell["status"],
+                "invalid" if cell["status"] == "done" else cell["status"],
                 cell["attempts"],
                 reasons.get(str(cell["cell"])) or _reason_not_valid(cell),
             )

@@ -136,16 +136,29 @@ def test_wrong_input_is_one_line_and_status_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_damaged_records_leave_an_older_report_as_it_was(tmp_path: Path) -> None:
+def test_a_damaged_manifest_leaves_an_older_report_as_it_was(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", cells()[:1])
     report = root / "report"
     report.mkdir()
     (report / "summary.csv").write_text("as it was")
-    records = next(root.glob("cells/*/attempt-1/rank-0000.jsonl"))
-    records.write_text(records.read_text().replace('"wall_s"', '"wall', 1))
+    manifest = root / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace('"index"', '"index', 1))
     assert main(["report", str(root)]) == 2
     assert [path.name for path in report.iterdir()] == ["summary.csv"]
     assert (report / "summary.csv").read_text() == "as it was"
+
+
+def test_a_damaged_cell_is_reported_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_run(tmp_path / "run", cells()[:2])
+    records = next(root.glob("cells/*/attempt-1/rank-0000.jsonl"))
+    records.write_text(records.read_text().replace('"wall_s"', '"wall', 1))
+    assert main(["report", str(root)]) == 0
+    assert "1 of 2 cells left out: see the report's first page" in capsys.readouterr().out
+    page = (root / "report" / "report.md").read_text()
+    assert "1 of the invalid cells have damaged records and are set apart" in page
+    assert "rank-0000.jsonl:2: found damaged JSON" in page
 
 
 def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -201,10 +202,11 @@ def test_resumed_attempts_take_the_steps_before_from_earlier_ones(tmp_path: Path
     assert run.attempts["resumed_from"].fillna("").tolist() == ["", "1:2", "2:4"]
 
 
-def test_a_resume_from_nowhere_is_an_input_error(tmp_path: Path) -> None:
+def test_a_resume_from_nowhere_is_damage(tmp_path: Path) -> None:
     root, _ = one(tmp_path, Story(resumed_from={"attempt": 7, "step": 2}))
-    with pytest.raises(InputError, match="resumed_from"):
-        load(root)
+    run = load(root)
+    assert run.cells["status"].tolist() == ["damaged"]
+    assert "resumed_from.attempt: found 7" in run.checks["detail"].iloc[0]
 
 
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
@@ -271,6 +273,41 @@ def other_result_schema(path: Path) -> None:
     result.write_text(json.dumps(json.loads(result.read_text()) | {"schema": 99}))
 
 
+def empty_result(path: Path) -> None:
+    path.with_name("result.json").write_text("")
+
+
+def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+
+def shorter(path: Path) -> None:
+    """Two of six training steps less."""
+    change_lines(path, lambda lines: [*lines[:5], *lines[7:]])
+
+
+def line_twice(path: Path) -> None:
+    change_lines(path, lambda lines: [*lines[:4], *lines[3:]])
+
+
+def of_another_cell(path: Path) -> None:
+    other = next(one for one in path.parents[2].iterdir() if one != path.parents[1])
+    shutil.copy(other / "attempt-1" / path.name, path)
+
+
+def wall_of(seconds: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        change_lines(
+            path,
+            lambda lines: [
+                re.sub(r'"wall_s": [^,]*', f'"wall_s": {seconds}', line) if number == 2 else line
+                for number, line in enumerate(lines)
+            ],
+        )
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -280,15 +317,73 @@ def other_result_schema(path: Path) -> None:
         (other_phase, r"rank-0001\.jsonl:2: found a record without kind, phase or step"),
         (damage_group, r"rank-0001\.jsonl: groups\.readout"),
         (Path.unlink, r"rank-0001\.jsonl: found no such file"),
+        (empty_result, r"result\.json: found"),
+        (shorter, r"rank-0001\.jsonl: train steps: found 4 steps; allowed: 6"),
+        (line_twice, r"rank-0001\.jsonl: train step: found 2 after 2"),
+        (of_another_cell, r"rank-0001\.jsonl: cell: found vig-.*as its path says"),
+        (wall_of("NaN"), r"rank-0001\.jsonl: train step 1: wall_s: found nan"),
+        (wall_of("-0.5"), r"rank-0001\.jsonl: train step 1: wall_s: found -0\.5"),
         (damage_result, r"result\.json: found damaged JSON"),
         (other_result_schema, r"result\.json: schema: found 99; allowed: 1"),
     ],
 )
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], says: str) -> None:
+def test_damage_sets_its_cell_apart_and_no_other(
+    tmp_path: Path, damage: Callable[[Path], None], says: str
+) -> None:
+    cells = [vig(repeat=repeat) for repeat in range(4)]
+    root = make_run(tmp_path / "run", cells)
+    whole = load(root)
+    damage(records_of(root, cells[1].id))
+    run = load(root)
+    assert run.cells["counts"].tolist() == [True, False, True, True]
+    assert run.cells["status"].tolist() == ["done", "damaged", "done", "done"]
+    (check,) = run.checks.to_dict("records")
+    assert (check["cell"], check["name"], check["verdict"]) == (cells[1].id, "damaged", "invalid")
+    assert re.search(says, check["detail"])
+    for name in ("steps", "ranks", "groups"):
+        before = getattr(whole, name)
+        kept = before[before["cell"] != cells[1].id].reset_index(drop=True)
+        assert getattr(run, name)["wall_s" if name != "groups" else "forward_s"].tolist() == (
+            kept["wall_s" if name != "groups" else "forward_s"].tolist()
+        )
+    row = analysis.summarise(run).iloc[0]
+    assert (row["cells_used"], row["cells"]) == (3, 4)
+    assert "1 of 4 cells left out: 1 damaged" in row["note"]
+
+
+def test_a_whole_run_of_damage_has_no_valid_cell(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", [vig(), vig(repeat=1)])
+    for path in root.glob("cells/*/attempt-1/rank-0001.jsonl"):
+        damage_line(path)
+    run = load(root)
+    assert set(run.cells["status"]) == {"damaged"}
+    assert run.steps.empty
+    assert (analysis.summarise(run)["n"] == 0).all()
+
+
+def test_the_first_damage_that_is_met_is_told(tmp_path: Path) -> None:
+    """Digests in the result would say of a file that is gone no more than that."""
     root, cell = one(tmp_path, Story())
-    damage(records_of(root, cell))
-    with pytest.raises(InputError, match=says):
-        load(root)
+    result = RunPaths(root).cell(cell).attempt(1).result
+    raw = json.loads(result.read_text())
+    raw["records"] = {"rank-0001.jsonl": {"size": 9, "sha256": "0" * 64}}
+    result.write_text(json.dumps(raw))
+    records_of(root, cell).unlink()
+    assert "found no such file" in load(root).checks["detail"].iloc[0]
+
+
+def test_of_several_attempts_the_newest_must_be_whole(tmp_path: Path) -> None:
+    """An older one that is damaged is in no number; a newer one might have been the valid one."""
+    root, cell = one(tmp_path / "older", Story(), Story())
+    damage_result(RunPaths(root).cell(cell).attempt(1).records(0))
+    run = load(root)
+    assert run.cells["valid"].tolist() == [True]
+    assert run.attempts["status"].tolist() == ["damaged", "done"]
+    root, cell = one(tmp_path / "newer", Story(), Story())
+    damage_result(RunPaths(root).cell(cell).attempt(2).records(0))
+    run = load(root)
+    assert run.cells["status"].tolist() == ["damaged"]
+    assert run.steps.empty
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path: Path) -> None:

@@ -520,7 +520,7 @@ EXPECTED: dict[str, Expected] = {
     "records of another schema": Expected(Complaint("reader", "schema")),
     "the result of another cell": Expected(Complaint("reader", "result.json: cell: found")),
     "an attempt of another cell": Expected(Complaint("reader", "result.json: cell: found")),
-    "a result cut short": Expected(Complaint("reader", "damaged result")),
+    "a result cut short": Expected(Complaint("reader", "damaged JSON")),
     "a result of other settings than the cell's": Expected(
         Complaint("reader", "microbatches: found 2")
     ),

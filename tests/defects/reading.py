@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.loading.attempts import DAMAGED
 from analysis.loading.run import Run, load
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
@@ -70,7 +71,7 @@ def judged_folder(folder: Path) -> Outcome:
     text = _first_page(loaded, summary)
     checks = loaded.checks[~loaded.checks["name"].isin(TRUE_REASONS)]
     said = [
-        Complaint(check["name"], check["detail"], check["verdict"])
+        Complaint(_said_by(check["name"]), check["detail"], check["verdict"])
         for check in checks.to_dict("records")
     ]
     raised = ";".join([*loaded.cells["flags"], *summary["flags"]])
@@ -78,6 +79,11 @@ def judged_folder(folder: Path) -> Outcome:
     flags = names - {"", *TRUE_REASONS, *OF_FEW_STEPS}
     passed = bool(loaded.cells["valid"].all()) and not said and not flags
     return Outcome([*said, Complaint("report", text, "suspect")], passed)
+
+
+def _said_by(check: str) -> str:
+    """Damaged cells are set apart by whoever reads them."""
+    return "reader" if check == DAMAGED else check
 
 
 def _first_page(run: Run, summary: pd.DataFrame) -> str:
