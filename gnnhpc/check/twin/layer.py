@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -78,7 +78,34 @@ def batch_norm(x: Tensor, p: Parameters, prefix: str, name: str, scene: Scene) -
         statistics.pending.append((mean.detach(), variance.detach(), len(x)))
         if not scene.deferred:
             move(statistics)
-    return (x - mean) / (variance + EPS).sqrt() * p[f"{prefix}.weight"] + p[f"{prefix}.bias"]
+    deviation, weight, bias = (variance + EPS).sqrt(), p[f"{prefix}.weight"], p[f"{prefix}.bias"]
+    if x.dtype == torch.float32:
+        mean, deviation, weight, bias = (
+            repeat_rows(each, len(x)) for each in (mean, deviation, weight, bias)
+        )
+    return (x - mean) / deviation * weight + bias
+
+
+def repeat_rows(row: Tensor, rows: int) -> Tensor:
+    """`[channels]` as `[rows, channels]`, whose gradient is summed one row after another.
+
+    So torch's own BatchNorm sums it in single precision, which is off by up to `rows` roundings.
+    Where every row has the same gradient, as before a sum over the nodes, what should be left of
+    it behind the normalisation is nothing, and these roundings are all there is.
+    """
+    repeated: Tensor = _RepeatRows.apply(row, rows)  # type: ignore[no-untyped-call]
+    return repeated
+
+
+class _RepeatRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, row: Tensor, rows: int) -> Tensor:
+        return row.expand(rows, -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # numpy's sum is pairwise along the last axis alone, and plain along the others.
+        return torch.from_numpy(gradient.contiguous().numpy().sum(0)), None
 
 
 def move(statistics: RunningStatistics) -> None:
