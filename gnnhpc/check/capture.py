@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.optimizer_rule import OptimizerState
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.sparse_rows import SparseRows
@@ -76,6 +77,11 @@ class RankSeen:
     replica: int
     stage: int
     initial: dict[str, Array]
+    """Parameters before the first step."""
+    buffers: dict[str, Array]
+    """Before the first step."""
+    optimizer: dict[str, OptimizerState]
+    """Before the first step; without a state of its own a parameter is left out."""
     steps: list[SeenStep] = field(default_factory=list)
     activations: list[SeenActivation] = field(default_factory=list)
     targets: list[SeenTargets] = field(default_factory=list)
@@ -192,9 +198,32 @@ class _KeepOutput:
         self.engine.keep(self.layer, output, given[1])
 
 
-def first_seen(stage: Stage, replica: int, number: int) -> RankSeen:
+def first_seen(
+    stage: Stage, optimizer: torch.optim.Optimizer | None, replica: int, number: int
+) -> RankSeen:
     """Before the first step."""
-    return RankSeen(replica, number, _arrays(stage.named_parameters()))
+    parameters, buffers = _arrays(stage.named_parameters()), _arrays(stage.named_buffers())
+    return RankSeen(replica, number, parameters, buffers, _optimizer_states(stage, optimizer))
+
+
+def _optimizer_states(
+    stage: Stage, optimizer: torch.optim.Optimizer | None
+) -> dict[str, OptimizerState]:
+    """Each parameter's state, by name; gradients are not part of it."""
+    found: dict[str, OptimizerState] = {}
+    for name, parameter in stage.named_parameters():
+        state = optimizer.state.get(parameter) if optimizer is not None else None
+        if state:
+            held = _arrays(state.items())
+            value = np.array(parameter.detach().cpu().double().numpy())
+            found[name] = OptimizerState(
+                value,
+                np.zeros_like(value),
+                held["exp_avg"],
+                held["exp_avg_sq"],
+                np.full_like(value, held["step"]),
+            )
+    return found
 
 
 def _arrays(tensors: Any) -> dict[str, Array]:

@@ -21,6 +21,10 @@ FLOPS = 2.5e10
 STEPS = 2
 ROWS = 2
 """Images a micro-batch, so that an image in another's place shows."""
+LAST_FLOPS, LAST_STEPS = 2e10, 1
+"""Of the check after a run's last step."""
+SEVERAL = 5
+"""Images a micro-batch where not all can be: more than two threads have one each of."""
 _SIDES = (16, 8)
 FEWEST_NODES = 200
 _STORED = 512
@@ -41,13 +45,30 @@ class CheckSlice:
     """Nodes of the graph that are kept; None for all."""
     left_out: str = ""
     """What the slice is, in words; empty for a whole graph's real steps."""
+    first: int = 0
+    """The first of its training steps; after step 0 they go on from what the run holds."""
+
+    @property
+    def steps(self) -> int:
+        """Its training steps."""
+        return self.experiment.train_steps - self.first
 
 
 def check_slice(experiment: Experiment, flops: float = FLOPS, steps: int = STEPS) -> CheckSlice:
     """The largest slice whose twin needs at most `flops`; the smallest one where none does."""
+    return _largest(experiment, flops, 0, steps)
+
+
+def last_slice(experiment: Experiment) -> CheckSlice:
+    """After a run's last step. Of images whole micro-batches if possible, then fewer or of smaller
+    images: what depends on how many there are shows in these alone."""
+    return _largest(experiment, LAST_FLOPS, experiment.train_steps, LAST_STEPS)
+
+
+def _largest(experiment: Experiment, flops: float, first: int, steps: int) -> CheckSlice:
     small = experiment.model_copy(
         update={
-            "train_steps": steps,
+            "train_steps": first + steps,
             "test_steps": min(experiment.test_steps, 1),
             "test_every": None,
             "warmup_steps": 0,
@@ -57,26 +78,33 @@ def check_slice(experiment: Experiment, flops: float = FLOPS, steps: int = STEPS
     )
     layers = outline(experiment)
     if experiment.data.facts().kind == "graph":
-        return _graph_slice(small, layers, flops, steps)
+        return dataclasses.replace(_graph_slice(small, layers, flops, steps), first=first)
     found = None
-    for found in _image_slices(small, layers):
+    for found in _image_slices(small, layers, whole=first > 0):
         images = (found.experiment.batch_size or 0) * experiment.layout.replicas
         if images * (3 * steps + 1) * _image_flops(found.outlines) <= flops:
             break
     assert found is not None
-    return found
+    return dataclasses.replace(found, first=first)
 
 
-def _image_slices(small: Experiment, layers: Outlines) -> Iterator[CheckSlice]:
-    """From the most to the least."""
+def _image_slices(
+    small: Experiment, layers: Outlines, *, whole: bool = False
+) -> Iterator[CheckSlice]:
+    """From the most to the least; `whole` micro-batches before others."""
     facts = small.data.facts()
     batch = small.batch_size or small.microbatches
-    rows = min(ROWS, batch // small.microbatches)
+    full = batch // small.microbatches
+    rows = min(ROWS, full)
     fewer = min(small.microbatches, small.layout.stages + 1)
     # A user's own model may take images of one size only.
     smaller = () if isinstance(small.model, OwnModel) else _SIDES
     sides = [None, *(side for side in smaller if side < facts.image_size)]
-    for microbatches, each in ((small.microbatches, rows), (small.microbatches, 1), (fewer, 1)):
+    sizes = [(small.microbatches, rows), (small.microbatches, 1), (fewer, 1)]
+    if whole:
+        several = min(SEVERAL, full)
+        sizes = [(small.microbatches, full), (fewer, full), (fewer, several), *sizes]
+    for microbatches, each in sizes:
         for side in sides:
             update = {"batch_size": microbatches * each, "microbatches": microbatches}
             outlines = layers
@@ -84,7 +112,7 @@ def _image_slices(small: Experiment, layers: Outlines) -> Iterator[CheckSlice]:
                 cropped = dataclasses.replace(facts, image_size=side)
                 model = small.model.outline(cropped)
                 outlines = check_outline(model, cropped, f"model {small.model.name}")
-            words = f"{each} of {batch // small.microbatches} images a micro-batch"
+            words = f"{each} of {full} images a micro-batch"
             if microbatches < small.microbatches:
                 words += f", {microbatches} of {small.microbatches} micro-batches"
             if side is not None:

@@ -59,6 +59,8 @@ class StepComparison:
     pieces: Callable[[Phase, int], list[Piece]]
     single: TwinModel | None = None
     """The twin in single precision, for a run in it."""
+    first: int = 0
+    """The first step; after step 0 the twin goes on from what the run holds."""
     worst: dict[str, float] = field(default_factory=dict)
     """The largest relative difference of each kind of thing compared."""
     causes: list[str] = field(default_factory=list)
@@ -71,19 +73,20 @@ class StepComparison:
 
     def run(self, invalid: Mapping[str, str]) -> Verdict:
         """The verdict; `invalid` are the findings of the audit of the same steps."""
-        before = self._initial()
         rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
+        before = self._held(rule) if self.first else self._initial()
         outputs = self.experiment.model.loaded.outputs
-        for step in range(self.seen.steps):
+        for step in range(self.first, self.first + self.seen.steps):
             pieces = self.pieces("train", step)
             twin = train_step(self.twin, pieces, before, step, outputs)
             rounded = self._in_single_precision(step, pieces, before, twin)
             self._inputs("train", step, pieces)
-            self._activations("train", step, pieces, twin.activations, rounded)
-            self._loss(step, twin)
+            rows = None if rounded is None else rounded.activations
+            self._activations("train", step, pieces, twin.activations, rows)
+            self._loss(step, twin, rounded)
             gradients = self._gradients_of(step, twin)
             before = self._update(step, before, gradients, rule)
-            self._buffers("buffers", functools.partial(_buffers_after, step))
+            self._buffers("buffers", functools.partial(_buffers_after, step - self.first))
             if self.causes:
                 break
         if not self.causes and self.experiment.test_steps:
@@ -101,7 +104,7 @@ class StepComparison:
 
     def _in_single_precision(
         self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
-    ) -> Sequence[Activations] | None:
+    ) -> TwinStep | None:
         """The same step of the twin in single precision: how far its gradients are off."""
         if self.single is None:
             return None
@@ -110,7 +113,7 @@ class StepComparison:
         explained = explain_by_kinks(single.gradients, twin, EPS[self.experiment.dtype])
         compared = differences(single.gradients, explained.gradients, self.layers)
         self.rounding = max([self.rounding, *(d.relative for d in compared)])
-        return single.activations
+        return single
 
     @property
     def tolerance(self) -> float:
@@ -138,6 +141,17 @@ class StepComparison:
         found = self._same_on_replicas("initial values", lambda each: each.initial)
         for each in differences(found, expected, self.layers):
             self._note("initial values", each.relative, f"{each.layer} has not its seed's")
+        return found
+
+    def _held(self, rule: OptimizerRule) -> dict[str, Array]:
+        """What the run holds before the step; the twin takes it over, the optimizer's state too."""
+        found = self._same_on_replicas("parameters", lambda each: each.initial)
+        for replica in range(self.seen.replicas):
+            buffers = self.seen.of_replica(replica, lambda each: each.buffers)
+            for model in (self.twin, self.single):
+                if model is not None:
+                    model.restore(replica, buffers)
+        rule.states = {n: s for each in self.seen.ranks for n, s in each.optimizer.items()}
         return found
 
     def _inputs(self, phase: Phase, step: int, pieces: Sequence[Piece]) -> None:
@@ -178,20 +192,28 @@ class StepComparison:
             if self.causes:
                 return
 
-    def _loss(self, step: int, twin: TwinStep) -> None:
-        ours = self.seen.loss(step)
-        if step == 0:
+    def _loss(self, step: int, twin: TwinStep, rounded: TwinStep | None) -> None:
+        ours = self._loss_of(step)
+        if step == self.first:
             self._losses = ours, twin.loss
         if self.causes:
             return
-        relative = abs(ours - twin.loss) / max(abs(twin.loss), 1e-30)
+        scale = max(abs(twin.loss), 1e-30)
+        relative = abs(ours - twin.loss) / scale
         relative = relative if math.isfinite(relative) else math.inf
         self.worst["loss"] = max(self.worst.get("loss", 0.0), relative)
-        if relative > LOSS_FACTOR * self.tolerance:
+        allowed = LOSS_FACTOR * self.tolerance
+        if rounded is not None:
+            # A loss near zero is what is left of scores that are much larger.
+            away = max(abs(rounded.loss - twin.loss), EPS["float32"] * twin.largest_score)
+            allowed = max(allowed, ROUNDING_FACTOR * away / scale)
+        if relative > allowed:
             self.causes += self._likely(step, ours, twin, differences({}, {}, self.layers))
 
     def _gradients_of(self, step: int, twin: TwinStep) -> dict[str, Array]:
-        found = self._same_on_replicas("gradients", lambda each: each.steps[step].gradients)
+        found = self._same_on_replicas(
+            "gradients", lambda each: each.steps[step - self.first].gradients
+        )
         expected = twin.gradients
         compared = differences(found, expected, self.layers)
         allowed = max(self.tolerance, ROUNDING_FACTOR * self.rounding)
@@ -204,9 +226,11 @@ class StepComparison:
         worst = worst if math.isfinite(worst) else math.inf
         self.worst["gradients"] = max(self.worst.get("gradients", 0.0), worst)
         if worst > allowed and not self.causes:
-            ours = self.seen.loss(step)
-            self.causes += self._likely(step, ours, twin, compared)
+            self.causes += self._likely(step, self._loss_of(step), twin, compared)
         return found
+
+    def _loss_of(self, step: int) -> float:
+        return self.seen.loss(step - self.first)
 
     def _likely(
         self, step: int, loss: float, twin: TwinStep, compared: list[Difference]
@@ -237,7 +261,9 @@ class StepComparison:
         self, step: int, before: dict[str, Array], gradients: dict[str, Array], rule: OptimizerRule
     ) -> dict[str, Array]:
         """The parameters after the step, once they are what the rule makes of the gradients."""
-        after = self._same_on_replicas("parameters", lambda each: each.steps[step].parameters)
+        after = self._same_on_replicas(
+            "parameters", lambda each: each.steps[step - self.first].parameters
+        )
         expected = rule.after(before, gradients)
         self._parameters = differences(after, expected, self.layers)
         if self.causes:

@@ -1,9 +1,9 @@
-"""The check at the start of every attempt: a few small steps of all ranks against a twin.
+"""The check at the start and at the end of every attempt: small steps of all ranks against a twin.
 
 The steps run through the real loop and engine, with the same layers, layout, schedule, kernels and
 threads, on a stage of their own; so nothing of the run is touched, and nothing need be put back but
-the generators of random numbers. The twin then runs on rank 0 (`gnnhpc.check.twin`). `verify` is
-the same with more steps.
+the generators of random numbers. The twin then runs on rank 0 (`gnnhpc.check.twin`). At the end
+the stage goes on from what the run holds. `verify` is the same with more steps.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.process_state import generators_put_back, one_thread
+from gnnhpc.check.run_state import go_on_from
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
@@ -46,7 +47,7 @@ from gnnhpc.train.setup import TrainingParts, set_up
 
 COST_S = 3.0
 COST_SHARE = 0.05
-"""What a self-check may take: the larger of these seconds and this share of the attempt."""
+"""What self-checks may take: the larger of these seconds and this share of the attempt."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class SelfCheck:
     """What became no finite number, so that nothing can be compared."""
 
     @property
+    def name(self) -> str:
+        """Of its event and its check in the result."""
+        return "last self-check" if self.part.first else "self-check"
+
+    @property
     def cause(self) -> str | None:
         """The likeliest cause of its failing; None where it passed or nothing was compared."""
         if self.not_finite:
@@ -71,28 +77,35 @@ class SelfCheck:
         failed = self.verdict is not None and not self.verdict.passed
         return self.verdict.causes[0] if self.verdict is not None and failed else None
 
-    def as_check(self, attempt_s: float) -> Check:
-        """For the result of an attempt that took `attempt_s` seconds."""
-        share = self.seconds / attempt_s if attempt_s > 0 else 0.0
+    def as_check(self, attempt_s: float, before_s: float = 0.0) -> Check:
+        """For the result of an attempt that took `attempt_s` seconds, after another that took
+        `before_s`."""
+        seconds = before_s + self.seconds
+        share = seconds / attempt_s if attempt_s > 0 else 0.0
+        steps = self.part.steps
+        name = self.name
+        taken = f"{steps} step{'s' if steps > 1 else ''} and an evaluation"
         values: dict[str, Any] = {"seconds": round(self.seconds, 3), "share": round(share, 4)}
         on = f" on {self.part.left_out}" if self.part.left_out else ""
         cost = f"took {self.seconds:.2g} s, {share:.1%} of the attempt"
-        if self.seconds > COST_S and share > COST_SHARE:
-            cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: the smallest slice costs that"
+        if before_s:
+            cost = f"took {self.seconds:.2g} s, both {share:.1%} of the attempt"
+        if seconds > COST_S and share > COST_SHARE:
+            cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: this machine was slow at it"
         if self.verdict is not None:
             values |= {"worst": dict(self.verdict.worst_of), "kinks": self.verdict.kinks}
-            values["steps"] = self.part.experiment.train_steps
+            values["steps"] = steps
         if self.cause is not None:
-            return Check("self-check", "invalid", f"{self.cause}{on}; {cost}", values)
+            return Check(name, "invalid", f"{self.cause}{on}; {cost}", values)
         if self.random_layer is not None:
             detail = (
                 f"{self.random_layer} gives another output each time, by random numbers that are "
                 f"not drawn from the context: nothing can be held against it; {cost}"
             )
-            return Check("self-check", "unknown", detail, values)
+            return Check(name, "unknown", detail, values)
         whose = "; the arithmetic of its layers is the user's own" if self.own_arithmetic else ""
-        detail = f"{self.part.experiment.train_steps} steps and an evaluation{on} are the twin's"
-        return Check("self-check", "ok", f"{detail}{whose}; {cost}", values)
+        detail = f"{taken}{on} are the twin's"
+        return Check(name, "ok", f"{detail}{whose}; {cost}", values)
 
 
 def self_check(
@@ -153,7 +166,9 @@ def _take_steps(
         batches=_batches(part, parts, mesh, root),
         timer=parts.timer,
     )
-    seen = first_seen(small.stage, mesh.replica, mesh.stage)
+    if part.first:
+        go_on_from(parts, small)
+    seen = first_seen(small.stage, small.optimizer, mesh.replica, mesh.stage)
     engine = CapturingEngine(small.engine, small.stage, seen)
     # What is read again is whole images and graphs.
     whole = part.side is None and part.nodes is None
@@ -172,7 +187,7 @@ def _take_steps(
         observer=observer,
         report=engine.keep_step,
     )
-    trainer.run()
+    trainer.run(part.first)
     observations = gather_observations(mesh, small, observer, environment)
     graph = small.batches.graph_facts()
     return seen, audit(observations, part.outlines, mesh.layout, parts.planned, graph)
@@ -225,6 +240,7 @@ def _compare(
         twin=twin,
         pieces=data.pieces,
         single=single,
+        first=part.first,
     )
     return {"own_arithmetic": own, "verdict": comparison.run(invalid)}
 

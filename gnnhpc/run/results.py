@@ -24,7 +24,7 @@ def write_done(
     trainer: Trainer,
     observations: Sequence[RankObservations],
     files: Sequence[Written],
-    self_check: SelfCheck,
+    self_checks: Sequence[SelfCheck],
     final_check: Check | None,
 ) -> None:
     """On rank 0: audit all ranks' observations and files, and write the result."""
@@ -40,7 +40,7 @@ def write_done(
         final=trainer.final,
         graph=graph,
         audit=[
-            self_check.as_check(seconds_since_process_start()),
+            *_self_checks(self_checks, seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
             written(observations, files),
             throughput(attempt.cell.experiment, samples),
@@ -52,6 +52,12 @@ def write_done(
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):
         print(f"{attempt.cell.id}: done{flagged}", flush=True)
+
+
+def _self_checks(checks: Sequence[SelfCheck], attempt_s: float) -> list[Check]:
+    """In order; each is told what those before it took."""
+    before = [sum(each.seconds for each in checks[:n]) for n in range(len(checks))]
+    return [each.as_check(attempt_s, s) for each, s in zip(checks, before, strict=True)]
 
 
 def write_interrupted(attempt: Attempt, trainer: Trainer, signal_name: str, step: int) -> None:

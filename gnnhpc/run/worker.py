@@ -27,6 +27,7 @@ from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
+    from gnnhpc.check.check_slice import CheckSlice
     from gnnhpc.check.observer import RunObserver
     from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.ranks.mesh import Mesh
@@ -183,6 +184,7 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
+        from gnnhpc.check.check_slice import last_slice
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.check.observer import RunObserver
@@ -204,7 +206,7 @@ class Worker:
             watching(mesh, activity_of(parts.timer), self.attempt.exit_after_hang),
         ):
             root = data_root(self.cell.data_root)
-            checked = self._self_check(mesh, parts, writer, root)
+            checked = [self._self_check(mesh, parts, writer, root)]
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
             trainer = self._trainer(mesh, parts, writer, observer)
@@ -226,6 +228,9 @@ class Worker:
             if experiment.test_steps and start < experiment.train_steps:
                 last = final_check(experiment, parts, mesh, root, trainer.last_outputs)
             observations = gather_observations(mesh, parts, observer, self.environment)
+            if start < experiment.train_steps:
+                part = last_slice(experiment)
+                checked.append(self._self_check(mesh, parts, writer, root, part))
             files = mesh.gather_objects(writer.written)
             with parts.timer.storage("writing the result"):
                 if mesh.rank == 0:
@@ -234,15 +239,21 @@ class Worker:
         return EXIT_DONE
 
     def _self_check(
-        self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter, root: Path | None
+        self,
+        mesh: Mesh,
+        parts: TrainingParts,
+        writer: RecordWriter,
+        root: Path | None,
+        part: CheckSlice | None = None,
     ) -> SelfCheck:
         """A few small steps against a twin, by this attempt's own ranks, kernels and threads."""
         from gnnhpc.check.self_check import self_check
 
-        checked = self_check(self.cell.experiment, parts, mesh, self.environment, root)
-        writer.write(EventRecord("self-check", checked.seconds, {"on": checked.part.left_out}))
+        checked = self_check(self.cell.experiment, parts, mesh, self.environment, root, part)
+        name = checked.name
+        writer.write(EventRecord(name, checked.seconds, {"on": checked.part.left_out}))
         if checked.cause is not None and mesh.rank == 0:
-            print(f"{self.cell.id}: self-check failed, {checked.cause}", flush=True)
+            print(f"{self.cell.id}: {name} failed, {checked.cause}", flush=True)
         return checked
 
     def _trainer(

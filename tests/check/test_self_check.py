@@ -35,31 +35,36 @@ def ran(folder: Path, experiment: Experiment, plant: Plant | None = None) -> Ran
     return run(folder, cell, plant=plant)
 
 
-def check_of(found: Ran) -> Check:
-    (check,) = [each for each in found.result.audit if each.name == "self-check"]
+def check_of(found: Ran, name: str = "self-check") -> Check:
+    (check,) = [each for each in found.result.audit if each.name == name]
     return check
 
 
 def without_self_check() -> None:
     from gnnhpc.run.worker import Worker
 
-    none = SimpleNamespace(as_check=lambda seconds: Check("self-check", "unknown", "not run"))
-    Worker._self_check = lambda *_: none  # type: ignore[method-assign, assignment, return-value]
+    def none(*given: Any) -> Any:
+        name = "last self-check" if len(given) > 5 else "self-check"
+        unknown = Check(name, "unknown", "not run")
+        return SimpleNamespace(seconds=0.0, as_check=lambda *_: unknown)
+
+    Worker._self_check = none  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_run_is_the_same_to_the_bit_with_and_without(name: str, tmp_path: Path) -> None:
     checked = ran(tmp_path / "with", CELLS[name])
     plain = ran(tmp_path / "without", CELLS[name], without_self_check)
-    assert check_of(checked).verdict == "ok", check_of(checked)
-    assert check_of(plain).verdict == "unknown"
+    for check in ("self-check", "last self-check"):
+        assert check_of(checked, check).verdict == "ok", check_of(checked, check)
+        assert check_of(plain, check).verdict == "unknown"
     for phase in ("train", "test"):
         assert checked.losses(phase) == plain.losses(phase)
     (event,) = [line for line in checked.lines(0, "event") if line["name"] == "self-check"]
     values = check_of(checked).values
     assert event["at_s"] == pytest.approx(values["seconds"], abs=1e-3)
     assert values["steps"] == 2
-    assert 0 < values["share"] < 1
+    assert 0 < values["share"] < check_of(checked, "last self-check").values["share"] < 1
 
 
 def scaled_output(factor: float) -> None:
@@ -72,6 +77,33 @@ def scaled_output(factor: float) -> None:
         return true(layer, *args) * factor
 
     FusedFfn.forward = wrong  # type: ignore[method-assign]
+
+
+def late_scaled_output() -> None:
+    """Layers are right while a run begins, and wrong in training once it is under way."""
+    from gnnhpc.models.vig.fused import FusedFfn
+    from tests.defects.patching import Steps
+
+    true, steps = FusedFfn.forward, Steps()
+
+    def wrong(layer: Any, *args: Any) -> torch.Tensor:
+        return true(layer, *args) * (1.0001 if steps.late and layer.training else 1.0)
+
+    FusedFfn.forward = wrong  # type: ignore[method-assign]
+
+
+def late_update() -> None:
+    from gnnhpc.train import optimizer
+    from tests.defects.patching import Steps
+
+    steps, true = Steps(), optimizer._Adam.step
+
+    def wrong(adam: Any, *args: Any) -> Any:
+        if steps.late:
+            adam.param_groups[0]["betas"] = (0.5, 0.999)
+        return true(adam, *args)
+
+    optimizer._Adam.step = wrong
 
 
 def wrong_update(factor: float) -> None:
@@ -95,6 +127,22 @@ def test_a_wrong_layer_is_named(tmp_path: Path) -> None:
     assert not found.result.valid
     assert check_of(found).detail.startswith("outputs: block0.ffn in train step 0, replica 0, ")
     assert "self-check failed, outputs: block0.ffn" in "".join(found.out) + log(found)
+
+
+def test_what_goes_wrong_later_is_named_at_the_end(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(layout="pp2"), late_scaled_output)
+    assert check_of(found).verdict == "ok"
+    said = check_of(found, "last self-check").detail
+    assert said.startswith("outputs: block0.ffn in train step 6, replica 0, ")
+    assert "last self-check failed, outputs: block0.ffn" in "".join(found.out) + log(found)
+
+
+def test_the_optimizer_goes_on_from_the_state_that_the_run_left(tmp_path: Path) -> None:
+    found = ran(tmp_path, gat(layout="pp2", optimizer={"name": "adam", "lr": 0.01}), late_update)
+    assert check_of(found).verdict == "ok"
+    said = check_of(found, "last self-check").detail
+    assert said.startswith("update: layer"), said
+    assert "its own gradient in step 6" in said
 
 
 def log(found: Ran) -> str:
@@ -123,7 +171,7 @@ def test_what_it_costs_is_said_where_it_is_too_much() -> None:
     check = SelfCheck(part, 4.0, random_layer="layer3").as_check(60.0)
     assert check.verdict == "unknown"
     assert "layer3 gives another output each time" in check.detail
-    assert "took 4 s, 6.7% of the attempt, more than 3 s and 5%" in check.detail
+    assert "took 4 s, 6.7% of the attempt, more than 3 s and 5%: this machine" in check.detail
     assert "more than" not in SelfCheck(part, 4.0, random_layer="x").as_check(600.0).detail
     assert "more than" not in SelfCheck(part, 2.0, random_layer="x").as_check(3.0).detail
 

@@ -21,7 +21,8 @@ class OptimizerRule:
     config: OptimizerConfig
     dtype: str
     """The run's precision."""
-    _states: dict[str, OptimizerState] = field(default_factory=dict)
+    states: dict[str, OptimizerState] = field(default_factory=dict)
+    """By parameter; without one it has taken no step yet."""
 
     def after(
         self, parameters: Mapping[str, Array], gradients: Mapping[str, Array]
@@ -34,7 +35,7 @@ class OptimizerRule:
 
     def _moved(self, name: str, value: Array, gradient: Array) -> Array:
         zeros = np.zeros_like(value)
-        last = self._states.get(name, OptimizerState(value, gradient, zeros, zeros, zeros))
+        last = self.states.get(name, OptimizerState(value, gradient, zeros, zeros, zeros))
         before = OptimizerState(value, gradient, last.mean, last.square, last.steps)
-        self._states[name] = stepped(self.config, before, self.dtype).after
-        return self._states[name].values
+        self.states[name] = stepped(self.config, before, self.dtype).after
+        return self.states[name].values

@@ -117,6 +117,7 @@ class PlainModel:
         for name, statistics in self._statistics[replica].items():
             statistics.mean = torch.from_numpy(state[f"{name}.running_mean"]).to(self.dtype)
             statistics.variance = torch.from_numpy(state[f"{name}.running_var"]).to(self.dtype)
+            statistics.batches = int(state[f"{name}.num_batches_tracked"])
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         """Running statistics under torch's names."""

@@ -42,6 +42,10 @@ class TwinModel(Protocol):
 
     def average_statistics(self) -> None: ...
 
+    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
+        """Take one replica's buffers from what a run holds."""
+        ...
+
     def buffers(self, replica: int) -> dict[str, Tensor]: ...
 
 
@@ -58,6 +62,8 @@ class TwinStep:
     parameters: dict[str, Tensor]
     """Those of the autograd graph, which is kept for what kinks need."""
     kinks: list[Kink]
+    largest_score: float
+    """Of the last layer's outputs, the largest magnitude."""
 
 
 def train_step(
@@ -76,11 +82,15 @@ def train_step(
     activations: list[Activations] = []
     row_losses: list[tuple[Array, int]] = []
     kinks: list[Kink] = []
-    total = torch.zeros((), dtype=torch.float64)
+    total, largest_score = torch.zeros((), dtype=torch.float64), 0.0
     for piece in pieces:
         found = model.forward(piece, leaves, step, training=True)
         kinks += model.kinks
-        rows = losses(found[-1], piece.targets["train"], outputs)
+        scores = found[-1]
+        assert isinstance(scores, Tensor)
+        if scores.numel():
+            largest_score = max(largest_score, float(scores.detach().abs().max()))
+        rows = losses(scores, piece.targets["train"], outputs)
         row_losses.append((_array(rows), int((piece.targets["train"] != IGNORED).sum())))
         total = total + rows.sum()
         activations.append([_detached(each) for each in found])
@@ -98,6 +108,7 @@ def train_step(
         {n: _array(g) for n, g in zip(trained, gradients, strict=True) if g is not None},
         trained,
         kinks,
+        largest_score,
     )
 
 
@@ -111,9 +122,8 @@ def evaluate(
     return [model.forward(piece, values, step, training=False) for piece in pieces]
 
 
-def losses(output: Tensor | SparseInput, target: Tensor, outputs: Outputs) -> Tensor:
+def losses(output: Tensor, target: Tensor, outputs: Outputs) -> Tensor:
     """Each row's cross-entropy, float64 [rows]; 0 for a row that is not labelled."""
-    assert isinstance(output, Tensor)
     scores = output.double()
     if outputs == "logits":
         scores = scores - scores.logsumexp(1, keepdim=True)
