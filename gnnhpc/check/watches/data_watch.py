@@ -36,6 +36,10 @@ class DataWatch(Protocol):
         """What the stage's forwards were given, and the labels beside it."""
         ...
 
+    def check_cheaply(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """In steps that are not looked at: all labels, and few of the inputs."""
+        ...
+
     def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
         """Each micro-batch's labels of a split, read again; negative where there is none."""
         ...

@@ -38,6 +38,8 @@ class GraphWatch:
     """Layers that use neighbours, over all stages."""
     _graph: PlainGraph | None = None
     _edges: ChunkEdges = field(default_factory=ChunkEdges)
+    _wanted: dict[tuple[int, str], tuple[Tensor, Ids]] = field(default_factory=dict)
+    """Labels of chunks that have been asked for, with the nodes that they are of."""
 
     @property
     def graph(self) -> PlainGraph:
@@ -70,17 +72,28 @@ class GraphWatch:
                 cause = self._features(x, chunk.nodes.cpu().numpy(), rule)
                 if cause is not None:
                     self.findings.add("inputs", phase, step, cause)
-        if self.mesh.is_last:
-            self.findings.looks["targets"] += 1
-            labelled = self.labelled(phase)
-            if batch.labelled != labelled:
-                divided = f"the loss is divided by {batch.labelled}, {phase} has {labelled} nodes"
-                self.findings.add("targets", phase, step, divided)
-            for microbatch, chunk in zip(batch.microbatches, chunks, strict=True):
-                for split in _LABELLED[phase]:
-                    cause = self._labels(microbatch.targets.get(split), chunk, split)
-                    if cause is not None:
-                        self.findings.add("targets", phase, step, cause)
+        self._check_targets(phase, step, batch, chunks)
+
+    def check_cheaply(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """Labels alone: the features of a graph are never written again."""
+        chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
+        self._check_targets(phase, step, batch, chunks)
+
+    def _check_targets(
+        self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
+    ) -> None:
+        if not self.mesh.is_last:
+            return
+        self.findings.looks["targets"] += 1
+        labelled = self.labelled(phase)
+        if batch.labelled != labelled:
+            divided = f"the loss is divided by {batch.labelled}, {phase} has {labelled} nodes"
+            self.findings.add("targets", phase, step, divided)
+        for microbatch, chunk in zip(batch.microbatches, chunks, strict=True):
+            for split in _LABELLED[phase]:
+                cause = self._labels(microbatch.targets.get(split), chunk, split)
+                if cause is not None:
+                    self.findings.add("targets", phase, step, cause)
 
     def labelled(self, phase: Phase) -> int:
         """Nodes of the phase's split."""
@@ -143,6 +156,14 @@ class GraphWatch:
         return told
 
     def _wanted_labels(self, chunk: GraphChunk, split: str) -> Ids:
+        nodes, labels = self._wanted.get((id(chunk.nodes), split), (None, None))
+        # As long as a chunk's nodes are kept here, no other tensor has their id.
+        if nodes is None or labels is None or nodes is not chunk.nodes:
+            labels = self._read_labels(chunk, split)
+            self._wanted[id(chunk.nodes), split] = chunk.nodes, labels
+        return labels
+
+    def _read_labels(self, chunk: GraphChunk, split: str) -> Ids:
         nodes = chunk.nodes[: chunk.own].cpu().numpy()
         labels = np.full(chunk.rows[-1], IGNORED, dtype=np.int64)
         labels[: chunk.own] = np.where(

@@ -22,9 +22,12 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.spec.experiment import Experiment
 
 Flags = npt.NDArray[np.bool_]
+Named = tuple[str, torch.nn.Parameter]
 
 ELEMENTS = 8_192
-"""Of a stage's parameters that are looked at in one step, spread evenly over each tensor."""
+"""Of a stage's parameters that are looked at closely in one step, spread evenly over each."""
+FEW_ELEMENTS = 256
+"""Of the one parameter that is looked at in every other step."""
 ZEROS = 8
 """Parameters whose gradients are looked at before the first backward, inside the step."""
 
@@ -37,6 +40,7 @@ class OptimizerWatch:
     stage: Stage
     optimizer: torch.optim.Optimizer | None
     findings: Findings
+    _trained: list[Named] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
     _parameters: list[torch.nn.Parameter] = field(default_factory=list)
     _strides: list[int] = field(default_factory=list)
@@ -45,18 +49,26 @@ class OptimizerWatch:
     _left_over: bool = False
 
     def __post_init__(self) -> None:
-        named = [(n, p) for n, p in self.stage.named_parameters() if p.requires_grad]
+        self._trained = [(n, p) for n, p in self.stage.named_parameters() if p.requires_grad]
+
+    def _choose(self, one: int | None) -> None:
+        """Elements of all parameters, or of one of them, another in the next step."""
+        named, elements = self._trained, ELEMENTS
+        if one is not None and named:
+            named, elements = [named[one % len(named)]], FEW_ELEMENTS
         if not named:
             return
         self._names = [name for name, _ in named]
         self._parameters = [parameter for _, parameter in named]
-        share = max(1, ELEMENTS // len(named))
+        share = max(1, elements // len(named))
         self._strides = [max(1, -(-p.numel() // share)) for p in self._parameters]
         pairs = zip(self._parameters, self._strides, strict=True)
         self._sizes = [len(range(0, p.numel(), stride)) for p, stride in pairs]
 
-    def before_step(self) -> None:
-        """Keep elements of the state, and the gradients of the step before."""
+    def before_step(self, one: int | None = None) -> None:
+        """Keep elements of the state, and the gradients of the step before; with a number, of one
+        parameter."""
+        self._choose(one)
         self._left_over = False
         self._before = self._read() if self._parameters else None
 
@@ -151,7 +163,7 @@ class OptimizerWatch:
         """Which parameters have wrong elements."""
         parts = np.split(wrong, np.cumsum(self._sizes)[:-1])
         named = [name for name, part in zip(self._names, parts, strict=True) if part.any()]
-        if len(named) == len(self._names):
+        if len(named) == len(self._trained):
             return "all parameters of the stage"
         return f"{named[0]} and {len(named) - 1} more" if len(named) > 1 else named[0]
 

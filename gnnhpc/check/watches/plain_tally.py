@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from gnnhpc.models.protocol import Outputs
+from gnnhpc.records.schema import Phase
 
 Ids = npt.NDArray[np.int64]
 
@@ -26,6 +27,15 @@ class PlainTally:
     ties: int
     """Of these, rows where another output is as high: the task may take either."""
     labelled: int
+
+
+@dataclass(frozen=True)
+class PlainTallies:
+    """Of one replica's mini-batch."""
+
+    phase: Phase
+    step: int
+    by_split: dict[str, PlainTally] = field(default_factory=dict)
 
 
 def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: Outputs) -> PlainTally:

@@ -1,11 +1,12 @@
-"""All watches of one rank: which steps they look at, and what they are told of a step.
+"""All watches of one rank: what they see of every step, and which steps they look at closely.
 
-Nothing here runs between a step's barriers but two hooks that keep references (`stage_inputs`).
+Nothing here runs between a step's barriers but hooks that keep references and small copies.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from gnnhpc.check.watches.gradient_watch import GradientWatch
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
+from gnnhpc.check.watches.last_outputs import LastOutputs
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
 from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic
@@ -42,7 +44,7 @@ from gnnhpc.train.setup import TrainingParts
 
 @dataclass
 class RunWatch:
-    """Told of every step by the observer; looks at few of them."""
+    """Told of every step by the observer; looks at few of them closely."""
 
     experiment: Experiment
     mesh: Mesh
@@ -53,6 +55,7 @@ class RunWatch:
     evaluation: EvaluationWatch
     replicas: ReplicaWatch
     traffic: StageTraffic
+    last: LastOutputs
     checks: StepChecks
     gradients: GradientWatch
     statistics: StatisticsWatch
@@ -60,8 +63,10 @@ class RunWatch:
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
+    _step: int = 0
+    """The present one, in its phase."""
     _number: int = 0
-    """Of the present step in its phase, or in its evaluation."""
+    """The same, of the test phase within its evaluation."""
     _evaluations: int = 0
     _evaluating: bool = False
     _tested: int = 0
@@ -70,6 +75,8 @@ class RunWatch:
     _looks: bool = False
     """Whether the present step is looked at."""
     _looks_at_evaluation: bool = False
+    _tested_closely: int = 0
+    """Which mini-batch of this evaluation is looked at besides the first."""
 
     @classmethod
     def of(
@@ -84,6 +91,7 @@ class RunWatch:
         else:
             data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
         traffic = StageTraffic(stage, mesh.is_first, mesh.is_last)
+        last = LastOutputs.of(stage, is_last=mesh.is_last)
         return cls(
             experiment,
             mesh,
@@ -94,7 +102,8 @@ class RunWatch:
             EvaluationWatch(stage, findings, parts.implementation == "own"),
             ReplicaWatch(stage),
             traffic,
-            StepChecks(experiment, mesh, data, findings, traffic),
+            last,
+            StepChecks(experiment, mesh, data, findings, traffic, last),
             GradientWatch(experiment, stage, findings),
             StatisticsWatch(stage, findings),
             DropoutWatch(experiment, stage, findings),
@@ -104,11 +113,13 @@ class RunWatch:
         if self._steps == 0:
             with self._looking():
                 self._check_beginning(step)
-        self._steps, self._number = self._steps + 1, step
+        self._steps, self._step, self._number = self._steps + 1, step, step
         self._last_step = step == self.experiment.train_steps - 1
         self._looks = self._chosen(step, batch)
         self.data.check_order(step, batch)
+        self.last.begin()
         if not self._looks:
+            self.optimizer.before_step(one=step)
             return
         with self._looking():
             self.data.before("train", step, step, batch)
@@ -119,7 +130,11 @@ class RunWatch:
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
 
     def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
+        self.last.end()
         if not self._looks:
+            self.checks.check_outputs("train", step, trained.outputs)
+            self.data.check_cheaply("train", step, step, batch)
+            self.optimizer.after_step(step)
             return
         self.traffic.detach()
         self.gradients.detach()
@@ -138,6 +153,8 @@ class RunWatch:
         """Before replicas average their statistics; `step` is the next of the test phase."""
         self._evaluations, self._evaluating = self._evaluations + 1, True
         self._tested = 0
+        rule = random.Random(f"{self.experiment.seed}/test/{step}")
+        self._tested_closely = rule.randrange(self.experiment.test_steps)
         affordable = self.budget.affordable or self._evaluations == 1 or self._last_step
         self._looks_at_evaluation = affordable
         if affordable:
@@ -150,8 +167,10 @@ class RunWatch:
                 self.evaluation.averaged()
 
     def before_test_step(self, step: int, batch: Batch) -> None:
-        self._looks = self._looks_at_evaluation and self._tested == 0
-        self._number = self._tested
+        chosen = self._tested in {0, self._tested_closely}
+        self._looks = self._looks_at_evaluation and chosen
+        self._number, self._step = self._tested, step
+        self.last.begin()
         if not self._looks:
             return
         with self._looking():
@@ -160,7 +179,10 @@ class RunWatch:
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
         number, self._tested = self._tested, self._tested + 1
+        self.last.end()
         if not self._looks:
+            self.checks.check_outputs("test", step, outputs)
+            self.data.check_cheaply("test", step, number, batch)
             return
         self.traffic.detach()
         with self._looking():
@@ -179,10 +201,8 @@ class RunWatch:
     def before_report(
         self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
     ) -> None:
-        """After the step, on last stages: what will be reported of it."""
-        if self._looks:
-            with self._looking():
-                self.checks.check_tally(phase, self._number, batch, outputs, tally)
+        """After each step, on last stages: what will be reported of it."""
+        self.checks.check_tally(phase, self._step, self._number, batch, outputs, tally)
 
     def before_checkpoint(self, step: int) -> None:
         """Raises GnnhpcError where something wrong was found: it would be gone on with.
@@ -208,6 +228,7 @@ class RunWatch:
             self.crossed,
             self.gradients.shared,
             self.experiment.dtype,
+            self.checks.tallies,
         )
 
     def _chosen(self, step: int, batch: Batch) -> bool:

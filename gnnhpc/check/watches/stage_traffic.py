@@ -49,8 +49,6 @@ class StageTraffic:
     is_first: bool
     is_last: bool
     given: list[tuple[Inputs, Context]] = field(default_factory=list)
-    outputs: dict[int, Tensor] = field(default_factory=dict)
-    """Of the last stage, by micro-batch."""
     wrong_mode: str | None = None
     """A module that was not in the mode that the phase needs."""
     _samples: dict[Way, list[tuple[int, Tensor]]] = field(default_factory=dict)
@@ -60,7 +58,7 @@ class StageTraffic:
 
     def attach(self, *, training: bool, on_first: Callable[[], None] | None = None) -> None:
         self.detach()
-        self.given, self.outputs, self._samples, self.wrong_mode = [], {}, {}, None
+        self.given, self._samples, self.wrong_mode = [], {}, None
         self._training, self._on_first = training, on_first
         self._handles = [
             self.stage.register_forward_pre_hook(self._before_forward),
@@ -98,9 +96,7 @@ class StageTraffic:
 
     def _after_forward(self, stage: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
         _, context = arguments
-        if self.is_last:
-            self.outputs[context.microbatch] = output.detach()
-        else:
+        if not self.is_last:
             self._sample("output", context.microbatch, output)
         self._sample_gradient("gradient of the output", context.microbatch, output)
 

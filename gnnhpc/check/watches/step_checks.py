@@ -1,18 +1,18 @@
-"""What is checked of a step that was looked at: contexts, modes, outputs, loss, metrics."""
+"""What is checked of steps: of all outputs and metrics, of some contexts, modes and loss."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.data_watch import DataWatch
 from gnnhpc.check.watches.findings import Findings
-from gnnhpc.check.watches.plain_tally import plain_gradient, plain_tally
+from gnnhpc.check.watches.last_outputs import LastOutputs
+from gnnhpc.check.watches.plain_tally import PlainTallies, plain_gradient, plain_tally
 from gnnhpc.check.watches.stage_traffic import StageTraffic, sampled
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.ranks.mesh import Mesh
@@ -30,6 +30,9 @@ class StepChecks:
     data: DataWatch
     findings: Findings
     traffic: StageTraffic
+    last: LastOutputs
+    tallies: list[PlainTallies] = field(default_factory=list)
+    """Of every step, what its outputs and the raw labels give."""
 
     def check_inputs(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
         """The data, the contexts and the modules' mode."""
@@ -58,11 +61,8 @@ class StepChecks:
         if not self.mesh.is_last:
             return
         self.findings.looks["outputs"] += 1
-        kept = [self.traffic.outputs[m] for m in sorted(self.traffic.outputs)]
-        same = [_same(a, b) for a, b in zip(kept, outputs, strict=False)]
-        if len(kept) != len(outputs) or not all(same):
-            which = f"of micro-batch {same.index(False)}" if False in same else "all"
-            cause = f"the outputs {which} are not what the last stage's forward gave"
+        cause = self.last.other_than(outputs)
+        if cause is not None:
             self.findings.add("outputs", phase, step, cause)
 
     @property
@@ -86,7 +86,7 @@ class StepChecks:
         self.findings.looks["loss gradient"] += 1
         gradients = self.traffic.output_gradients()
         for m, label in enumerate(labels):
-            found, output = gradients.get(m), self.traffic.outputs.get(m)
+            found, output = gradients.get(m), self.last.by_microbatch.get(m)
             if found is None or output is None:
                 cause = f"no backward began at micro-batch {m}"
             else:
@@ -99,15 +99,26 @@ class StepChecks:
             return
 
     def check_tally(
-        self, phase: Phase, number: int, batch: Batch, outputs: Sequence[Tensor], tally: Tally
+        self,
+        phase: Phase,
+        step: int,
+        number: int,
+        batch: Batch,
+        outputs: Sequence[Tensor],
+        tally: Tally,
     ) -> None:
-        """What will be reported."""
+        """What will be reported; `number` counts within an evaluation, `step` does not."""
         if self._wrong_targets:
             return
         kind = self.experiment.model.loaded.outputs
+        plain = PlainTallies(phase, step)
+        self.tallies.append(plain)
         for name, (found, count) in tally.items():
             split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
-            wanted = plain_tally(outputs, self.data.labels(phase, split, number, batch), kind)
+            if split not in plain.by_split:
+                labels = self.data.labels(phase, split, number, batch)
+                plain.by_split[split] = plain_tally(outputs, labels, kind)
+            wanted = plain.by_split[split]
             self.findings.looks["metrics"] += 1
             exact = wanted.loss if name == "loss" else float(wanted.right)
             error = wanted.loss_error if name == "loss" else float(wanted.ties)
@@ -116,10 +127,4 @@ class StepChecks:
                     f"{name} is {found:.6g} over {count:g}, of the outputs and the raw labels "
                     f"{exact:.6g} over {wanted.labelled}"
                 )
-                self.findings.add("metrics", phase, number, cause)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Mostly they are one tensor."""
-    one = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
-    return one or torch.equal(a, b)
+                self.findings.add("metrics", phase, step, cause)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gnnhpc.check.watches.evaluation_watch import Evaluated
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.gradient_watch import SharedGradient
+from gnnhpc.check.watches.plain_tally import PlainTallies
 from gnnhpc.check.watches.stage_traffic import Crossed
 from gnnhpc.check.watches.state_hashes import Hashes
 
@@ -27,3 +28,5 @@ class Watched:
     """What crossed the stage's cuts in each step that was looked at."""
     shared: list[SharedGradient]
     dtype: str
+    tallies: list[PlainTallies]
+    """Of every step, on last stages."""
