@@ -36,6 +36,7 @@ def audit(
         machine.threads(observations),
         machine.threads_used(observations),
         machine.affinity(observations),
+        machine.memory(observations),
         times.between(observations),
         times.noise(observations),
         times.drift(observations),

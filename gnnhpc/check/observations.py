@@ -78,6 +78,8 @@ class RankObservations:
     """Of kernels in the first training step, such as `torch vig_forward`, by code and function."""
     other_calls: list[str] = field(default_factory=list)
     """Where kernels were called otherwise than in the first step of a phase."""
+    memory: list[str] = field(default_factory=list)
+    """Where a peak was recorded that cannot be."""
     time_faults: list[str] = field(default_factory=list)
     """Where recorded times contradict one another, or a second clock and hooks."""
     loose_forward: str | None = None
@@ -122,6 +124,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         lost_cpus=machine.lost_cpus.told(),
         calls={f"{code} {name}": n for (code, name), n in machine.calls.get("train", {}).items()},
         other_calls=machine.other_calls.told(),
+        memory=machine.memory.told(),
         time_faults=observer.time_faults.told(),
         loose_forward=observer.time_faults.loose_forward(),
         between_steps_cpu_s=statistics.median(between) if between else 0.0,

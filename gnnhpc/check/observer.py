@@ -71,6 +71,10 @@ class RunObserver:
         self._ended = time.perf_counter()
         self.observing_s += self._ended - began
 
+    def reading(self) -> contextlib.AbstractContextManager[None]:
+        """Around taking the next batch."""
+        return self.second_clock.reading()
+
     @property
     def over_budget(self) -> bool:
         """Whether this rank has spent too much on looking closely."""

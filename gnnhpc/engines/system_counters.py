@@ -11,6 +11,7 @@ from pathlib import Path
 
 STAT = Path("/proc/stat")
 STATUS = Path("/proc/self/status")
+STATM = Path("/proc/self/statm")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
@@ -34,6 +35,15 @@ def forget_peak_rss() -> None:
     """Begin the peak of `peak_rss_mib` anew, where the system lets a process do so (proc(5))."""
     with contextlib.suppress(OSError):
         CLEAR_REFS.write_text("5", encoding="ascii")
+
+
+def resident_mib() -> float | None:
+    """What this program holds now, in MiB; None where the system does not say (proc(5), statm)."""
+    try:
+        pages = int(STATM.read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_rss_mib() -> float:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.records import throughput, written
+from gnnhpc.check.audits.reported import reported
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
 from gnnhpc.records.provenance import seconds_since_process_start
+from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
@@ -18,16 +20,22 @@ from gnnhpc.train.loop import Trainer
 from gnnhpc.train.setup import TrainingParts
 
 
-def write_done(
-    attempt: Attempt,
-    parts: TrainingParts,
-    trainer: Trainer,
-    observations: Sequence[RankObservations],
-    files: Sequence[Written],
-    self_checks: Sequence[SelfCheck],
-    final_check: Check | None,
-) -> None:
+@dataclass(frozen=True)
+class Finished:
+    """What was seen of a run by its end, on rank 0; lists are in the order of ranks."""
+
+    observations: Sequence[RankObservations]
+    files: Sequence[Written]
+    steps: Sequence[Sequence[ReportedStep]]
+    """What the files of last stages report, read back; of other ranks nothing."""
+    self_checks: Sequence[SelfCheck]
+    """Before the first step, and after the last."""
+    final_check: Check | None
+
+
+def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: Finished) -> None:
     """On rank 0: audit all ranks' observations and files, and write the result."""
+    observations, files = found.observations, found.files
     layout = attempt.cell.experiment.layout
     graph = parts.batches.graph_facts()
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
@@ -40,11 +48,12 @@ def write_done(
         final=trainer.final,
         graph=graph,
         audit=[
-            *_self_checks(self_checks, seconds_since_process_start()),
+            *_self_checks(found.self_checks, seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
             written(observations, files),
+            reported(observations, found.steps, trainer.final, layout),
             throughput(attempt.cell.experiment, samples),
-            *([final_check] if final_check else []),
+            *([found.final_check] if found.final_check else []),
         ],
         resumed_from=attempt.resumed_from,
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},

@@ -184,9 +184,6 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
-        from gnnhpc.check.check_slice import last_slice
-        from gnnhpc.check.final_check import final_check
-        from gnnhpc.check.observations import gather_observations
         from gnnhpc.check.observer import RunObserver
         from gnnhpc.check.watches.run_watch import RunWatch
         from gnnhpc.data.roots import data_root
@@ -194,7 +191,7 @@ class Worker:
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
-        from gnnhpc.run.results import write_done, write_interrupted
+        from gnnhpc.run.results import write_interrupted
         from gnnhpc.train.loop import Stopped
         from gnnhpc.train.progress import progress_reporter
 
@@ -206,11 +203,12 @@ class Worker:
             watching(mesh, activity_of(parts.timer), self.attempt.exit_after_hang),
         ):
             root = data_root(self.cell.data_root)
-            checked = [self._self_check(mesh, parts, writer, root)]
+            checked = self._self_check(mesh, parts, writer, root)
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
             trainer = self._trainer(mesh, parts, writer, observer)
             observer.second_clock.attach(parts.stage, trainer.optimizer)
+            observer.time_faults.groups = {each.name: each.group for each in parts.stage.outlines}
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
             self.attempt.progress = trainer.progress
@@ -223,20 +221,44 @@ class Worker:
                     write_interrupted(self.attempt, trainer, received, stopped.step)
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_FAILED
-            experiment = self.cell.experiment
-            last = None
-            if experiment.test_steps and start < experiment.train_steps:
-                last = final_check(experiment, parts, mesh, root, trainer.last_outputs)
-            observations = gather_observations(mesh, parts, observer, self.environment)
-            if start < experiment.train_steps:
-                part = last_slice(experiment)
-                checked.append(self._self_check(mesh, parts, writer, root, part))
-            files = mesh.gather_objects(writer.written)
-            with parts.timer.storage("writing the result"):
-                if mesh.rank == 0:
-                    write_done(self.attempt, parts, trainer, observations, files, checked, last)
-                mesh.barrier()
+            self._finish(mesh, parts, trainer, observer, writer, checked)
         return EXIT_DONE
+
+    def _finish(
+        self,
+        mesh: Mesh,
+        parts: TrainingParts,
+        trainer: Trainer,
+        observer: RunObserver,
+        writer: RecordWriter,
+        first_check: SelfCheck,
+    ) -> None:
+        """Check what the last step left behind, audit the run, write its result."""
+        from gnnhpc.check.check_slice import last_slice
+        from gnnhpc.check.final_check import final_check
+        from gnnhpc.check.observations import gather_observations
+        from gnnhpc.data.roots import data_root
+        from gnnhpc.records.reported import read_reported
+        from gnnhpc.run.results import Finished, write_done
+
+        experiment, root = self.cell.experiment, data_root(self.cell.data_root)
+        trained = observer.train_steps > 0
+        final = None
+        if experiment.test_steps and trained:
+            final = final_check(experiment, parts, mesh, root, trainer.last_outputs)
+        observations = gather_observations(mesh, parts, observer, self.environment)
+        self_checks = [first_check]
+        if trained:
+            part = last_slice(experiment)
+            self_checks.append(self._self_check(mesh, parts, writer, root, part))
+        files = mesh.gather_objects(writer.written)
+        with parts.timer.storage("reading the records"):
+            steps = mesh.gather_objects(read_reported(writer.path) if mesh.is_last else [])
+        with parts.timer.storage("writing the result"):
+            if mesh.rank == 0:
+                found = Finished(observations, files, steps, self_checks, final)
+                write_done(self.attempt, parts, trainer, found)
+            mesh.barrier()
 
     def _self_check(
         self,

@@ -104,7 +104,7 @@ class Trainer:
     def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches; the watchdog learns that this rank is reading files."""
         while True:
-            with self.timer.storage("reading data"):
+            with self.timer.storage("reading data"), self.observer.reading():
                 batch = next(batches, None)
             if batch is None:
                 return

@@ -34,6 +34,10 @@ class StepObserver(Protocol):
         """Measures the time that observing takes: around all calls of the methods below."""
         ...
 
+    def reading(self) -> contextlib.AbstractContextManager[None]:
+        """Around taking the next batch: how long that took by another clock."""
+        ...
+
     def before_training_step(self, step: int, batch: Batch) -> None:
         """Before the first barrier of a step, its batch at hand."""
         ...

@@ -124,6 +124,14 @@ def threads_used(observations: Sequence[RankObservations]) -> Check:
     return Check("threads_used", "ok", "as many threads computed as were set", values)
 
 
+def memory(observations: Sequence[RankObservations]) -> Check:
+    """Recorded peaks of memory can be."""
+    wrong = [f"rank {each.rank}: {fault}" for each in observations for fault in each.memory]
+    if wrong:
+        return Check("memory", "invalid", "; ".join(wrong), {})
+    return Check("memory", "ok", "recorded peaks hold what ranks held after their steps", {})
+
+
 def affinity(observations: Sequence[RankObservations]) -> Check:
     """The CPUs that a rank may use are those it began with."""
     lost = [f"rank {each.rank}: {fault}" for each in observations for fault in each.lost_cpus]

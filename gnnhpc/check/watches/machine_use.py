@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 import torch
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.engines.system_counters import resident_mib
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.kernels.calls import counted
 from gnnhpc.records.schema import Phase, StepRecord
 
 Calls = Counter[tuple[str, str]]
+MEMORY_SHARE, MEMORY_MIB = 0.1, 64.0
+"""By how much the memory of a process may have grown since its peak was read."""
 
 
 @dataclass
@@ -30,6 +33,7 @@ class MachineUse:
     calls: dict[Phase, Calls] = field(default_factory=dict)
     """Of kernels in the first step of each phase, by code and function."""
     other_calls: Faults = field(default_factory=Faults)
+    memory: Faults = field(default_factory=Faults)
     _allowed: dict[int, frozenset[int]] = field(
         default_factory=lambda: {os.getpid(): frozenset(os.sched_getaffinity(0))}
     )
@@ -50,6 +54,8 @@ class MachineUse:
             self.threads_used[times.threads_used] += 1
         self._compare_cpus(times.cpus, where)
         self._compare_calls(record.phase, where)
+        if record.peak_rss_mib is not None:
+            self._compare_memory(record.peak_rss_mib, where)
 
     def _compare_cpus(self, cpus: dict[int, frozenset[int]], where: str) -> None:
         for thread, now in cpus.items():
@@ -62,6 +68,18 @@ class MachineUse:
         together = sorted(frozenset().union(*cpus.values()))
         if 0 < len(together) < len(self.cpus):
             self.cpus = together
+
+    def _compare_memory(self, peak_mib: float, where: str) -> None:
+        """A peak is no less than what is held just after, and no more than the machine has."""
+        held, most = resident_mib(), _machine_mib()
+        if held is None:
+            return
+        # What was taken since the peak was read: counters of pages are kept a thread, and late.
+        if not held * (1 - MEMORY_SHARE) - MEMORY_MIB <= peak_mib <= most:
+            self.memory.add(
+                "a peak of memory that cannot be",
+                f"{where}: {peak_mib:.1f} MiB, {held:.1f} MiB are held and {most:.0f} MiB there",
+            )
 
     def _compare_calls(self, phase: Phase, where: str) -> None:
         before, after = self._calls_before, counted()
@@ -78,6 +96,10 @@ class MachineUse:
                 f"kernels called otherwise than in the first {phase} step",
                 f"{where}: {_difference(called, expected)}",
             )
+
+
+def _machine_mib() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _difference(found: Calls, expected: Calls) -> str:

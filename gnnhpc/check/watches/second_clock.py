@@ -8,7 +8,9 @@ the optimizer. So a bound holds however busy the machine is.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,8 @@ class SeenStep:
     """What was done between the step before and this one: its name, how often."""
     cpu_between_s: float = 0.0
     """Processor time of the engine's thread in the loop between the step before and this one."""
+    read_s: float = 0.0
+    """Taking its batch, before it."""
 
 
 @dataclass
@@ -65,6 +69,7 @@ class SecondClock:
     _in_step: bool = False
     _accounted_cpu: float = 0.0
     _cpu_between: float = 0.0
+    _read_s: float = 0.0
     _cpu_ended: float | None = None
     """None before the first step: what is done then belongs to none."""
 
@@ -77,6 +82,13 @@ class SecondClock:
             trained.register_post_accumulate_grad_hook(self._backward_ends)
         if optimizer is not None:
             optimizer.register_step_post_hook(self._optimizer_stepped)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around taking the next step's batch."""
+        began = seconds()
+        yield
+        self._read_s = seconds() - began
 
     def before_step(self, accounted_cpu_s: float) -> None:
         """Before the timer is made ready and the first barrier.
@@ -118,6 +130,7 @@ class SecondClock:
             backward_s=self._backward_s,
             outside=outside,
             cpu_between_s=self._cpu_between,
+            read_s=self._read_s,
         )
 
     def _note(self, what: str) -> None:

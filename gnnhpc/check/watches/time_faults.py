@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,8 @@ LOOSE_SHARE: Final = 0.2
 """Of the forward spans, above which what is before the stage's forward is no forward."""
 LOOSE_STEP_SHARE: Final = 0.02
 """And of the steps: a stage of one activation takes next to no time."""
+READING_S: Final = 2e-3
+"""For a batch, above which waiting for it must be the most of it."""
 MEASURED = ("forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s", "cpu_s")
 
 
@@ -44,6 +46,8 @@ class _Short:
 class TimeFaults:
     """Of one rank, step after step."""
 
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Of the stage's layers, each one's group."""
     faults: Faults = field(default_factory=Faults)
     _short: list[_Short] = field(default_factory=list)
     _span_shares: list[float] = field(default_factory=list)
@@ -54,6 +58,9 @@ class TimeFaults:
     """Steps with forwards, where the host computes."""
     _loose: list[tuple[float, float]] = field(default_factory=list)
     """Of those with loose forward spans, their seconds, and before the stage began."""
+    _steps: int = 0
+    _unread: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
         where = f"{record.phase} step {record.step}"
@@ -70,6 +77,8 @@ class TimeFaults:
             self._see_loose_forward(record, times, seen)
         self._compare_spans(times, seen, where)
         self._compare_sums(record, times, where)
+        self._compare_groups(record, times, where)
+        self._compare_reading(record, seen, where)
 
     def _possible(self, record: StepRecord, where: str) -> bool:
         if not 0 < record.wall_s < math.inf:
@@ -157,12 +166,45 @@ class TimeFaults:
                     f"{where}: {found:.6f} s, {expected:.6f} s in spans",
                 )
 
+    def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
+        """The record's groups are the sums of their own layers."""
+        if not self.groups:
+            return
+        sums: dict[str, list[float]] = {group: [0.0, 0.0] for group in self.groups.values()}
+        for layer, (forward, backward) in times.layers.items():
+            sums[self.groups[layer]][0] += forward
+            sums[self.groups[layer]][1] += backward
+        for group, expected in sums.items():
+            found = record.groups.get(group, [math.nan, math.nan])
+            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(found, expected, strict=True)):
+                self.faults.add(
+                    "a group's seconds that are not those of its layers",
+                    f"{where}: {group} {found}, {expected} in its layers",
+                )
+
+    def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
+        """Waiting for data is a part of taking the batch, and most of it where that takes long."""
+        self._steps += 1
+        if record.data_s > seen.read_s * (1 + RATE) + TOLERANCE_S:
+            self.faults.add(
+                "data_s longer than taking the batch",
+                f"{where}: {record.data_s:.6f} s, {seen.read_s:.6f} s seen",
+            )
+        if seen.read_s > READING_S and record.data_s < seen.read_s / 2:
+            self._unread.append((record.data_s, seen.read_s))
+
     def told(self) -> list[str]:
         """What is wrong, each with its cause as far as the times tell it."""
         slow_clock = self._slow_clock()
         if slow_clock:
             return [slow_clock]
         found = self.faults.told()
+        if len(self._unread) > self._steps / 2:
+            recorded, seen = (sum(each) for each in zip(*self._unread, strict=True))
+            found.append(
+                f"data_s holds {recorded:.4f} s of the {seen:.4f} s that batches took in "
+                f"{len(self._unread)} steps"
+            )
         if self._short:
             found.insert(0, self._shortened())
         elif self._span_shares:

@@ -1,0 +1,120 @@
+"""Whether losses and accuracies in files and in the result are those of the outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.watches.plain_tally import PlainTally
+from gnnhpc.core.layout import Layout
+from gnnhpc.records.reported import ReportedStep
+from gnnhpc.records.schema import Check, Phase
+
+DIGITS = 1e-9
+"""Files have nine digits after the point."""
+
+
+_Key = tuple[Phase, int]
+"""A phase and a step of it."""
+_Tallies = Mapping[str, PlainTally]
+"""By split."""
+
+
+class _Value(NamedTuple):
+    value: float
+    error: float
+    """How far rounding, or outputs that are equally high, may move it."""
+
+
+def reported(
+    observations: Sequence[RankObservations],
+    files: Sequence[Sequence[ReportedStep]],
+    final: Mapping[str, float],
+    layout: Layout,
+) -> Check:
+    """`files` and `observations` in the order of ranks: what last stages report is the mean over
+    all replicas of what outputs and raw labels give, and `final` is the last of it."""
+    watched = [each.watched for each in observations if each.watched is not None]
+    if len(watched) < len(observations):
+        return Check("reported", "unknown", "nothing of it was looked at", {"looks": 0})
+    if any(each.findings.wrong["targets"] for each in watched):
+        # Of wrong labels follow wrong metrics, which need not be told again.
+        return Check("reported", "ok", "labels are wrong, so metrics were not judged", {"looks": 0})
+    ranks = layout.replica_ranks(layout.stages - 1)
+    taken = [
+        {(each.phase, each.step): each.by_split for each in watched[rank].tallies} for rank in ranks
+    ]
+    wrong = [
+        f"rank {rank}{cause}"
+        for place, rank in enumerate(ranks)
+        for cause in _other_steps(files[rank], taken, place)
+    ]
+    wrong += list(_other_final(final, files[ranks[0]]))
+    if wrong:
+        return Check("reported", "invalid", wrong[0], {"found": len(wrong)})
+    detail = "what files and result report is what outputs and raw labels give"
+    return Check("reported", "ok", detail, {"looks": sum(len(files[rank]) for rank in ranks)})
+
+
+def _other_steps(
+    steps: Sequence[ReportedStep], taken: Sequence[Mapping[_Key, _Tallies]], place: int
+) -> Iterator[str]:
+    """What one replica's file reports otherwise; `taken` are all replicas', its own at `place`."""
+    told = {(each.phase, each.step): each.metrics for each in steps}
+    if told.keys() != taken[place].keys():
+        yield f": {len(told)} steps are in the file, {len(taken[place])} were taken"
+        return
+    for key, metrics in told.items():
+        phase, step = key
+        everyone = [each[key] for each in taken if key in each]
+        for name, value in metrics.items():
+            parts = [taken[place][key]] if name == "replica_loss" else everyone
+            wanted = _wanted(name, phase, parts)
+            if not _agree(value, wanted):
+                yield f", {phase} step {step}: {_differs(name, value, wanted)}"
+
+
+def _wanted(name: str, phase: Phase, parts: Sequence[_Tallies]) -> _Value | None:
+    """A metric over several replicas; None where none has a labelled row."""
+    named = name.endswith("_accuracy")
+    tallies = [each[name.removesuffix("_accuracy") if named else phase] for each in parts]
+    labelled = sum(each.labelled for each in tallies)
+    if not labelled:
+        return None
+    if name.endswith("loss"):
+        total = sum(each.loss for each in tallies)
+        return _Value(total / labelled, sum(each.loss_error for each in tallies) / labelled)
+    right = sum(each.right for each in tallies)
+    return _Value(right / labelled, sum(each.ties for each in tallies) / labelled)
+
+
+def _agree(told: float | None, wanted: _Value | None) -> bool:
+    if told is None or wanted is None:
+        return told is None and (wanted is None or not math.isfinite(wanted.value))
+    return abs(told - wanted.value) <= wanted.error + DIGITS * (1 + abs(wanted.value))
+
+
+def _differs(name: str, told: float | None, wanted: _Value | None) -> str:
+    value = "nothing" if wanted is None else f"{wanted.value:.6g}"
+    found = "nothing" if told is None else f"{told:.6g}"
+    return f"{found} is reported as {name}, {value} is that of the outputs and the raw labels"
+
+
+def _other_final(final: Mapping[str, float], steps: Sequence[ReportedStep]) -> Iterator[str]:
+    """What the result tells otherwise than the last step of each phase."""
+    last: dict[str, float | None] = {}
+    for each in {each.phase: each for each in steps}.values():
+        for name, value in each.metrics.items():
+            last[name if name.startswith(("val_", "test_")) else f"{each.phase}_{name}"] = value
+    # A replica's own loss is told by the last stage's ranks alone, which the first may be none of.
+    own = {name for name in last if name.endswith("replica_loss")}
+    for name in sorted(last.keys() - own | final.keys()):
+        told, value = final.get(name), last.get(name)
+        if (
+            told is None
+            or value is None
+            or not math.isclose(told, value, rel_tol=DIGITS, abs_tol=DIGITS)
+        ):
+            yield f"the result's {name} is {told}, of the last step {value}"
