@@ -54,18 +54,25 @@ class CheckSlice:
         return self.experiment.train_steps - self.first
 
 
-def check_slice(experiment: Experiment, flops: float = FLOPS, steps: int = STEPS) -> CheckSlice:
-    """The largest slice whose twin needs at most `flops`; the smallest one where none does."""
-    return _largest(experiment, flops, 0, steps)
+def check_slice(
+    experiment: Experiment, flops: float = FLOPS, steps: int = STEPS, *, whole: bool = False
+) -> CheckSlice:
+    """The largest slice whose twin needs at most `flops`; the smallest one where none does.
+
+    Of images few a micro-batch, or all of them if that is not too much and `whole`.
+    """
+    return _largest(experiment, flops, 0, steps, whole=whole)
 
 
 def last_slice(experiment: Experiment) -> CheckSlice:
     """After a run's last step. Of images whole micro-batches if possible, then fewer or of smaller
     images: what depends on how many there are shows in these alone."""
-    return _largest(experiment, LAST_FLOPS, experiment.train_steps, LAST_STEPS)
+    return _largest(experiment, LAST_FLOPS, experiment.train_steps, LAST_STEPS, whole=True)
 
 
-def _largest(experiment: Experiment, flops: float, first: int, steps: int) -> CheckSlice:
+def _largest(
+    experiment: Experiment, flops: float, first: int, steps: int, *, whole: bool
+) -> CheckSlice:
     small = experiment.model_copy(
         update={
             "train_steps": first + steps,
@@ -80,7 +87,7 @@ def _largest(experiment: Experiment, flops: float, first: int, steps: int) -> Ch
     if experiment.data.facts().kind == "graph":
         return dataclasses.replace(_graph_slice(small, layers, flops, steps), first=first)
     found = None
-    for found in _image_slices(small, layers, whole=first > 0):
+    for found in _image_slices(small, layers, whole=whole, cropped=first > 0):
         images = (found.experiment.batch_size or 0) * experiment.layout.replicas
         if images * (3 * steps + 1) * _image_flops(found.outlines) <= flops:
             break
@@ -89,9 +96,9 @@ def _largest(experiment: Experiment, flops: float, first: int, steps: int) -> Ch
 
 
 def _image_slices(
-    small: Experiment, layers: Outlines, *, whole: bool = False
+    small: Experiment, layers: Outlines, *, whole: bool, cropped: bool
 ) -> Iterator[CheckSlice]:
-    """From the most to the least; `whole` micro-batches before others."""
+    """From the most to the least; `whole` micro-batches before others, `cropped` images too."""
     facts = small.data.facts()
     batch = small.batch_size or small.microbatches
     full = batch // small.microbatches
@@ -101,23 +108,25 @@ def _image_slices(
     smaller = () if isinstance(small.model, OwnModel) else _SIDES
     sides = [None, *(side for side in smaller if side < facts.image_size)]
     sizes = [(small.microbatches, rows), (small.microbatches, 1), (fewer, 1)]
+    choices = [(count, each, side) for count, each in sizes for side in sides]
     if whole:
         several = min(SEVERAL, full)
-        sizes = [(small.microbatches, full), (fewer, full), (fewer, several), *sizes]
-    for microbatches, each in sizes:
-        for side in sides:
-            update = {"batch_size": microbatches * each, "microbatches": microbatches}
-            outlines = layers
-            if side is not None:
-                cropped = dataclasses.replace(facts, image_size=side)
-                model = small.model.outline(cropped)
-                outlines = check_outline(model, cropped, f"model {small.model.name}")
-            words = f"{each} of {full} images a micro-batch"
-            if microbatches < small.microbatches:
-                words += f", {microbatches} of {small.microbatches} micro-batches"
-            if side is not None:
-                words += f", {side} x {side} pixels of each"
-            yield CheckSlice(small.model_copy(update=update), outlines, side, left_out=words)
+        sizes = [(small.microbatches, full), (fewer, full), (fewer, several)]
+        larger = [(count, each, side) for count, each in sizes for side in sides]
+        choices = [*(larger if cropped else larger[:1]), *choices]
+    for microbatches, each, side in choices:
+        update = {"batch_size": microbatches * each, "microbatches": microbatches}
+        outlines = layers
+        if side is not None:
+            smaller_facts = dataclasses.replace(facts, image_size=side)
+            model = small.model.outline(smaller_facts)
+            outlines = check_outline(model, smaller_facts, f"model {small.model.name}")
+        words = f"{each} of {full} images a micro-batch"
+        if microbatches < small.microbatches:
+            words += f", {microbatches} of {small.microbatches} micro-batches"
+        if side is not None:
+            words += f", {side} x {side} pixels of each"
+        yield CheckSlice(small.model_copy(update=update), outlines, side, left_out=words)
 
 
 def _image_flops(layers: Sequence[LayerOutline]) -> float:

@@ -132,9 +132,10 @@ def likely_causes(
         return causes
     worst = _largest(compared)
     scale = _common_scale(compared) if worst > tolerance else None
+    alike = "micro-batches or replicas" if microbatches == replicas else ""
     for factor, what in (
-        (microbatches, "micro-batches"),
-        (replicas, "replicas"),
+        (microbatches, alike or "micro-batches"),
+        (replicas, alike or "replicas"),
         (microbatches * replicas, "micro-batches and replicas"),
     ):
         if scale is None or factor == 1:

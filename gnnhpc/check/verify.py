@@ -37,7 +37,7 @@ def verify_rank(
     torch.set_num_threads(environment.cpus)
     mesh = join(environment, experiment.layout, choose_device(experiment.device, environment))
     parts = set_up(experiment, mesh, root)
-    part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps)
+    part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps, whole=True)
     found = self_check(experiment, parts, mesh, environment, root, part, audited=True)
     leave(mesh)
     if found.not_finite:

@@ -99,7 +99,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
         *("step times", "all-reduce", "kernels", "threads", "noise", "drift", "cost", "edges"),
-        *("threads_used", "affinity", "between_steps", "spans"),
+        *("threads_used", "affinity", "memory", "between_steps", "spans"),
     }
 
 

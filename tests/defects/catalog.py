@@ -8,10 +8,12 @@ from tests.defects.plants import (
     graphs,
     initial_values,
     inputs,
+    late,
     machine,
     masks,
     optimizer,
     order,
+    reported,
     scaling,
     timing,
     transfers,
@@ -21,7 +23,8 @@ __all__ = ["DEFECTS", "KINDS"]
 
 KINDS = (
     *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
-    *(graphs.KIND, masks.KIND, evaluation.KIND, timing.KIND, machine.KIND),
+    *(graphs.KIND, masks.KIND, evaluation.KIND, late.KIND, reported.KIND),
+    *(timing.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )
 """Classes of defects, in the order of the matrix."""

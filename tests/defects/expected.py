@@ -37,6 +37,9 @@ EXPECTED: dict[str, Expected] = {
     "learning rate that decays unasked, later in the run": Expected(
         Complaint("optimizer", "moved 0.5 times as far as learning rate"), verify="update: block"
     ),
+    "learning rate too high where no look was drawn": Expected(
+        Complaint("optimizer", "moved 3 times as far as learning rate"), verify="update: block"
+    ),
     "weight decay forgotten": Expected(
         Complaint("optimizer", "moved without weight decay"), verify="update: block"
     ),
@@ -161,7 +164,7 @@ EXPECTED: dict[str, Expected] = {
     ),
     "gradients summed over replicas": Expected(
         Complaint("gradients used", "is 2 times the mean of what 2 replicas'"),
-        verify="times the twin's, summed over micro-batches",
+        verify="times the twin's, summed over",
     ),
     "the mean of each chunk's mean": Expected(
         Complaint("loss", "or a mean of masked means"),
@@ -183,6 +186,9 @@ EXPECTED: dict[str, Expected] = {
     "labels rolled in the loader, later in the run": Expected(
         Complaint("targets", "they are shifted by 1 against the inputs"),
         verify="labels: train step",
+    ),
+    "labels rolled where no look was drawn": Expected(
+        Complaint("targets", "8 of 8 labels differ from the raw data"), verify="labels: train step"
     ),
     "labels of the next mini-batch": Expected(
         Complaint("targets", "they are those of the step after"), verify="labels: train step"
@@ -379,6 +385,69 @@ EXPECTED: dict[str, Expected] = {
     ),
     "evaluation that trains": Expected(
         Complaint("evaluation", "evaluation changed"), verify="evaluation changed"
+    ),
+    "attention's gradient half as large again, later in the run": Expected(
+        Complaint("last self-check", "gradients: layer1.attention differs"),
+        verify="attention differs by",
+    ),
+    "attention's output 5 % too large in training, later in the run": Expected(
+        Complaint("last self-check", "outputs: layer0.attention in train step"),
+        verify="outputs: layer0.attention",
+    ),
+    "attention's own dropout masks used twice, later in the run": Expected(
+        Complaint("last self-check", "outputs: layer0.attention in train step"),
+        verify="outputs: layer0.attention",
+    ),
+    "ELU's gradient three times as large, later in the run": Expected(
+        Complaint("last self-check", "gradients: layer1.attention differs"),
+        verify="attention differs by",
+    ),
+    "an FFN's output scaled by 1.01 in training, later in the run": Expected(
+        Complaint("last self-check", "outputs: block0.ffn in train step"),
+        verify="outputs: block0.ffn",
+    ),
+    "running statistics that move a tenth as far, later in the run": Expected(
+        Complaint("last self-check", "buffers: block0.grapher.norm1.running_mean"),
+        verify="buffers: block0.grapher.norm1.running_mean",
+    ),
+    "gradients summed over torch's replicas, later in the run": Expected(
+        Complaint("last self-check", "gradients are 2 times the twin's"),
+        verify="gradients are 2 times the twin's",
+    ),
+    "a layer wrong for the third image and later ones": Expected(
+        Complaint("last self-check", "outputs: block0.grapher in train step"),
+        verify="outputs: block0.grapher",
+    ),
+    "a layer's gradient wrong with more than two images": Expected(
+        Complaint("last self-check", "gradients: block1.grapher differs"),
+        verify="gradients: block1.grapher",
+    ),
+    "metrics wrong from an evaluation's second mini-batch on": Expected(
+        Complaint("metrics", "accuracy is 8 over 8, of the outputs and the raw labels"),
+    ),
+    "losses halved on the way to the file": Expected(
+        Complaint("reported", "is reported as loss"),
+    ),
+    "test metrics of one replica reported as those of all": Expected(
+        Complaint("reported", "test step 0: "),
+    ),
+    "accuracies higher than counted": Expected(
+        Complaint("reported", "is reported as accuracy"),
+    ),
+    "a final accuracy that no evaluation gave": Expected(
+        Complaint("reported", "the result's test_accuracy is 0.99, of the last step"),
+    ),
+    "a mini-batch evaluated in another's place": Expected(
+        Complaint("outputs", "are not what the last stage's forward gave"),
+    ),
+    "waiting for data recorded as none": Expected(
+        Complaint("step times", "data_s holds 0.0000 s of the"), verify="data_s holds 0.0000 s"
+    ),
+    "layer groups under each other's names": Expected(
+        Complaint("step times", "a group's seconds that are not those of its layers"),
+    ),
+    "a peak of memory of one MiB": Expected(
+        Complaint("memory", "a peak of memory that cannot be"), verify="a peak of memory that"
     ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"

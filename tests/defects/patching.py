@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from gnnhpc.check.watches.choice import FIRST, drawn
+from gnnhpc.spec.experiment import Experiment
+
 
 def rank() -> int:
     """This process's rank."""
@@ -37,6 +40,16 @@ def replace(owner: Any, name: str, new: Any) -> None:
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("gnnhpc.") and getattr(module, name, None) is true:
             setattr(module, name, new)
+
+
+def is_unseen(experiment: Experiment, step: int) -> bool:
+    """Whether no close look is drawn for a step in the middle of a run of images."""
+    assert experiment.batch_size is not None
+    together = experiment.batch_size * experiment.layout.replicas
+    per_epoch = experiment.data.facts().train // together
+    epoch, number = divmod(step, per_epoch)
+    middle = FIRST <= step < experiment.train_steps - 1
+    return middle and not drawn(experiment.seed, "train", epoch, number, per_epoch)
 
 
 class Steps:

@@ -48,6 +48,16 @@ VIG_TORCH = Setting("vig pp2 of torch", _VIG | {"engine": "pipelining"})
 VIG_1F1B = Setting("vig pp2, 1f1b", _VIG | {"schedule": "1f1b"})
 VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
 VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
+VIG_SEQUENTIAL = Setting("vig seq", _VIG | {"layout": "seq"})
+VIG_MANY_IMAGES = Setting(
+    "vig seq, 4 images a micro-batch", _VIG | {"layout": "seq", "batch_size": 16}
+)
+VIG_LONG_EPOCH = Setting(
+    "vig seq, 8 steps an epoch",
+    _VIG
+    | {"layout": "seq", "data": {**_VIG["data"], "train": 64}}
+    | {"train_steps": 16, "test_every": 16},
+)
 VIG_DOUBLE = Setting("vig pp2, double", _VIG | {"dtype": "float64"})
 VIG_TORCH_REPLICAS = Setting(
     "vig dp2-pp2 of torch", _VIG | _REPLICAS | {"layout": "dp2-pp2", "engine": "pipelining"}
@@ -59,4 +69,5 @@ GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS),
+    *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH),
 )

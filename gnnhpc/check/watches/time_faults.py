@@ -181,6 +181,7 @@ class TimeFaults:
                     "a group's seconds that are not those of its layers",
                     f"{where}: {group} {found}, {expected} in its layers",
                 )
+                return
 
     def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
         """Waiting for data is a part of taking the batch, and most of it where that takes long."""

@@ -18,9 +18,10 @@ from gnnhpc.data import graphs as graph_data
 from gnnhpc.data import images as image_data
 from gnnhpc.data.images import Images
 from gnnhpc.graphs import chunks, features
+from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import Steps, around, rank
+from tests.defects.patching import Steps, around, is_unseen, rank
 
 KIND = "inputs and labels"
 defect = functools.partial(planted, kind=KIND)
@@ -45,6 +46,18 @@ def rolled_late() -> None:
         return loaded
 
     around(ImageLoader, "_fill", fill)
+
+
+@defect("labels rolled where no look was drawn", setting=settings.VIG_LONG_EPOCH)
+def rolled_unseen() -> None:
+    def step(true: Any, trainer: Trainer, number: int, batch: Batch) -> Any:
+        if is_unseen(trainer.experiment, number):
+            for microbatch in batch.microbatches:
+                labels = microbatch.targets["train"]
+                labels.copy_(labels.roll(1))
+        return true(trainer, number, batch)
+
+    around(Trainer, "_train_step", step)
 
 
 @defect("labels of the next mini-batch", setting=settings.VIG)

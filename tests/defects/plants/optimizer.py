@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from gnnhpc.batches.batch import Batch
 from gnnhpc.train import optimizer as module
+from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import Steps, around, rank
+from tests.defects.patching import Steps, around, is_unseen, rank
 
 KIND = "optimizer and learning rate"
 defect = functools.partial(planted, kind=KIND)
@@ -65,6 +67,21 @@ def decays() -> None:
 
     for kind in KINDS:
         around(kind, "step", decayed)
+
+
+@defect("learning rate too high where no look was drawn", setting=settings.VIG_LONG_EPOCH)
+def too_high_unseen() -> None:
+    def step(true: Any, trainer: Trainer, number: int, batch: Batch) -> Any:
+        factor = 3.0 if is_unseen(trainer.experiment, number) else 1.0
+        groups = trainer.optimizer.param_groups if trainer.optimizer else []
+        for group in groups:
+            group["lr"] *= factor
+        found = true(trainer, number, batch)
+        for group in groups:
+            group["lr"] /= factor
+        return found
+
+    around(Trainer, "_train_step", step)
 
 
 @defect("weight decay forgotten", setting=settings.VIG_SGD)
