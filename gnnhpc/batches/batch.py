@@ -46,8 +46,6 @@ class Batch:
     """Numbers of the samples in their split; of a graph the nodes that the chunks own."""
     checksum: int
     """Of inputs and labels; must be equal on the first and the last stage."""
-    waited_s: float = 0.0
-    """Seconds that the step waited for this batch."""
 
 
 class Batches(Protocol):

@@ -62,9 +62,9 @@ class ImageBatches:
             pixels=mesh.is_first,
             pin_memory=mesh.device.type == "cuda",
         ) as loader:
-            yield (self._batch(phase, loaded, loader.waited_s) for loaded in loader)
+            yield (self._batch(phase, loaded) for loaded in loader)
 
-    def _batch(self, phase: Phase, loaded: LoadedImages, waited_s: float) -> Batch:
+    def _batch(self, phase: Phase, loaded: LoadedImages) -> Batch:
         mesh, count = self.plan.mesh, self.plan.experiment.microbatches
         inputs = [None] * count if loaded.pixels is None else self._split(loaded.pixels)
         targets = self._split(loaded.labels) if mesh.is_last else None
@@ -82,7 +82,6 @@ class ImageBatches:
             epoch=loaded.epoch,
             sample_ids=loaded.indices,
             checksum=loaded.checksum,
-            waited_s=waited_s,
         )
 
     def _split(self, rows: torch.Tensor) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import queue
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,8 +94,6 @@ class ImageLoader:
         pixels: bool = True,
         pin_memory: bool = False,
     ) -> None:
-        self.waited_s = 0.0
-        """Seconds the last batch was waited for."""
         self._images = images
         self._steps = range(start, stop)
         self._part = functools.partial(
@@ -129,9 +126,7 @@ class ImageLoader:
         if self._in_use is not None:
             self._free.put(self._in_use)
             self._in_use = None
-        asked = time.perf_counter()
         item = self._ready.get()
-        self.waited_s = time.perf_counter() - asked
         if isinstance(item, tuple):
             batch, self._in_use = item
             return batch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 from gnnhpc.train.setup import TrainingParts
@@ -18,5 +16,14 @@ def go_on_from(run: TrainingParts, small: TrainingParts) -> None:
     held = dict(run.stage.named_parameters()) | dict(run.stage.named_buffers())
     for name, tensor in [*small.stage.named_parameters(), *small.stage.named_buffers()]:
         tensor.copy_(held[name])
-    if small.optimizer is not None and run.optimizer is not None:
-        small.optimizer.load_state_dict(copy.deepcopy(run.optimizer.state_dict()))
+    if small.optimizer is None or run.optimizer is None:
+        return
+    # Not by load_state_dict, which keeps the run's own tensors and imports torch's compiler.
+    for group, held_group in zip(
+        small.optimizer.param_groups, run.optimizer.param_groups, strict=True
+    ):
+        group |= {key: value for key, value in held_group.items() if key != "params"}
+    held_by = dict(run.stage.named_parameters())
+    for name, parameter in small.stage.named_parameters():
+        state = run.optimizer.state.get(held_by[name], {})
+        small.optimizer.state[parameter] = {key: value.clone() for key, value in state.items()}

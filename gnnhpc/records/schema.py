@@ -78,8 +78,8 @@ class StepRecord:
 
     Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
     computing; `allreduce_s` averaging its gradients, from when the last of their replicas had come;
-    `wait_s` the rest of `wall_s`, waiting for that replica included; `data_s` waiting for the
-    batch, before the first barrier and not in `wall_s`.
+    `wait_s` the rest of `wall_s`, waiting for that replica included; `data_s` taking the
+    batch, mostly waiting for it, before the first barrier and not in `wall_s`.
 
     `cpu_s` is processor time of the threads that compute (the engine's and OpenMP's workers) while
     they compute, so its share is of `forward_s + backward_s + optimizer_s`. Records without

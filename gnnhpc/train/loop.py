@@ -78,6 +78,8 @@ class Trainer:
     last_outputs: Sequence[Tensor] = ()
     """Of the last test mini-batch, one a micro-batch on the last stage."""
     test_steps_done: int = 0
+    _waited_s: float = 0.0
+    """For the present batch."""
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
 
@@ -105,7 +107,9 @@ class Trainer:
         """The same batches; the watchdog learns that this rank is reading files."""
         while True:
             with self.timer.storage("reading data"), self.observer.reading():
+                asked = time.perf_counter()
                 batch = next(batches, None)
+                self._waited_s = time.perf_counter() - asked
             if batch is None:
                 return
             yield batch
@@ -201,7 +205,7 @@ class Trainer:
             allreduce_s=times.total("allreduce"),
             optimizer_s=times.total("optimizer"),
             wait_s=times.wall_s - times.busy_s,
-            data_s=batch.waited_s,
+            data_s=self._waited_s,
             samples=batch.samples,
             loss=loss if self.mesh.is_last and math.isfinite(loss) else None,
             metrics=metrics if self.mesh.is_last else {},

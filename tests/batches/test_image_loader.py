@@ -103,7 +103,6 @@ def test_the_loader_gives_what_the_indices_say(
             assert np.array_equal(batch.indices, indices)
             assert batch.labels.tolist() == images.labels[indices].tolist()
             assert batch.checksum == content_checksum(images, indices)
-            assert loader.waited_s >= 0
             if pixels:
                 assert batch.pixels is not None
                 assert torch.equal(batch.pixels, images.batch(indices))
