@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from analysis.loading.attempts import Attempt
 from analysis.loading.rank_files import RankFile, RankFrames
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import read_bytes
 from gnnhpc.spec.manifest import Cell
 
 Rows = dict[str, NDArray[Any]]
@@ -85,6 +86,8 @@ def _check_result(cell: Cell, attempt: Attempt) -> None:
         raise InputError(path, "cell", result.cell, f"{cell.id}, whose folder this is")
     if result.attempt != attempt.number:
         raise InputError(path, "attempt", result.attempt, f"{attempt.number}, as its folder says")
+    if result.records and not result.audit:
+        raise InputError(path, "audit", "no check", "the checks of every attempt that is done")
     planned = cell.experiment.model_dump(mode="json")
     for key in cell.experiment.data.elsewhere:
         planned["data"].pop(key, None)
@@ -196,10 +199,15 @@ def _check_digests(attempt: Attempt) -> None:
     """Files are as they were when the result was written; older results do not say."""
     assert attempt.result is not None
     for name, written in attempt.result.records.items():
-        path = attempt.paths.root / name
-        with path.open("rb") as stream:
-            found = hashlib.sha256(stream.read(written["size"])).hexdigest()
-        if found != written["sha256"]:
+        path, size = attempt.paths.root / name, written.get("size")
+        if not isinstance(size, int) or size < 0:
+            where = f"records.{name}.size"
+            raise InputError(attempt.paths.result, where, repr(size), "the file's size in bytes")
+        try:
+            content = read_bytes(path, "the records that result.json names")
+        except FileNotFoundError:
+            raise InputError(path, None, "no such file", "as result.json names it") from None
+        if hashlib.sha256(content[:size]).hexdigest() != written.get("sha256"):
             raise InputError(
                 path, "content", "changed since it was written", "as result.json has it"
             )

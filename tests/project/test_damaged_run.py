@@ -1,0 +1,155 @@
+"""Every file of a run folder damaged in every way: an error line, or the same cells all told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.loading.run import load
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.launch import Launch
+from jobs.folder.submission_records import record_submission
+from jobs.state.run_status import status
+from tests.tools.make_run import make_run, small_sweep
+
+CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def holding(content: bytes) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.write_bytes(content)
+
+    return damage
+
+
+def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+    return damage
+
+
+def cut(share: float) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+
+    return damage
+
+
+DEEP = b'{"a":' * 5000
+NESTED = b'{"kind":"step","phase":"train","step":0,"groups":{"a":{"b":{"c":1}}}}\n'
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "removed": Path.unlink,
+    "a folder": folder,
+    "a link to itself": loop,
+    "empty": holding(b""),
+    "not UTF-8": holding(b"\xff\xfe\n"),
+    "null": holding(b"null\n"),
+    "a list": holding(b"[]\n"),
+    "an empty object": holding(b"{}\n"),
+    "a number": holding(b"3\n"),
+    "nested without end": holding(DEEP),
+    "a third": cut(0.33),
+    "two thirds": cut(0.66),
+    "without its first line": lines(lambda found: found[1:]),
+    "without its last line": lines(lambda found: found[:-1]),
+    "its last line twice": lines(lambda found: [*found, found[-1]]),
+    "its first lines swapped": lines(lambda found: [*found[1::-1], *found[2:]]),
+    "twice": lines(lambda found: found * 2),
+    "a line that is deep": lines(lambda found: [found[0], DEEP + b"\n", *found[1:]]),
+    "a line of nested groups": lines(lambda found: [found[0], NESTED, *found[1:]]),
+}
+HARMLESS = {
+    # Who is read by number does not mind the order, and who was submitted twice is one cell.
+    ("manifest.jsonl", "its first lines swapped"),
+    ("submissions.jsonl", "its first lines swapped"),
+    ("submissions.jsonl", "its last line twice"),
+    ("submissions.jsonl", "twice"),
+    # All cells have ended: what is lost of this says nothing of them.
+    ("submissions.jsonl", "removed"),
+    ("submissions.jsonl", "empty"),
+    ("submissions.jsonl", "without its first line"),
+    ("submissions.jsonl", "without its last line"),
+    # A report then says that nobody knows how the run was submitted.
+    ("provenance.json", "removed"),
+    # It is one line here.
+    ("provenance.json", "its first lines swapped"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_run(tmp_path_factory.mktemp("whole") / "run", CELLS)
+    for index in range(len(CELLS)):
+        record_submission(RunPaths(root), "slurm", "gat-pp2", [index], "12", Launch())
+    return root
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("file", ["manifest.jsonl", "provenance.json", "submissions.jsonl"])
+def test_a_damaged_file_of_the_run(file: str, how: str, whole: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(whole, tmp_path / "run")
+    DAMAGE[how](root / file)
+    if (file, how) in HARMLESS:
+        assert load(root).cells["counts"].tolist() == [True] * len(CELLS)
+        assert len(status(root).cells) == len(CELLS)
+        return
+    for reader in (load, status):
+        with pytest.raises(InputError) as refused:
+            reader(root)
+        assert "\n" not in str(refused.value)
+        assert str(root) in str(refused.value)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("file", ["result.json", "rank-0000.jsonl", "rank-0001.jsonl"])
+def test_a_damaged_file_of_an_attempt(file: str, how: str, whole: Path, tmp_path: Path) -> None:
+    """It sets its cell apart; whatever the damage, the others are as they were."""
+    root = shutil.copytree(whole, tmp_path / "run")
+    cell = CELLS[1].id
+    path = RunPaths(root).cell(cell).attempt(1).root / file
+    DAMAGE[how](path)
+    run = load(root)
+    assert run.cells["cell"].tolist() == [each.id for each in CELLS]
+    assert run.cells["counts"].tolist() == [each.id != cell for each in CELLS]
+    told = status(root)
+    assert [each.cell for each in told.cells] == [each.id for each in CELLS]
+    if file == "result.json":
+        state = next(each.state for each in told.cells if each.cell == cell)
+        # As long as no other line is written, an attempt without a result may still run.
+        assert state == ("running" if how == "removed" else "failed")
+
+
+@pytest.mark.parametrize("written", [{}, {"size": []}, {"size": -1}, {"sha256": 3}, {"size": 9}])
+def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(whole, tmp_path / "run")
+    result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
+    check = {"name": "cut", "verdict": "ok", "detail": ""}
+    raw = json.loads(result.read_text()) | {"records": {"rank-0000.jsonl": written}}
+    result.write_text(json.dumps(raw | {"audit": [check]}))
+    assert load(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)
+
+
+def test_a_done_attempt_has_been_checked(whole: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(whole, tmp_path / "run")
+    result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
+    raw = json.loads(result.read_text()) | {"records": {"rank-0000.jsonl": {"size": 1}}}
+    result.write_text(json.dumps(raw | {"audit": []}))
+    (check,) = load(root).checks.to_dict("records")
+    assert "audit: found no check" in check["detail"]
