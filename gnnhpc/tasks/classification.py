@@ -22,13 +22,13 @@ class Classification:
     outputs: Outputs
     """What the last layer gives."""
 
-    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase = "train") -> Tensor:
+    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
         target = targets[split]
         if self.outputs == "log_probabilities":
             return functional.nll_loss(outputs, target, reduction="sum", ignore_index=IGNORED)
         return functional.cross_entropy(outputs, target, reduction="sum", ignore_index=IGNORED)
 
-    def labelled(self, targets: Targets, split: Phase = "train") -> int:
+    def labelled(self, targets: Targets, split: Phase) -> int:
         return int((targets[split] != IGNORED).sum())
 
     def metrics(self, phase: Phase) -> tuple[str, ...]:

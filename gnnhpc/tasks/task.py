@@ -19,11 +19,11 @@ Targets = Mapping[str, Tensor]
 class Task(Protocol):
     """What is learnt, from a micro-batch's outputs [rows, classes] and its targets."""
 
-    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase = "train") -> Tensor:
+    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
         """The loss summed over the labelled rows of a split."""
         ...
 
-    def labelled(self, targets: Targets, split: Phase = "train") -> int:
+    def labelled(self, targets: Targets, split: Phase) -> int:
         """The number of labelled rows of a split."""
         ...
 
@@ -49,5 +49,5 @@ class Loss:
 
     def __call__(self, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
         """One micro-batch's part; `labelled` is the batch's count over all replicas."""
-        summed = self.task.summed_loss(output, microbatch.targets)
+        summed = self.task.summed_loss(output, microbatch.targets, "train")
         return summed / (labelled / self.replicas)

@@ -58,26 +58,28 @@ def test_the_loss_is_the_sum_over_labelled_rows(target: list[int], seed: int) ->
     targets = {"train": torch.tensor(target), "test": torch.full((len(target),), IGNORED)}
     of_logits = ImageClassification("logits")
     of_shares = NodeClassification("log_probabilities")
-    assert float(of_logits.summed_loss(logits, targets)) == pytest.approx(expected)
-    assert float(of_shares.summed_loss(logits.log_softmax(1), targets)) == pytest.approx(expected)
+    assert float(of_logits.summed_loss(logits, targets, "train")) == pytest.approx(expected)
+    assert float(of_shares.summed_loss(logits.log_softmax(1), targets, "train")) == pytest.approx(
+        expected
+    )
     assert float(of_logits.summed_loss(logits, targets, "test")) == 0.0
     # Of what is no logarithm of a share, only the label's own entry counts.
     plain = -sum(r[t] for r, t in zip(logits.tolist(), target, strict=True) if t != IGNORED)
-    assert float(of_shares.summed_loss(logits, targets)) == pytest.approx(plain)
+    assert float(of_shares.summed_loss(logits, targets, "train")) == pytest.approx(plain)
 
 
 @given(labels)
 def test_rows_without_a_label_are_not_counted(target: list[int]) -> None:
     task = NodeClassification("logits")
     targets = {"train": torch.tensor(target), "val": torch.tensor([0, IGNORED, 1])}
-    assert task.labelled(targets) == counted(target)
+    assert task.labelled(targets, "train") == counted(target)
     assert task.labelled(targets, "val") == 2
 
 
 def test_a_row_without_a_label_gets_no_gradient() -> None:
     logits = logits_of(3, 0).requires_grad_()
     targets = {"train": torch.tensor([1, IGNORED, 2])}
-    ImageClassification("logits").summed_loss(logits, targets).backward()
+    ImageClassification("logits").summed_loss(logits, targets, "train").backward()
     assert logits.grad is not None
     assert not logits.grad[1].any()
     share = logits.detach().softmax(1)

@@ -25,5 +25,5 @@ def test_replicas_of_any_size_average_to_the_mean(rows: list[list[int]]) -> None
     sizes = [size for replica in rows for size in replica]
     pieces = zip(logits.split(sizes), target.split(sizes), strict=True)
     parts = [loss(x, MicroBatch(None, {"train": t}, Context()), labelled) for x, t in pieces]
-    whole = task.summed_loss(logits, {"train": target})
+    whole = task.summed_loss(logits, {"train": target}, "train")
     assert float(sum(parts)) / len(rows) == pytest.approx(float(whole) / labelled)

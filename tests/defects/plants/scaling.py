@@ -66,8 +66,8 @@ def summed_replicas() -> None:
 @defect("the mean of each chunk's mean", setting=settings.GAT)
 def mean_of_masked_means() -> None:
     def mean(loss: Loss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
-        count = loss.task.labelled(microbatch.targets)
-        return loss.task.summed_loss(output, microbatch.targets) / count / 3
+        count = loss.task.labelled(microbatch.targets, "train")
+        return loss.task.summed_loss(output, microbatch.targets, "train") / count / 3
 
     replace(Loss, "__call__", mean)
 
