@@ -160,6 +160,7 @@ def _read_rank_file(path: Path) -> tuple[dict[str, Any] | None, bytes]:
     if not body and not _is_json(first):
         return None, b""
     header = check_header(parse_object(first, f"{path}:1", "one record a line"), path)
+    _check_text(body, path)
     if body and not body.endswith(b"\n"):
         kept, _, tail = body.rpartition(b"\n")
         body = body + b"\n" if _is_json(tail) else kept + b"\n" if kept else b""
@@ -170,6 +171,17 @@ def _read_rank_file(path: Path) -> tuple[dict[str, Any] | None, bytes]:
             if line.strip() and not _is_event(line, f"{path}:{number}")
         )
     return header, b"" if body.isspace() else body
+
+
+def _check_text(body: bytes, path: Path) -> None:
+    """The parser takes any bytes for the names of metrics and groups."""
+    if body.isascii():
+        return
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = 2 + body.count(b"\n", 0, error.start)
+        raise InputError(f"{path}:{line}", None, "bytes that are no UTF-8", "text") from None
 
 
 def _is_json(line: bytes) -> bool:

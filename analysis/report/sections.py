@@ -106,6 +106,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
                         "layout": "layout",
                         "microbatches": "micro-batches",
                         "effect": "effect",
+                        "speedup_from": "interval of",
                         "speedup_same_m": "speedup, same micro-batches",
                         "speedup_same_m_low": "low",
                         "speedup_same_m_high": "high",

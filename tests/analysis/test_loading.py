@@ -258,6 +258,16 @@ def other_phase(path: Path) -> None:
     path.write_text(path.read_text().replace('"phase": "train"', '"phase": "trian"', 1))
 
 
+def no_text(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"accuracy"', b'"acc\xffracy"', 1))
+
+
+def digest_without_size(path: Path) -> None:
+    result = path.with_name("result.json")
+    raw = json.loads(result.read_text()) | {"final": {}}
+    result.write_text(json.dumps(raw | {"records": {path.name: {"sha256": "0" * 64}}}))
+
+
 def damage_group(path: Path) -> None:
     text = path.read_text()
     start = text.index("[", text.index('"readout": ')) + 1
@@ -317,6 +327,8 @@ def wall_of(seconds: str) -> Callable[[Path], None]:
         (other_phase, r"rank-0001\.jsonl:2: found a record without kind, phase or step"),
         (damage_group, r"rank-0001\.jsonl: groups\.readout"),
         (Path.unlink, r"rank-0001\.jsonl: found no such file"),
+        (no_text, r"rank-0001\.jsonl:2: found bytes that are no UTF-8"),
+        (digest_without_size, r"result\.json: records\.rank-0001\.jsonl"),
         (empty_result, r"result\.json: found"),
         (shorter, r"rank-0001\.jsonl: train steps: found 4 steps; allowed: 6"),
         (line_twice, r"rank-0001\.jsonl: train step: found 2 after 2"),
