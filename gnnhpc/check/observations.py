@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.environment import Environment
@@ -88,6 +89,8 @@ class RankObservations:
     """Median processor time of the loop itself between two training steps."""
     gpu: str | None = None
     """Names the GPU that this rank computed on; None on a CPU."""
+    processor_use: ProcessorUse | None = None
+    """Who used the CPUs that this rank may use; none where the system does not say."""
     watched: Watched | None = None
     """What was looked at closely; none where nothing was."""
 
@@ -114,6 +117,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         compute_share=times.compute_share,
         steal_share=times.steal_share,
         run_delay_share=times.run_delay_share,
+        processor_use=times.processors.seen(),
         switches=times.switches,
         observing_s=observer.observing_s,
         run_s=observer.run_s,

@@ -12,6 +12,7 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import audit
 from gnnhpc.check.observations import RankObservations, rank_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes
@@ -219,6 +220,57 @@ def test_time_without_a_processor_is_noise_on_any_number_of_threads(threads: int
     assert checks({2: changes | {"cpu_share": 0.7}})["noisy"].detail == (
         "rank 2 was ready to run for 20.0% of its steps while other threads had its processors"
     )
+
+
+def used(by_anybody_s: float, by_process_s: float, resolution_s: float = 0.04) -> ProcessorUse:
+    return ProcessorUse(10.0, by_anybody_s, by_process_s, resolution_s)
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "by_anybody_s", "accused"),
+    [
+        # Of the 20 s of two processors 3 are neither this rank's nor its neighbour's.
+        ({"host": "n2"}, 19.0, True),
+        # Its neighbour's threads had them, in transferring.
+        ({"host": "n2"}, 16.1, False),
+        # On another host it cannot have.
+        ({}, 16.1, True),
+        # On this one, but on other processors.
+        ({"host": "n2", "cpus": [2, 3]}, 16.1, True),
+    ],
+)
+def test_a_lack_of_processors_is_noise_where_others_had_them(
+    neighbour: dict[str, Any], by_anybody_s: float, accused: bool
+) -> None:
+    changes = {
+        2: {"run_delay_share": 0.12, "processor_use": used(by_anybody_s, 9.0)},
+        3: neighbour | {"processor_use": used(by_anybody_s, 7.0)},
+    }
+    found = checks(changes)
+    if accused:
+        assert found["noisy"].detail == (
+            "rank 2 was ready to run for 12.0% of its steps while other processes had its "
+            "processors"
+        )
+    else:
+        assert found["noise"].verdict == "ok"
+
+
+@pytest.mark.parametrize(("by_anybody_s", "accused"), [(9.9, True), (9.1, False)])
+def test_processor_time_that_is_missing_is_noise_where_others_had_it(
+    by_anybody_s: float, accused: bool
+) -> None:
+    changes = {"cpu_share": 0.9, "run_delay_share": 0.045}
+    found = checks({1: changes | {"processor_use": used(by_anybody_s, 9.0)}})
+    assert ("noisy" in found) is accused
+    if accused:
+        assert "; other processes had its processors" in found["noisy"].detail
+
+
+def test_what_the_clock_cannot_resolve_accuses_nobody() -> None:
+    use = used(11.0, 9.0, resolution_s=2.0)
+    assert "noise" in checks({1: {"run_delay_share": 0.06, "processor_use": use}})
+    assert "noisy" in checks({1: {"run_delay_share": 0.06, "processor_use": used(11.0, 9.0)}})
 
 
 def test_few_steps_cannot_tell_a_drift() -> None:

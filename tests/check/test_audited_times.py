@@ -396,4 +396,4 @@ def test_on_a_busy_machine_only_its_being_busy_is_told(
     assert {check.name for check in found} <= NOT_HERE, found
     noisy = [check.detail for check in found if check.name == "noisy"]
     assert noisy
-    assert "while other threads had its processors" in noisy[0]
+    assert "while other processes had its processors" in noisy[0]

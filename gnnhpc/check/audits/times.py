@@ -74,51 +74,82 @@ def between(observations: Sequence[RankObservations]) -> Check:
 
 
 def noise(observations: Sequence[RankObservations]) -> Check:
-    """Time that the host took, or without a processor, or asleep while computing, is noise.
+    """Time that the host or other processes took, or asleep while computing, is noise.
 
-    The share of processor time can be judged on one thread only: several wait for one another.
+    Where this job's own threads, which transfer and load, had a rank's processors, that is part of
+    what is measured. The share of processor time can be judged on one thread only: several wait for
+    one another.
     """
     reasons = []
     for each in observations:
-        rank, steal, delay = f"rank {each.rank}", each.steal_share, each.run_delay_share
+        rank, steal = f"rank {each.rank}", each.steal_share
         if steal is not None and steal > NOISY_SHARE:
             reasons.append(f"{rank}: {steal:.1%} stolen by the host")
-        if delay is not None and delay > NOISY_SHARE:
-            reasons.append(
-                f"{rank} was ready to run for {delay:.1%} of its steps while other threads had its "
-                "processors"
-            )
-        elif (
-            each.threads_wanted == 1
-            and each.cpu_share is not None
-            and each.cpu_share < 1 - NOISY_SHARE
-        ):
-            reasons.append(
-                f"{rank}: {each.cpu_share:.0%} processor time of computing time; "
-                + _rest_of_computing(each)
-            )
+        reasons += _lack_of_processor(each, share_of_others(each, observations))
     values = {
         str(each.rank): {
             "cpu": each.cpu_share,
             "steal": each.steal_share,
             "run_delay": each.run_delay_share,
+            "others": share_of_others(each, observations),
             "switches": each.switches,
         }
         for each in observations
     }
     if reasons:
         return Check("noisy", "suspect", "; ".join(reasons), values)
-    return Check("noise", "ok", "processor time accounts for computing time", values)
+    return Check("noise", "ok", "no other process took processor time from the ranks", values)
 
 
-def _rest_of_computing(each: RankObservations) -> str:
-    """What took most of the computing time that was no processor time."""
-    if each.run_delay_share is None or each.cpu_share is None or each.compute_share is None:
-        return "what took the rest is not known"
+def share_of_others(
+    each: RankObservations, observations: Sequence[RankObservations]
+) -> float | None:
+    """Processors that processes other than this job's used, on average, of those of a rank.
+
+    What the clock cannot resolve is taken off; None where the system does not say.
+    """
+    use = each.processor_use
+    if use is None or use.seconds <= 0:
+        return None
+    neighbours = [
+        other.processor_use
+        for other in observations
+        if other.host == each.host and set(other.cpus) & set(each.cpus)
+    ]
+    if not all(other and other.seconds > 0 for other in neighbours):
+        return None
+    ours = sum(other.by_process_s / other.seconds for other in neighbours if other)
+    return max(0.0, (use.by_anybody_s - use.resolution_s) / use.seconds - ours)
+
+
+def _lack_of_processor(each: RankObservations, others: float | None) -> list[str]:
+    """Why a rank had no processor when it could have computed, where that is noise."""
+    rank, delay = f"rank {each.rank}", each.run_delay_share
+    if delay is not None and delay > NOISY_SHARE and _may_have_taken(others, delay):
+        return [
+            f"{rank} was ready to run for {delay:.1%} of its steps while {_whose(others)} had its "
+            "processors"
+        ]
+    if each.threads_wanted != 1 or each.cpu_share is None or each.cpu_share >= 1 - NOISY_SHARE:
+        return []
+    share = f"{rank}: {each.cpu_share:.0%} processor time of computing time; "
+    if delay is None or each.compute_share is None:
+        return [share + "what took the rest is not known"]
     missing = (1 - each.cpu_share) * each.compute_share
-    if each.run_delay_share > missing / 2:
-        return "other threads had its processors"
-    return "it slept for the rest: page faults or storage"
+    if delay <= missing / 2:
+        return [share + "it slept for the rest: page faults or storage"]
+    if not _may_have_taken(others, delay):
+        return []
+    return [share + f"{_whose(others)} had its processors"]
+
+
+def _may_have_taken(others: float | None, delay: float) -> bool:
+    """Whether others used as much processor time as half of what the rank waited, or may have."""
+    return others is None or others > delay / 2
+
+
+def _whose(others: float | None) -> str:
+    return "other threads" if others is None else "other processes"
 
 
 def drift(observations: Sequence[RankObservations]) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from gnnhpc.check.watches.processor_use import ProcessorUseWatch
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import StepRecord
 
@@ -28,6 +29,7 @@ class StepTimesWatch:
     """The computing threads' processor time in it."""
     backward_s: float = 0.0
     switches: int = 0
+    processors: ProcessorUseWatch = field(default_factory=ProcessorUseWatch)
     _step_end_s: float = -math.inf
     _cpu_s: float | None = 0.0
     _compute_s: float = 0.0
@@ -37,6 +39,7 @@ class StepTimesWatch:
 
     def observe(self, record: StepRecord, times: StepTimes) -> None:
         """Checks each step's times, and adds up those of steps that are no warm-up."""
+        self.processors.look()
         # Not `>`: a time that is no number is wrong too.
         self.overfull_steps += not times.busy_s <= record.wall_s + TIME_TOLERANCE_S
         self.overlapping_steps += not record.start_s >= self._step_end_s - TIME_TOLERANCE_S
