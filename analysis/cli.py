@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
-from gnnhpc.core.errors import EXIT_DONE, InputError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 app = typer.Typer(
     help="Make tables, figures and reports of runs.\n\n"
     "Works on any copy of a run folder, also while cells still run. Exit status: "
-    "0 written, 2 the input was wrong.",
+    "0 done, 1 something is slower or not ok, 2 the input was wrong.",
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -63,6 +63,52 @@ def report(
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
     print(f"report: {folder / 'report.html'}")
     return EXIT_DONE
+
+
+@app.command(
+    epilog="Examples:\n\npython -m analysis compare runs/before runs/after --tolerance 0.05\n\n"
+    "python -m analysis compare runs/cluster-a runs/cluster-b --of median --out ~/compared"
+)
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The one that may be slower.")],
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Slower by no more than this share is tolerated: the status is 1 when the whole "
+            "interval of a ratio lies above 1 + SHARE.",
+        ),
+    ] = 0.02,
+    of: Annotated[
+        str, typer.Option(metavar="mean|median", help="Which average of each run's steps.")
+    ] = "mean",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write tables, if anywhere.")
+    ] = None,
+) -> int:
+    """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
+    from analysis.compare.in_lines import (
+        STEP_COLUMNS,
+        differing_lines,
+        group_lines,
+        verdict_line,
+        write_comparison,
+    )
+    from analysis.compare.ratios import compared_frame
+    from analysis.compare.two_runs import compare_runs
+    from analysis.render.terminal import print_frame
+
+    found = compare_runs(run_a, run_b, tolerance, of)
+    for line in differing_lines(found):
+        print(line)
+    print_frame(compared_frame(found.steps, tolerance), STEP_COLUMNS)
+    for line in (*group_lines(found), verdict_line(found)):
+        print(line)
+    if out is not None:
+        write_comparison(found, out)
+        print(f"tables: {out}")
+    return EXIT_FAILED if found.anything_slower else EXIT_DONE
 
 
 @app.command(

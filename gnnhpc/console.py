@@ -35,6 +35,7 @@ COMMANDS = {
     "verify": ("gnnhpc", ONE_CELL),
     "data": ("gnnhpc", DATA_SETS),
     "report": ("analysis", REPORTS),
+    "compare": ("analysis", REPORTS),
     "import-csv": ("analysis", REPORTS),
     "trace": ("analysis", REPORTS),
 }

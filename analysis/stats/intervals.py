@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.pairs import Repeat, paired
-from gnnhpc.core.student_t import t_quantile
+from gnnhpc.core.student_t import CONFIDENCE, t_quantile
 
 Values = NDArray[np.float64]
 FEWEST_STEPS = 5
@@ -63,16 +63,18 @@ def median(values: Values) -> float:
     return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
 
 
-def t_bounds(observations: ArrayLike) -> tuple[Values, Values]:
+def t_bounds(observations: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Values, Values]:
     """Student's interval of the mean over the last axis, of two observations or more."""
     x = np.asarray(observations, dtype=np.float64)
     runs = x.shape[-1]
-    reach = t_quantile(runs - 1) * x.std(axis=-1, ddof=1) / math.sqrt(runs)
+    reach = t_quantile(runs - 1, confidence) * x.std(axis=-1, ddof=1) / math.sqrt(runs)
     centre = x.mean(axis=-1)
     return centre - reach, centre + reach
 
 
-def welch_bounds(one: ArrayLike, other: ArrayLike) -> tuple[Values, Values]:
+def welch_bounds(
+    one: ArrayLike, other: ArrayLike, confidence: float = CONFIDENCE
+) -> tuple[Values, Values]:
     """Welch's interval of the difference of means over the last axis, of two or more each."""
     x, y = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     squares = [values.var(axis=-1, ddof=1) / values.shape[-1] for values in (x, y)]
@@ -80,7 +82,7 @@ def welch_bounds(one: ArrayLike, other: ArrayLike) -> tuple[Values, Values]:
     spread = [squares[i] ** 2 / (values.shape[-1] - 1) for i, values in enumerate((x, y))]
     some = total > 0.0
     freedom = np.where(some, total**2 / np.where(some, spread[0] + spread[1], 1.0), 1.0)
-    reach = t_quantile(freedom) * np.sqrt(total)
+    reach = t_quantile(freedom, confidence) * np.sqrt(total)
     centre = x.mean(axis=-1) - y.mean(axis=-1)
     return centre - reach, centre + reach
 
@@ -157,45 +159,60 @@ class Sample:
         """The mean of the runs' medians."""
         return interval_of_runs(self.medians, self.values.size)
 
-    def mean_over(self, other: Sample, factor: float = 1.0) -> Interval:
+    def mean_over(
+        self, other: Sample, factor: float = 1.0, confidence: float = CONFIDENCE
+    ) -> Interval:
         """`factor` times these means over the other's, with the interval of the ratio."""
-        return self._ratio(other, self.means, other.means, factor)
+        return self._ratio(other, self.means, other.means, factor, confidence)
 
-    def median_over(self, other: Sample, factor: float = 1.0) -> Interval:
+    def median_over(
+        self, other: Sample, factor: float = 1.0, confidence: float = CONFIDENCE
+    ) -> Interval:
         """`factor` times these medians over the other's, with the interval of the ratio."""
-        return self._ratio(other, self.medians, other.medians, factor)
+        return self._ratio(other, self.medians, other.medians, factor, confidence)
 
-    def _ratio(self, other: Sample, mine: Values, theirs: Values, factor: float) -> Interval:
+    def _ratio(
+        self, other: Sample, mine: Values, theirs: Values, factor: float, confidence: float
+    ) -> Interval:
         """The geometric mean of the pairs' ratios; without pairs the ratio of geometric means."""
         pairs = paired(self.repeats, other.repeats)
         steps = min(self.values.size, other.values.size)
         if pairs:
             ours, others = (list(side) for side in zip(*pairs, strict=True))
-            return ratio_of_pairs(mine[ours], theirs[others], factor, steps)
-        return ratio_of_runs(finite_values(mine), finite_values(theirs), factor, steps)
+            return ratio_of_pairs(mine[ours], theirs[others], factor, steps, confidence)
+        runs = finite_values(mine), finite_values(theirs)
+        return ratio_of_runs(*runs, factor, steps, confidence)
 
 
 def ratio_of_pairs(
-    top: Values, bottom: Values, factor: float = 1.0, steps: int | None = None
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """`factor` times the geometric mean of the ratios, which are one observation a pair."""
     value = factor * _geometric_mean(top / bottom)
     why = _why_none([top, bottom], steps)
     if why:
         return Interval(value, None, None, why)
-    bounds = factor * np.exp(t_bounds(np.log(top / bottom)))
+    bounds = factor * np.exp(t_bounds(np.log(top / bottom), confidence))
     return _around(value, bounds, f"{top.size} pairs")
 
 
 def ratio_of_runs(
-    top: Values, bottom: Values, factor: float = 1.0, steps: int | None = None
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """`factor` times the ratio of geometric means of runs that do not belong together."""
     value = factor * _geometric_mean(top) / _geometric_mean(bottom)
     why = _why_none([top, bottom], steps)
     if why:
         return Interval(value, None, None, why)
-    bounds = factor * np.exp(welch_bounds(np.log(top), np.log(bottom)))
+    bounds = factor * np.exp(welch_bounds(np.log(top), np.log(bottom), confidence))
     return _around(value, bounds, f"{top.size} and {bottom.size} runs")
 
 

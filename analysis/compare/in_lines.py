@@ -1,0 +1,80 @@
+"""A comparison of two runs as it is printed and written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from analysis.compare.ratios import Compared, compared_frame
+from analysis.compare.two_runs import Comparison
+from analysis.render.named_table import NamedTable
+from analysis.render.output_folder import atomic_output_folder
+from analysis.render.table_files import write_table
+from analysis.stats.intervals import ONE_RUN
+from gnnhpc.core.student_t import CONFIDENCE
+
+STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
+_TOGETHER = f"b_over_a is the ratio of seconds; all intervals hold together at {CONFIDENCE:.0%}."
+
+
+def differing_lines(found: Comparison) -> Iterator[str]:
+    """What the runs differ in, what only one has, and which losses differ."""
+    for line in found.differs:
+        yield f"differs: {line}"
+    yield from found.alone
+    for line in found.losses.apart:
+        yield f"learnt something else: {line}"
+    if found.losses.compared and not found.losses.apart:
+        yield f"losses: equal but for rounding in all {found.losses.compared} cells that both have"
+
+
+def group_lines(found: Comparison) -> Iterator[str]:
+    """The groups of layers that became slower, of each cell in a line."""
+    slower = found.slower(found.groups)
+    recorded = Counter(row.match.name for row in found.groups)
+    for name in dict.fromkeys(row.match.name for row in slower):
+        mine = [row for row in slower if row.match.name == name]
+        every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
+        yield f"layer groups slower in {name}: {every}{', '.join(map(_group, mine))}"
+    for row in found.slower(found.steps):
+        named = any(group.match.name == row.match.name for group in slower)
+        if row.match.phase == "train" and recorded[row.match.name] and not named:
+            yield (
+                f"layer groups of {row.match.name}: none shown to be slower, so look at waiting, "
+                "communication and the optimizer"
+            )
+
+
+def _group(row: Compared) -> str:
+    return f"{row.what} {row.ratio.value:.3f} ({row.ratio.low:.3f} to {row.ratio.high:.3f})"
+
+
+def verdict_line(found: Comparison) -> str:
+    """What decides the exit status."""
+    if not found.judged:
+        return f"no verdict: {ONE_RUN}"
+    steps, groups = found.slower(found.steps), found.slower(found.groups)
+    unjudged = len(found.steps) - found.judged
+    rest = f"; {unjudged} without an interval" if unjudged else ""
+    of = f"{found.judged} compared, tolerance {found.tolerance:.1%}{rest}"
+    if not steps and not groups:
+        return f"nothing shown to be slower ({of})"
+    parts = [f"{len(steps)} step times"] if steps else []
+    cells = len({row.match.name for row in groups})
+    parts += [f"layer groups of {cells} configurations"] if groups else []
+    return f"SLOWER: {' and '.join(parts)} ({of})"
+
+
+def write_comparison(found: Comparison, out: Path) -> None:
+    """Tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
+    lines = [*differing_lines(found), *group_lines(found), verdict_line(found)]
+    with atomic_output_folder(out) as folder:
+        for name, title, rows in (
+            ("steps", "Seconds a step in run A and run B", found.steps),
+            ("groups", "Seconds of groups of layers a training step", found.groups),
+        ):
+            frame = compared_frame(rows, found.tolerance)
+            if len(frame):
+                write_table(NamedTable(f"compare_{name}", title, frame, (_TOGETHER,)), folder)
+        (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

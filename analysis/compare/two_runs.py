@@ -1,0 +1,85 @@
+"""Compares two runs cell by cell, and says which became slower."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.compare.layer_groups import group_samples, group_seconds
+from analysis.compare.losses import Losses, compare_losses
+from analysis.compare.matched import match_runs
+from analysis.compare.ratios import SLOWER, Compared, compare_samples
+from analysis.compare.unlike_facts import unlike_lines
+from analysis.loading.run import load
+from gnnhpc.core.errors import InputError
+
+TOLERANCE = 0.02
+"""Slower by no more than this is tolerated unless told otherwise."""
+AVERAGES = ("mean", "median")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing run B with run A found."""
+
+    tolerance: float
+    steps: list[Compared]
+    """One a configuration and phase that both runs have."""
+    groups: list[Compared]
+    """One a configuration and group of layers, in training."""
+    losses: Losses
+    differs: list[str]
+    """What the runs differ in besides settings, a line each."""
+    alone: list[str]
+    """What only one of the runs has or counts, a line each."""
+
+    def slower(self, rows: list[Compared]) -> list[Compared]:
+        return [row for row in rows if row.verdict(self.tolerance) == SLOWER]
+
+    @property
+    def anything_slower(self) -> bool:
+        """Whether a step or a group of layers is shown to be slower than is tolerated."""
+        return bool(self.slower(self.steps) or self.slower(self.groups))
+
+    @property
+    def judged(self) -> int:
+        """Configurations and phases whose interval exists."""
+        return sum(row.ratio.low is not None for row in self.steps)
+
+
+def compare_runs(
+    root_a: Path, root_b: Path, tolerance: float = TOLERANCE, of: str = "mean"
+) -> Comparison:
+    """Load and compare two run folders; B is the one that may have become slower.
+
+    Raises InputError for a path that is no run folder, for one folder twice, a negative tolerance,
+    another average than mean and median, and for runs without a common configuration that both
+    measured.
+    """
+    if not (math.isfinite(tolerance) and tolerance >= 0.0):
+        raise InputError("--tolerance", None, f"{tolerance:g}", "a share such as 0.02, or 0")
+    if of not in AVERAGES:
+        raise InputError("--of", None, repr(of), " or ".join(AVERAGES))
+    if root_a.resolve() == root_b.resolve():
+        raise InputError(root_b, None, "the same folder twice", "two runs")
+    a, b = load(root_a), load(root_b)
+    found = match_runs(a, b)
+    pairs = [match for match in found.pairs if match.a.step_times and match.b.step_times]
+    if not pairs:
+        raise InputError(
+            root_b,
+            "cells",
+            f"no configuration that it and {root_a} both measured",
+            "two runs of one sweep",
+        )
+    steps = [(match, "step", match.a.sample, match.b.sample) for match in pairs]
+    groups = group_samples(pairs, group_seconds(a), group_seconds(b))
+    return Comparison(
+        tolerance,
+        compare_samples(steps, of),
+        compare_samples(groups, of),
+        compare_losses(a, b),
+        list(unlike_lines(a, b, pairs)),
+        found.alone,
+    )
