@@ -102,7 +102,7 @@ def compare(
     found = compare_runs(run_a, run_b, tolerance, of)
     for line in differing_lines(found):
         print(line)
-    print_frame(compared_frame(found.steps, tolerance), STEP_COLUMNS)
+    print_frame(compared_frame(found.steps, tolerance, of), STEP_COLUMNS)
     for line in (*group_lines(found), verdict_line(found)):
         print(line)
     if out is not None:

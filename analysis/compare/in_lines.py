@@ -32,22 +32,22 @@ def differing_lines(found: Comparison) -> Iterator[str]:
 def group_lines(found: Comparison) -> Iterator[str]:
     """The groups of layers that became slower, of each cell in a line."""
     slower = found.slower(found.groups)
-    recorded = Counter(row.match.name for row in found.groups)
-    for name in dict.fromkeys(row.match.name for row in slower):
-        mine = [row for row in slower if row.match.name == name]
+    recorded = Counter(row.name for row in found.groups)
+    for name in dict.fromkeys(row.name for row in slower):
+        mine = [row for row in slower if row.name == name]
         every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
         yield f"layer groups slower in {name}: {every}{', '.join(map(_group, mine))}"
     for row in found.slower(found.steps):
-        named = any(group.match.name == row.match.name for group in slower)
-        if row.match.phase == "train" and recorded[row.match.name] and not named:
+        named = any(group.name == row.name for group in slower)
+        if row.pair.phase == "train" and recorded[row.name] and not named:
             yield (
-                f"layer groups of {row.match.name}: none shown to be slower, so look at waiting, "
+                f"layer groups of {row.name}: none shown to be slower, so look at waiting, "
                 "communication and the optimizer"
             )
 
 
 def _group(row: Compared) -> str:
-    return f"{row.what} {row.ratio.value:.3f} ({row.ratio.low:.3f} to {row.ratio.high:.3f})"
+    return f"{row.pair.what} {row.ratio.value:.3f} ({row.ratio.low:.3f} to {row.ratio.high:.3f})"
 
 
 def verdict_line(found: Comparison) -> str:
@@ -61,7 +61,7 @@ def verdict_line(found: Comparison) -> str:
     if not steps and not groups:
         return f"nothing shown to be slower ({of})"
     parts = [f"{len(steps)} step times"] if steps else []
-    cells = len({row.match.name for row in groups})
+    cells = len({row.name for row in groups})
     parts += [f"layer groups of {cells} configurations"] if groups else []
     return f"SLOWER: {' and '.join(parts)} ({of})"
 
@@ -74,7 +74,7 @@ def write_comparison(found: Comparison, out: Path) -> None:
             ("steps", "Seconds a step in run A and run B", found.steps),
             ("groups", "Seconds of groups of layers a training step", found.groups),
         ):
-            frame = compared_frame(rows, found.tolerance)
+            frame = compared_frame(rows, found.tolerance, found.of)
             if len(frame):
                 write_table(NamedTable(f"compare_{name}", title, frame, (_TOGETHER,)), folder)
         (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

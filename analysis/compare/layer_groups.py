@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.compare.matched import Match
+from analysis.compare.ratios import Pair
 from analysis.loading.run import Run
 from analysis.stats.intervals import Sample
 from analysis.summary.configurations import Configuration
@@ -37,13 +38,17 @@ def group_seconds(run: Run) -> Seconds:
     return found
 
 
-def group_samples(
-    pairs: Sequence[Match], a: Seconds, b: Seconds
-) -> list[tuple[Match, str, Sample, Sample]]:
-    """Each group of layers that both runs recorded, of each configuration."""
+def group_pairs(matches: Sequence[Match], a: Seconds, b: Seconds) -> list[Pair]:
+    """Each group of layers that both runs recorded, of each configuration in training."""
     return [
-        (match, group, _sample(match.a, a, group), _sample(match.b, b, group))
-        for match in pairs
+        Pair(
+            match.name,
+            match.phase,
+            group,
+            Sample(_runs(match.a, a, group), match.repeats(match.a)),
+            Sample(_runs(match.b, b, group), match.repeats(match.b)),
+        )
+        for match in matches
         if match.phase == "train"
         for group in sorted(_groups(match.a, a) & _groups(match.b, b))
     ]
@@ -51,12 +56,13 @@ def group_samples(
 
 def _groups(one: Configuration, seconds: Seconds) -> set[str]:
     """The groups that every cell recorded."""
-    by_cell = [
-        {group for cell, group in seconds if cell == name} for name in map(str, one.used["cell"])
-    ]
-    return set.intersection(*by_cell) if by_cell else set()
+    used = set(one.used["cell"].astype(str))
+    by_cell: dict[str, set[str]] = {cell: set() for cell in used}
+    for cell, group in seconds:
+        if cell in used:
+            by_cell[cell].add(group)
+    return set.intersection(*by_cell.values()) if by_cell else set()
 
 
-def _sample(one: Configuration, seconds: Seconds, group: str) -> Sample:
-    runs = [seconds[str(cell), group] for cell in one.used["cell"]]
-    return Sample(runs, one.sample.repeats)
+def _runs(one: Configuration, seconds: Seconds, group: str) -> list[NDArray[np.float64]]:
+    return [seconds[str(cell), group] for cell in one.used["cell"]]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.stats.pairs import Repeat, paired
 from analysis.summary.configurations import Configuration, make_configurations
 
 _SOURCES = "model_digest"
@@ -29,6 +31,23 @@ class Match:
     @property
     def phase(self) -> str:
         return self.a.phase
+
+    @cached_property
+    def in_turn(self) -> bool:
+        """Whether the repeats of both were measured in turn: A's and B's first, then the second.
+
+        Only then is a repeat a pair; of runs that were measured one after the other it would be an
+        accident.
+        """
+        pairs = paired(self.a.sample.repeats, self.b.sample.repeats)
+        started = [list(one.used["started_at"]) for one in (self.a, self.b)]
+        turns = sorted(sorted((started[0][i], started[1][j])) for i, j in pairs)
+        ordered = [time for turn in turns for time in turn]
+        return bool(turns) and all(ordered) and ordered == sorted(set(ordered))
+
+    def repeats(self, one: Configuration) -> Sequence[Repeat]:
+        """Which repeat each run of `one` is, where that makes a pair; else nothing."""
+        return one.sample.repeats if self.in_turn else ()
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,11 @@ hold together (Bonferroni's inequality; Dunn 1961, Journal of the American Stati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.compare.matched import Match
 from analysis.stats.intervals import FEWEST_STEPS, Interval, Sample
-from analysis.stats.pairs import paired
 from gnnhpc.core.student_t import CONFIDENCE
 
 SLOWER = "slower"
@@ -24,16 +22,35 @@ NO_DIFFERENCE = "no difference shown"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Seconds of one thing in two runs."""
+class Pair:
+    """What is compared: seconds of one thing in both runs."""
 
-    match: Match
+    name: str
+    """Of the configuration."""
+    phase: str
     what: str
     """`step`, or the name of a group of layers."""
     a: Sample
     b: Sample
+
+    @property
+    def tells(self) -> bool:
+        """Whether there is an interval of the ratio."""
+        return all(
+            len(side.runs) > 1 and side.values.size >= FEWEST_STEPS for side in (self.a, self.b)
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pair with the ratio of B over A, which has no bounds where runs do not tell them."""
+
+    pair: Pair
     ratio: Interval
-    """B over A; without bounds where runs do not tell them."""
+
+    @property
+    def name(self) -> str:
+        return self.pair.name
 
     def verdict(self, tolerance: float) -> str:
         """In words; one run a side has none."""
@@ -47,57 +64,27 @@ class Compared:
         return FASTER if high < 1.0 else NO_DIFFERENCE
 
 
-def compare_samples(
-    matches: Sequence[tuple[Match, str, Sample, Sample]], of: str = "mean"
-) -> list[Compared]:
-    """The ratio of each, B over A, with intervals that hold together.
-
-    Runs whose repeats were measured in turn are compared in pairs, others as groups. `of` is
-    `mean` or `median`, of the steps of each run.
-    """
-    looked_at = sum(_tells(a) and _tells(b) for _, _, a, b in matches)
-    confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, looked_at)
+def compare_pairs(pairs: Sequence[Pair], of: str = "mean") -> list[Compared]:
+    """The ratio of each, with intervals that hold together; `of` is `mean` or `median` of steps."""
+    confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, sum(pair.tells for pair in pairs))
     found = []
-    for match, what, mine, other in matches:
-        a, b = (mine, other) if in_turn(match) else (_alone(mine), _alone(other))
-        over = b.mean_over if of == "mean" else b.median_over
-        found.append(Compared(match, what, a, b, over(a, confidence=confidence)))
+    for pair in pairs:
+        over = pair.b.mean_over if of == "mean" else pair.b.median_over
+        found.append(Compared(pair, over(pair.a, confidence=confidence)))
     return found
 
 
-def _tells(sample: Sample) -> bool:
-    """Whether the sample gives an interval."""
-    return len(sample.runs) > 1 and sample.values.size >= FEWEST_STEPS
-
-
-def _alone(sample: Sample) -> Sample:
-    return replace(sample, repeats=())
-
-
-def in_turn(match: Match) -> bool:
-    """Whether the repeats of both runs were measured in turn: A's first, B's first, A's second, ...
-
-    Only then is a repeat a pair; that of runs which were measured one after the other would be an
-    accident.
-    """
-    pairs = paired(match.a.sample.repeats, match.b.sample.repeats)
-    started = [list(one.used["started_at"]) for one in (match.a, match.b)]
-    turns = sorted(sorted((started[0][i], started[1][j])) for i, j in pairs)
-    ordered = [time for turn in turns for time in turn]
-    return bool(turns) and all(ordered) and ordered == sorted(set(ordered))
-
-
-def compared_frame(rows: Sequence[Compared], tolerance: float) -> pd.DataFrame:
+def compared_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean") -> pd.DataFrame:
     """One row a comparison: seconds in A and in B, the ratio, its interval and the verdict."""
     return pd.DataFrame(
         [
             {
-                "cell": row.match.name,
-                "phase": row.match.phase,
-                "what": row.what,
-                "runs": f"{len(row.a.runs)}, {len(row.b.runs)}",
-                "a_s": row.a.mean.value,
-                "b_s": row.b.mean.value,
+                "cell": row.name,
+                "phase": row.pair.phase,
+                "what": row.pair.what,
+                "runs": f"{len(row.pair.a.runs)}, {len(row.pair.b.runs)}",
+                "a_s": _seconds(row.pair.a, of),
+                "b_s": _seconds(row.pair.b, of),
                 "b_over_a": row.ratio.value,
                 "low": row.ratio.low,
                 "high": row.ratio.high,
@@ -107,3 +94,7 @@ def compared_frame(rows: Sequence[Compared], tolerance: float) -> pd.DataFrame:
             for row in rows
         ]
     )
+
+
+def _seconds(sample: Sample, of: str) -> float:
+    return (sample.mean if of == "mean" else sample.median).value

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.compare.layer_groups import group_samples, group_seconds
+from analysis.compare.layer_groups import group_pairs, group_seconds
 from analysis.compare.losses import Losses, compare_losses
-from analysis.compare.matched import match_runs
-from analysis.compare.ratios import SLOWER, Compared, compare_samples
+from analysis.compare.matched import Match, match_runs
+from analysis.compare.ratios import SLOWER, Compared, Pair, compare_pairs
 from analysis.compare.unlike_facts import unlike_lines
 from analysis.loading.run import load
+from analysis.stats.intervals import Sample
 from gnnhpc.core.errors import InputError
 
 TOLERANCE = 0.02
@@ -24,6 +25,8 @@ class Comparison:
     """What comparing run B with run A found."""
 
     tolerance: float
+    of: str
+    """mean or median, of each run's steps."""
     steps: list[Compared]
     """One a configuration and phase that both runs have."""
     groups: list[Compared]
@@ -73,13 +76,18 @@ def compare_runs(
             f"no configuration that it and {root_a} both measured",
             "two runs of one sweep",
         )
-    steps = [(match, "step", match.a.sample, match.b.sample) for match in pairs]
-    groups = group_samples(pairs, group_seconds(a), group_seconds(b))
+    groups = group_pairs(pairs, group_seconds(a), group_seconds(b))
     return Comparison(
         tolerance,
-        compare_samples(steps, of),
-        compare_samples(groups, of),
+        of,
+        compare_pairs([_steps(match) for match in pairs], of),
+        compare_pairs(groups, of),
         compare_losses(a, b),
         list(unlike_lines(a, b, pairs)),
         found.alone,
     )
+
+
+def _steps(match: Match) -> Pair:
+    a, b = (Sample(one.step_times, match.repeats(one)) for one in (match.a, match.b))
+    return Pair(match.name, match.phase, "step", a, b)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from analysis.across.likeness import differences
 from analysis.compare.matched import Match
-from analysis.compare.ratios import in_turn
 from analysis.loading.run import Run
 from analysis.summary.configurations import Configuration
 
@@ -72,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _when(train: Sequence[Match]) -> str:
     """Whether both met the same hours of the machine, which intervals cannot tell."""
-    turns = sum(in_turn(match) for match in train)
+    turns = sum(match.in_turn for match in train)
     if turns == len(train):
         return "time: repeats of both were measured in turn, and are compared in pairs"
     spans = [_span([match.a for match in train]), _span([match.b for match in train])]

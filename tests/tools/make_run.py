@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ class Machine:
     """Standard deviation of a step, relative."""
     first_step: float = 1.5
     """How much longer the first step of a phase takes."""
+    runs_differ: float = 0.0
+    """Standard deviation of a run's logarithm from that of others."""
+    slower: Mapping[str, float] = field(default_factory=dict)
+    """Group of layers -> how many times as long it takes."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class Story:
     audit: tuple[Check, ...] = ()
     cut_short: bool = False
     """Leave half a line at the end of each rank's file."""
+    started: str = STARTED
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the ranks' headers, such as host or code."""
 
 
 @dataclass
@@ -152,6 +159,9 @@ def write_attempt(
 ) -> None:
     """One attempt's rank files and, last, its result."""
     experiment = cell.experiment
+    if machine.runs_differ:
+        pace = math.exp(rng.normal(0.0, machine.runs_differ))
+        machine = replace(machine, seconds_a_unit=machine.seconds_a_unit * pace)
     plan = _plan(experiment, machine)
     first = story.resumed_from["step"] if story.resumed_from else 0
     last = experiment.train_steps if story.stop_at is None else story.stop_at
@@ -165,7 +175,8 @@ def write_attempt(
         for step in range(begin, end):
             clock += _write_step(lines, plan, phase, step, begin, clock, machine, rng)  # type: ignore[arg-type]
     for rank, body in enumerate(lines):
-        text = json.dumps(asdict(_header(attempt, cell, plan, rank))) + "\n"
+        header = replace(_header(attempt, cell, plan, rank), **story.header)
+        text = json.dumps(asdict(replace(header, started_at=story.started))) + "\n"
         if story.resumed_from:
             text += json.dumps(asdict(EventRecord("resumed", 0.0, story.resumed_from))) + "\n"
         text += "".join(body)
@@ -186,6 +197,7 @@ def _plan(experiment: Experiment, machine: Machine) -> _Plan:
         groups: dict[str, tuple[float, float]] = {}
         for layer in stage:
             forward = layer.cost * rows * machine.seconds_a_unit * slow
+            forward *= machine.slower.get(layer.group, 1.0)
             before = groups.get(layer.group, (0.0, 0.0))
             groups[layer.group] = (before[0] + forward, before[1] + forward * machine.backward)
         plan.groups.append(groups)
@@ -329,7 +341,7 @@ def _result(
             "schedule": experiment.schedule,
         },
         provenance={"git_commit": "0" * 40, "hosts": ["node1", "node2"]},
-        started_at=STARTED,
+        started_at=story.started,
         ended_at=ENDED,
         train_steps=train_steps,
         test_steps=experiment.test_steps,
