@@ -112,6 +112,31 @@ def compare(
 
 
 @app.command(
+    epilog="Examples:\n\npython -m analysis check runs/raffi\n\n"
+    "python -m analysis check runs/raffi --repeats 5 --data-root /data"
+)
+def check(
+    run: RunFolder,
+    repeats: Annotated[
+        int, typer.Option(metavar="N", help="The fewest of each configuration that will do.")
+    ] = 3,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the data lie; else where the run took them from."),
+    ] = None,
+) -> int:
+    """Ask a run what a reviewer asks, an answer a line; status 1 when one is not ok."""
+    from analysis.artifact.check_run import check_run
+
+    found = check_run(run, repeats, data_root)
+    for finding in found:
+        print(finding.line)
+    wrong = sum(not finding.ok for finding in found)
+    print(f"{len(found) - wrong} of {len(found)} ok")
+    return EXIT_FAILED if wrong else EXIT_DONE
+
+
+@app.command(
     epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
     "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8 --out cmp"
 )

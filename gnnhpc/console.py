@@ -36,6 +36,7 @@ COMMANDS = {
     "data": ("gnnhpc", DATA_SETS),
     "report": ("analysis", REPORTS),
     "compare": ("analysis", REPORTS),
+    "check": ("analysis", REPORTS),
     "import-csv": ("analysis", REPORTS),
     "trace": ("analysis", REPORTS),
 }

@@ -1,0 +1,4 @@
+"""What a reviewer of an artifact asks of a run, a line each.
+
+Imports loading and stats.
+"""
