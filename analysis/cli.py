@@ -29,7 +29,8 @@ RunFolder = Annotated[
 
 @app.command(
     epilog="Examples:\n\npython -m analysis report runs/quickstart\n\n"
-    "python -m analysis report runs/raffi --baseline seq:5 --out ~/reports/raffi"
+    "python -m analysis report runs/raffi --baseline seq:5 --out ~/reports/raffi\n\n"
+    "python -m analysis report runs/raffi --only speedup --format pdf --width 84mm"
 )
 def report(
     run: RunFolder,
@@ -51,11 +52,35 @@ def report(
             "kernels) as rows of their own, compared among themselves; else they are left out.",
         ),
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIGURE",
+            help="Remake this figure alone, such as speedup (of every model and data) or "
+            "speedup-vig-cifar10, into DIR or RUN/report/only.",
+        ),
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="png|pdf", help="With --only: this format, else both.")
+    ] = None,
+    width: Annotated[
+        str | None,
+        typer.Option(metavar="84mm", help="With --only: as wide as this, with the same letters."),
+    ] = None,
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
     from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
-    from analysis.report.report_folder import write_report_folder
+    from analysis.report.report_folder import write_report_folder, write_single_figures
 
+    if only is not None:
+        for path in write_single_figures(
+            run, only, out, baseline, apart=apart, width=width, format=format
+        ):
+            print(f"figure: {path}")
+        return EXIT_DONE
+    for flag, given in (("--format", format), ("--width", width)):
+        if given is not None:
+            raise InputError(flag, None, given, "with --only FIGURE")
     loaded, summary, folder = write_report_folder(run, out, baseline, apart=apart)
     print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from analysis.figures import gantt, graph_chunks, loss_curves, speedup
 from analysis.figures.draw_in_parallel import run_in_parallel
+from analysis.figures.origin import Origin, origin_of
 from analysis.figures.panels import MAX_PANELS
 from analysis.figures.studies import Study, find_studies
 from analysis.figures.style import COLUMN_IN, load_backends, save_figure
@@ -165,12 +166,12 @@ def make_figures(
     found = find_studies(run, summary)
     points = published or PublishedPoints()
     tasks: list[Callable[[], Drawn | LeftOut]] = [
-        partial(_draw_study_figure, study, kind, kind.published(points, study), folder)
+        partial(_draw_study_figure, run, study, kind, kind.published(points, study), folder)
         for study in found[:MAX_STUDIES]
         for kind in FIGURE_KINDS
         if study.graphs or not kind.graphs_only
     ]
-    cells, not_shown = _timeline_cells(run)
+    cells, not_shown = timeline_cells(run)
     tasks += [partial(_draw_timeline, run, cell, folder) for cell in cells]
     load_backends()
     made = run_in_parallel(tasks)
@@ -185,14 +186,15 @@ def make_figures(
 
 
 def _draw_study_figure(
-    study: Study, kind: FigureKind, points: pd.DataFrame | None, folder: Path
+    run: Run, study: Study, kind: FigureKind, points: pd.DataFrame | None, folder: Path
 ) -> Drawn | LeftOut:
     figure = kind.draw(study, points)
     if isinstance(figure, str):
         return f"{study.title}: {kind.title}", figure
     caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
     name = f"{kind.name}-{study.slug}"
-    picture = _save_picture(figure, folder, name, study.title, kind.title, caption)
+    origin = origin_of(run, study.cells["cell"], name)
+    picture = _save_picture(figure, folder, name, study.title, kind.title, caption, origin)
     return Drawn(kind.name, study.slug, picture)
 
 
@@ -207,14 +209,20 @@ def _studies_not_drawn(found: Sequence[Study]) -> Iterator[LeftOut]:
 
 
 def _save_picture(
-    figure: Figure, folder: Path, name: str, where: str, title: str, caption: str
+    figure: Figure,
+    folder: Path,
+    name: str,
+    where: str,
+    title: str,
+    caption: str,
+    origin: Origin,
 ) -> Picture:
-    png, pdf = save_figure(figure, folder, name)
+    png, pdf = save_figure(figure, folder, name, origin)
     wide = figure.get_figwidth() > COLUMN_IN
     return Picture(f"{where}. {caption}", f"{where}: {title}", png, pdf, wide=wide)
 
 
-def _timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
+def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     """The cells whose timelines are drawn, one of each setting; and those left out."""
     cells = run.cells[
         run.cells["cell"].isin(cells_with_spans(run)) & run.cells["counts"].astype(bool)
@@ -245,7 +253,7 @@ def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn:
         f"{timeline.step}, the one nearest the median, above the same schedule with the "
         "measured forward and backward seconds and nothing else."
     )
-    picture = _save_picture(
-        gantt.draw_timeline(timeline), folder, f"timeline-{cell}", cell, "timeline", caption
-    )
+    name = f"timeline-{cell}"
+    figure, origin = gantt.draw_timeline(timeline), origin_of(run, [cell], name)
+    picture = _save_picture(figure, folder, name, cell, "timeline", caption, origin)
     return Drawn("timeline", cell, picture)

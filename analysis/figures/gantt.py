@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.figures.style import ACTION_COLOURS, FULL_IN, new_figure, styled
+from analysis.figures.style import (
+    ACTION_COLOURS,
+    FULL_IN,
+    NARROW_IN,
+    figure_width,
+    new_figure,
+    styled,
+)
 from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:
@@ -15,7 +22,8 @@ if TYPE_CHECKING:
 MAX_RANKS = 16
 """The most rows that are readable on a page; the Chrome trace has all ranks."""
 _ROW_IN = 0.24
-_AXES_IN = 5.7
+_BESIDE_IN = 1.2
+"""What labels take of a figure's width, inches."""
 _NUMBER_IN = 0.065
 """Width of a digit of a micro-batch number, inches."""
 
@@ -50,7 +58,7 @@ def _draw_panel(
 ) -> None:
     """One row a rank; waiting is drawn up to `end_s` and the bars over it."""
     place = {row.rank: number for number, row in enumerate(rows)}
-    inches = _AXES_IN / (across_s or end_s)
+    inches = (figure_width(FULL_IN) - _BESIDE_IN) / (across_s or end_s)
     for number in place.values():
         axes.broken_barh([(0, end_s * scale)], (number - 0.4, 0.8), color=ACTION_COLOURS["wait"])
     for name, colour in ACTION_COLOURS.items():
@@ -97,15 +105,17 @@ def _row_label(row: RankRow, rows: Sequence[RankRow]) -> str:
 def _measured_title(timeline: Timeline) -> str:
     left_out = len(timeline.rows) - MAX_RANKS
     more = f", first {MAX_RANKS} of {len(timeline.rows)} ranks" if left_out > 0 else ""
+    break_line = "\n" if figure_width(FULL_IN) < NARROW_IN else " "
     return (
-        f"{timeline.layout}, {timeline.phase} step {timeline.step}, measured: "
+        f"{timeline.layout}, {timeline.phase} step {timeline.step}, measured:{break_line}"
         f"{_seconds(timeline.wall_s)}, bubble {_percent(timeline.bubble)}{more}"
     )
 
 
 def _ideal_title(timeline: Timeline) -> str:
+    break_line = "\n" if figure_width(FULL_IN) < NARROW_IN else " "
     return (
-        f"ideal {schedule_title(timeline.schedule)}, measured seconds: "
+        f"ideal {schedule_title(timeline.schedule)}, measured seconds:{break_line}"
         f"{_seconds(timeline.ideal_s)}, bubble {_percent(timeline.ideal_bubble)} "
         f"(equal stages {_percent(timeline.balanced_bubble)})"
     )
@@ -125,7 +135,8 @@ def _legend(figure: Figure, timeline: Timeline) -> None:
         for name, colour in ACTION_COLOURS.items()
         if name in names
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    across = len(handles) if figure.get_figwidth() >= NARROW_IN else 3
+    figure.legend(handles=handles, loc="outside lower center", ncols=across)
 
 
 def _seconds(value: float | None) -> str:

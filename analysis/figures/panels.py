@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, layout_order, new_figure
+from analysis.figures.style import (
+    COLUMN_IN,
+    FULL_IN,
+    figure_width,
+    layout_look,
+    layout_order,
+    new_figure,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 6
 _HEIGHT_IN = 2.6
+_NARROWEST_IN = 2.2
+"""Width of a panel whose labels can be read."""
 
 
 def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
@@ -25,9 +34,9 @@ def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
     Call within `styled`.
     """
     count = min(count, MAX_PANELS)
-    across = min(3, count)
+    width = figure_width(COLUMN_IN if count == 1 else FULL_IN)
+    across = max(1, min(3, count, int(width / _NARROWEST_IN)))
     down = math.ceil(count / across)
-    width = COLUMN_IN if count == 1 else FULL_IN
     figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
     flat = list(axes.flat)

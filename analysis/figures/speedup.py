@@ -18,7 +18,15 @@ from analysis.figures.panels import (
     title_panels,
 )
 from analysis.figures.studies import Study, settings_label
-from analysis.figures.style import FULL_IN, LayoutLook, layout_look, new_figure, styled
+from analysis.figures.style import (
+    FULL_IN,
+    NARROW_IN,
+    LayoutLook,
+    figure_width,
+    layout_look,
+    new_figure,
+    styled,
+)
 from analysis.stats.intervals import FEWEST_STEPS
 from gnnhpc.core.schedule import ideal_bubble
 
@@ -122,15 +130,19 @@ def step_times(study: Study) -> Figure | str:
     keys = ["layout", "microbatches", *study.variants]
     rows = _box_rows(settled[keys].drop_duplicates(), study)
     with styled():
-        figure = new_figure(FULL_IN, 0.9 + 0.2 * len(rows[:MAX_BOXES]))
-        axes = figure.subplots(1, len(phases), sharey=True, squeeze=False)[0]
+        # At a column's width one phase is below the other.
+        down = len(phases) if figure_width(FULL_IN) < NARROW_IN else 1
+        shape = down, len(phases) // down
+        figure = new_figure(FULL_IN, down * (0.9 + 0.2 * len(rows[:MAX_BOXES])))
+        axes = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
         for one, phase in zip(axes, phases, strict=True):
             _draw_boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
             one.set_xlabel("difference from the median step time (%)")
         words = ["layout", "chunks" if study.graphs else "micro-batches"]
         words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
-        axes[0].set_ylabel(", ".join(words))
+        for one in axes[:: shape[1]]:
+            one.set_ylabel(", ".join(words))
         axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
         axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
         if len(rows) > MAX_BOXES:

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import colorsys
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from analysis.figures.origin import Origin
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Format = Literal["png", "pdf"]
 COLUMN_IN = 3.3
 """Width of one column of a two-column paper, inches."""
 FULL_IN = 6.9
 """Width of both columns, inches."""
+NARROW_IN = 5.0
+"""Below this width what stands side by side over both columns does not fit."""
 DPI = 220
+FORMATS: tuple[Format, ...] = ("png", "pdf")
+_WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 
 
 @dataclass(frozen=True)
@@ -143,11 +150,28 @@ def styled() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def at_width(width_in: float | None) -> Iterator[None]:
+    """Draw all figures within the block this wide, inches; None leaves each its own width."""
+    token = _WIDTH.set(width_in)
+    try:
+        yield
+    finally:
+        _WIDTH.reset(token)
+
+
+def figure_width(usual_in: float) -> float:
+    """The width that a figure gets: its usual one, unless another was asked for."""
+    asked = _WIDTH.get()
+    return usual_in if asked is None else asked
+
+
 def new_figure(width_in: float, height_in: float) -> Figure:
     """An empty figure that pyplot does not manage; call within `styled`."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
+    size = (figure_width(width_in), height_in)
+    return Figure(figsize=size, dpi=DPI, layout="constrained")
 
 
 def load_backends() -> None:
@@ -156,22 +180,37 @@ def load_backends() -> None:
         importlib.import_module(f"matplotlib.backends.backend_{name}")
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
-    """Write `name`.png and `name`.pdf, without dates: equal figures give equal bytes."""
+def save_figure(
+    figure: Figure,
+    folder: Path,
+    name: str,
+    origin: Origin | None = None,
+    formats: Sequence[Format] = FORMATS,
+) -> list[Path]:
+    """Write `name`.png and `name`.pdf, without dates: equal figures give equal bytes.
+
+    Each carries its `origin` as metadata. Returns the files in the order of `formats`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
     with styled():
         engine = figure.get_layout_engine()
         if engine is not None:
             engine.execute(figure)
             # With a layout engine set, savefig would draw each file twice.
             figure.set_layout_engine(None)
-        _write(figure, png, {"Software": None})
-        _write(figure, pdf, {"CreationDate": None})
-    return png, pdf
+        for ending in formats:
+            _write(figure, folder / f"{name}.{ending}", _metadata(name, ending, origin))
+    return [folder / f"{name}.{ending}" for ending in formats]
 
 
-def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+def _metadata(name: str, ending: Format, origin: Origin | None) -> dict[str, str | None]:
+    """Without date and program."""
+    if ending == "png":
+        return {"Software": None} | (origin.png(name) if origin else {})
+    return {"CreationDate": None} | (origin.pdf(name) if origin else {})
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, str | None]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         figure.savefig(temporary, dpi=DPI, format=path.suffix[1:], metadata=metadata)

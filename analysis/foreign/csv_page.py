@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from analysis.figures.origin import Origin
 from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, new_figure, save_figure, styled
 from analysis.foreign.csv_table import ImportedLogs
 from analysis.papers.published_data import published_studies
@@ -47,7 +48,9 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
         *map(Text, imported.steps.notes),
     ]
     if frame["speedup"].notna().any():
-        png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups")
+        logs = tuple(map(str, frame["log"].drop_duplicates()))
+        origin = Origin("imported logs", logs, "unknown")
+        png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups", origin)
         caption = "Speedup of each log, which is one run; ticks are the bound of balanced stages"
         speed.insert(0, Picture(caption, caption, png, pdf, wide=True))
     sections = [

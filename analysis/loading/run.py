@@ -57,6 +57,11 @@ class Run:
     provenance: Mapping[str, Any] | None = None
     """From provenance.json: commit, versions, host, command line of the submission."""
 
+    @property
+    def name(self) -> str:
+        """The run folder's own name."""
+        return self.root.resolve().name
+
 
 def load(run: Path | str, *, apart: bool = False) -> Run:
     """Read a run folder, which may have been copied from elsewhere.

@@ -220,7 +220,7 @@ def _reason_not_valid(cell: dict[Any, Any]) -> str:
 def what_was_run(run: Run) -> TableBlock:
     """Commit, versions, machines, models, data and layouts of the run."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
-    rows: list[tuple[str, str]] = [("run", run.root.resolve().name)]
+    rows: list[tuple[str, str]] = [("run", run.name)]
     provenance = run.provenance
     if provenance is None:
         rows.append(("submitted", "nobody knows how: the run has no provenance.json"))

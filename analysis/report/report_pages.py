@@ -67,7 +67,7 @@ def report_document(
     commit = (run.provenance or {}).get("commit")
     code = f"code {str(commit)[:12]}" if commit else "code without a commit"
     return Document(
-        title=f"Report of {run.root.resolve().name}",
+        title=f"Report of {run.name}",
         subtitle=f"{counts.cells} cells, {counts.valid} valid; {code}",
         sections=tuple(
             sections.without_none(

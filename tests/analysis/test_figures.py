@@ -285,7 +285,7 @@ def test_what_cannot_be_drawn_is_named_with_its_reason(
     run: Run, summary: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        catalog, "save_figure", lambda _, folder, name: (folder / name, folder / name)
+        catalog, "save_figure", lambda _, folder, name, origin: (folder / name, folder / name)
     )
     made = make_figures(run, summary, tmp_path, PublishedPoints())
     assert [name for name, _ in made.left_out] == ["timeline"]

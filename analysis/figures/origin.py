@@ -1,0 +1,52 @@
+"""Where a figure comes from, as metadata in its files: run, cells, code, and how to remake it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.loading.run import Run
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a figure was drawn of."""
+
+    run: str
+    """Name of the run, or names of several."""
+    cells: tuple[str, ...]
+    """Ids of the cells that are in it."""
+    code: str
+    """Commit and digest of the code that measured."""
+    remade_by: str = ""
+    """The command that draws it again, of a copy of the run."""
+
+    def png(self, name: str) -> dict[str, str]:
+        """Text chunks of a PNG."""
+        return {
+            "Title": name,
+            "Run": self.run,
+            "Code": self.code,
+            "Cells": " ".join(self.cells),
+            "Comment": self.remade_by,
+        }
+
+    def pdf(self, name: str) -> dict[str, str]:
+        """Fields of a PDF's information dictionary, which has no others."""
+        return {
+            "Title": name,
+            "Subject": f"run {self.run}; code {self.code}; {self.remade_by}",
+            "Keywords": " ".join(self.cells),
+        }
+
+
+def origin_of(run: Run, cells: Iterable[str], figure: str, width: str | None = None) -> Origin:
+    """Of a figure of these cells of a run, drawn at a width that was asked for."""
+    names = tuple(map(str, cells))
+    digests = {run.facts.get(name, {}).get("code") or "unknown" for name in names}
+    commit = (run.provenance or {}).get("commit") or "unknown"
+    command = f"gnnhpc report {run.name} --only {figure}" + (f" --width {width}" if width else "")
+    code = f"commit {commit}, digest {', '.join(sorted(digests))}"
+    return Origin(run.name, names, code, f"remade by: {command}")
