@@ -30,10 +30,14 @@ RunFolder = Annotated[
 @app.command(
     epilog="Examples:\n\npython -m analysis report runs/quickstart\n\n"
     "python -m analysis report runs/raffi --baseline seq:5 --out ~/reports/raffi\n\n"
-    "python -m analysis report runs/raffi --only speedup --format pdf --width 84mm"
+    "python -m analysis report runs/raffi --only speedup --format pdf --width 84mm\n\n"
+    "python -m analysis report runs/cluster-a runs/cluster-b --out ~/reports/both"
 )
 def report(
-    run: RunFolder,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run folders; several make one report, in --out."),
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to write; else RUN/report.")
     ] = None,
@@ -68,20 +72,26 @@ def report(
         typer.Option(metavar="84mm", help="With --only: as wide as this, with the same letters."),
     ] = None,
 ) -> int:
-    """Write summary.csv, steps, tables, figures, report.md and report.html of a run."""
+    """Write summary.csv, steps, tables, figures, report.md and report.html of a run, or several.
+
+    Runs that are alike in code, versions, CPU, threads and kernels are joined; unlike ones are
+    rows of their own.
+    """
     from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
     from analysis.report.report_folder import write_report_folder, write_single_figures
 
     if only is not None:
         for path in write_single_figures(
-            run, only, out, baseline, apart=apart, width=width, format=format
+            runs, only, out, baseline, apart=apart, width=width, format=format
         ):
             print(f"figure: {path}")
         return EXIT_DONE
     for flag, given in (("--format", format), ("--width", width)):
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
-    loaded, summary, folder = write_report_folder(run, out, baseline, apart=apart)
+    loaded, summary, folder = write_report_folder(runs, out, baseline, apart=apart)
+    for line in loaded.joining:
+        print(line)
     print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,18 @@ class Run:
     provenance: Mapping[str, Any] | None = None
     """From provenance.json: commit, versions, host, command line of the submission."""
 
+    joined: tuple[str, ...] = ()
+    """Names of the runs that this one was joined from; `root` is the first one's."""
+    joining: tuple[str, ...] = ()
+    """How they were joined, in sentences."""
+
     @property
     def name(self) -> str:
-        """The run folder's own name."""
-        return self.root.resolve().name
+        """The run folder's own name, or those of all that were joined."""
+        return " + ".join(self.joined) or self.root.resolve().name
+
+    def with_settings(self, *settings: str) -> Run:
+        return replace(self, settings=settings)
 
 
 def load(run: Path | str, *, apart: bool = False) -> Run:

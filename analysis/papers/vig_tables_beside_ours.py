@@ -13,6 +13,7 @@ from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import Sample
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
+_APART = ("run", "apart")
 _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 # Defects of every table of a pipeline.
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
@@ -60,10 +61,11 @@ def _table_notes(layout: str, stages: int) -> Iterator[str]:
 
 
 def run_label(row: Any) -> str:
-    """The label of our rows: data, batch size, implementation and schedule."""
+    """The label of our rows: data, batch size, implementation, schedule, and what is unlike."""
     batch = f", batch {int(row['batch_size'])}" if pd.notna(row["batch_size"]) else ""
     schedule = f", {row['schedule']}" if row["schedule"] != "gpipe" else ""
-    return f"ours: {row['data']}{batch}, {row['implementation']}{schedule}"
+    apart = "".join(f", {row[name]}" for name in _APART if row.get(name))
+    return f"ours: {row['data']}{batch}, {row['implementation']}{schedule}{apart}"
 
 
 def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ SUMMARY_COLUMNS = (
     "data",
     "layout",
     "microbatches",
+    "run",
     "phase",
     "n",
     "median_s",

@@ -83,6 +83,7 @@ def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
             block
             for block in (
                 *_verdict(count_cells(run.cells)),
+                *map(Text, run.joining),
                 *self_checks(run),
                 *siblings_compared(run),
                 *likeness(run),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.figures.one_figure import parse_format, parse_width, remake
-from analysis.loading.run import Run, load
+from analysis.loading.joined_runs import load_runs
+from analysis.loading.run import Run
 from analysis.render.output_folder import atomic_output_folder
 from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables, write_report_tables
@@ -19,18 +21,18 @@ _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches"
 
 
 def write_report_folder(
-    root: Path, out: Path | None = None, baseline: str = "seq", *, apart: bool = False
+    roots: Sequence[Path], out: Path | None = None, baseline: str = "seq", *, apart: bool = False
 ) -> tuple[Run, pd.DataFrame, Path]:
-    """Load the run at `root` and write its report; returns run, summary and the report's folder.
+    """Load the runs at `roots` and write their report; returns run, summary and its folder.
 
     With `apart`, cells that are unlike the most of their study are rows of their own.
-    `out` is RUN/report unless given. It is written completely or not at all; files of the same
-    names are replaced, others stay. Raises InputError if `root` is no run folder or `out` cannot
-    be written.
+    `out` is RUN/report unless given, as it must be for several runs. It is written completely or
+    not at all; files of the same names are replaced, others stay. Raises InputError if one of
+    `roots` is no run folder or `out` cannot be written.
     """
-    run = load(root, apart=apart)
+    report = _folder(roots, out)
+    run = load_runs(roots, apart=apart)
     summary = summarise(run, baseline)
-    report = RunPaths(root).report if out is None else out
     with atomic_output_folder(report) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
@@ -40,8 +42,15 @@ def write_report_folder(
     return run, summary, report
 
 
+def _folder(roots: Sequence[Path], out: Path | None) -> Path:
+    """The report's own; a report of several runs belongs into none of them."""
+    if out is None and len(roots) > 1:
+        raise InputError("--out", None, "none, and several runs", "a folder for their report")
+    return RunPaths(roots[0]).report if out is None else out
+
+
 def write_single_figures(
-    root: Path,
+    roots: Sequence[Path],
     only: str,
     out: Path | None = None,
     baseline: str = "seq",
@@ -58,9 +67,9 @@ def write_single_figures(
     formats = parse_format(format)
     if width is not None:
         parse_width(width)
-    run = load(root, apart=apart)
+    folder = _folder(roots, out) / ("only" if out is None else "")
+    run = load_runs(roots, apart=apart)
     summary = summarise(run, baseline)
-    folder = RunPaths(root).report / "only" if out is None else out
     try:
         return remake(
             run,

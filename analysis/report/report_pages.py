@@ -65,7 +65,9 @@ def report_document(
     """The report's document: verdict, numbers, figures, statistics."""
     counts = count_cells(run.cells)
     commit = (run.provenance or {}).get("commit")
-    code = f"code {str(commit)[:12]}" if commit else "code without a commit"
+    # Of several runs with other code each has its name before it.
+    told = str(commit) if ": " in str(commit) else str(commit)[:12]
+    code = f"code {told}" if commit else "code without a commit"
     return Document(
         title=f"Report of {run.name}",
         subtitle=f"{counts.cells} cells, {counts.valid} valid; {code}",

@@ -16,10 +16,12 @@ class Repeat:
     seed: int
     number: int
     hosts: frozenset[str] = frozenset()
+    folder: str = ""
+    """Of several runs, the one that it is from."""
 
     def belongs_to(self, other: Repeat) -> bool:
         """Whether both are of one turn of the sweep: one's machines are among the other's."""
-        same = (self.seed, self.number) == (other.seed, other.number)
+        same = (self.seed, self.number, self.folder) == (other.seed, other.number, other.folder)
         return same and (self.hosts <= other.hosts or other.hosts <= self.hosts)
 
 

@@ -49,10 +49,12 @@ class Configuration:
     @cached_property
     def sample(self) -> Sample:
         """The step times, each run with the repeat that it is."""
+        used = self.used
+        folders = used["folder"] if "folder" in used else [""] * len(used)
         repeats = [
-            Repeat(int(seed), int(number), frozenset(str(hosts).split(";")))
-            for seed, number, hosts in zip(
-                *(self.used[name] for name in ("seed", "repeat", "hosts")), strict=True
+            Repeat(int(seed), int(number), frozenset(str(hosts).split(";")), folder)
+            for seed, number, hosts, folder in zip(
+                used["seed"], used["repeat"], used["hosts"], folders, strict=True
             )
         ]
         return Sample(self.step_times, repeats)
