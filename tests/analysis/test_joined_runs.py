@@ -108,6 +108,16 @@ def test_alike_runs_are_more_repeats_and_pairs_stay_within_a_folder(tmp_path: Pa
     assert len(set(load_runs([a, b]).cells["cell"])) == 12
 
 
+def test_repeats_of_two_folders_are_no_pair(tmp_path: Path) -> None:
+    """Where the first lacks a repeat's pipeline and the second its baseline."""
+    experiments = vig(3)
+    a = made(tmp_path / "a", experiments, left_out=[experiments[1].id])
+    b = made(tmp_path / "b", experiments, seed=1, left_out=[experiments[0].id])
+    summary = summary_of(a, b)
+    piped = summary[(summary["layout"] == "pp2") & (summary["phase"] == "train")].iloc[0]
+    assert (piped["cells_used"], piped["speedup_from"]) == (5, "4 pairs")
+
+
 def test_the_order_of_runs_changes_no_number(tmp_path: Path) -> None:
     a = made(tmp_path / "a", [*vig(), *gat()], seed=1)
     b = made(tmp_path / "b", vig(), seed=2)
