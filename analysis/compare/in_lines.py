@@ -11,7 +11,6 @@ from analysis.compare.two_runs import Comparison
 from analysis.render.named_table import NamedTable
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.table_files import write_table
-from analysis.stats.intervals import ONE_RUN
 from gnnhpc.core.student_t import CONFIDENCE
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
@@ -53,7 +52,7 @@ def _group(row: Compared) -> str:
 def verdict_line(found: Comparison) -> str:
     """What decides the exit status."""
     if not found.judged:
-        return f"no verdict: {ONE_RUN}"
+        return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
     steps, groups = found.slower(found.steps), found.slower(found.groups)
     unjudged = len(found.steps) - found.judged
     rest = f"; {unjudged} without an interval" if unjudged else ""

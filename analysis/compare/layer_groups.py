@@ -21,21 +21,25 @@ Seconds = Mapping[tuple[str, str], NDArray[np.float64]]
 
 def group_seconds(run: Run) -> Seconds:
     """Of training steps that count; empty for a run without groups."""
-    groups = run.groups[run.groups["phase"] == "train"]
-    kept = run.steps.loc[run.steps["kept"] & (run.steps["phase"] == "train"), ["cell", "step"]]
-    if groups.empty or kept.empty:
+    groups = run.groups[(run.groups["phase"] == "train").to_numpy()]
+    steps = run.steps[run.steps["kept"] & (run.steps["phase"] == "train")]
+    if groups.empty or steps.empty:
         return {}
-    counted = pd.MultiIndex.from_frame(kept.astype({"cell": str}))
-    mine = pd.MultiIndex.from_arrays([groups["cell"].astype(str), groups["step"]])
-    groups = groups[mine.isin(counted)]
-    total = groups["forward_s"] + groups["backward_s"]
-    keys = [groups[name].astype(str) for name in ("cell", "group")]
-    by_step = total.groupby([*keys, groups["step"]]).sum()
+    groups = groups[np.isin(_numbers(groups), _numbers(steps))]
+    seconds = groups["forward_s"] + groups["backward_s"]
+    keys = [groups[name] for name in ("cell", "group", "step")]
+    by_step = seconds.groupby(keys, observed=True).sum()
     found = {}
-    for key, part in by_step.groupby(level=["cell", "group"]):
+    for key, part in by_step.groupby(level=["cell", "group"], observed=True):
         cell, group = cast(tuple[str, str], key)
-        found[cell, group] = part.to_numpy()
+        found[str(cell), str(group)] = part.to_numpy()
     return found
+
+
+def _numbers(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """One number for each cell and step; the cells are the same categories in all frames."""
+    step = frame["step"].to_numpy().astype(np.int64)
+    return frame["cell"].cat.codes.to_numpy().astype(np.int64) << 32 | step
 
 
 def group_pairs(matches: Sequence[Match], a: Seconds, b: Seconds) -> list[Pair]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.cli import main
+from analysis.compare.layer_groups import group_seconds
 from analysis.compare.ratios import (
     FASTER,
     NO_DIFFERENCE,
@@ -21,6 +22,7 @@ from analysis.compare.ratios import (
     compare_pairs,
 )
 from analysis.compare.two_runs import compare_runs
+from analysis.loading.run import load
 from analysis.stats.intervals import ONE_RUN, Interval, Sample
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.models.gat.model import Gat
@@ -104,6 +106,18 @@ def test_step_times_beyond_the_tolerance_are_named_and_written(
     assert " faster\n" in capsys.readouterr().out
     assert main(["compare", str(before), str(after), "--tolerance", "0.5"]) == 0
     assert TOLERATED in capsys.readouterr().out
+
+
+def test_groups_are_of_the_steps_that_count(before: Path) -> None:
+    run = load(before)
+    kept = run.phases[run.phases["phase"] == "train"].set_index("cell")["n"]
+    seconds = group_seconds(run)
+    assert {cell for cell, _ in seconds} == set(kept.index.astype(str))
+    assert all(len(values) == kept[cell] < 12 for (cell, _), values in seconds.items())
+    cell = next(name for name in kept.index if "gat" in name and "pp2" in name)
+    mine = run.groups[(run.groups["cell"] == cell) & (run.groups["phase"] == "train")]
+    last = mine[mine["step"] == 11][["forward_s", "backward_s"]].to_numpy().sum()
+    assert sum(seconds[cell, group][-1] for group in ("layer0", "layer1")) == pytest.approx(last)
 
 
 def test_equal_runs_are_called_slower_at_most_once_in_twenty_tries(tmp_path: Path) -> None:

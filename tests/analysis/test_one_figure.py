@@ -11,7 +11,9 @@ from PIL import Image
 import analysis
 from analysis.cli import main
 from analysis.figures.one_figure import parse_width
+from analysis.figures.panels import panel_grid
 from analysis.figures.studies import find_studies
+from analysis.figures.style import at_width, styled
 from gnnhpc.core.errors import InputError
 from tests.tools.make_run import make_run, small_sweep
 
@@ -90,6 +92,15 @@ def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind:
             grey.crop((grey.width - 2, 0, grey.width, grey.height)),
         ]
         assert all(edge.getextrema() == (255, 255) for edge in edges), path.name
+
+
+def test_panels_stand_below_one_another_in_a_column_and_beside_one_another_in_two() -> None:
+    columns = []
+    for width in (84 / 25.4, None):
+        with styled(), at_width(width):
+            _, axes = panel_grid(3)
+        columns.append(len({round(one.get_position().x0, 3) for one in axes}))
+    assert columns == [1, 3]
 
 
 @pytest.mark.parametrize(
