@@ -1,4 +1,4 @@
-# make demo | test | bench | gpu | instruction-sets | a-a | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test bench gpu instruction-sets a-a coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup demo test bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -33,6 +33,7 @@ help:
 	@echo 'make instruction-sets  the kernels under other processors, threads and orders of sums'
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
+	@echo 'make slower-layer  three real runs, one with a slower layer: what compare says of them'
 	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
@@ -92,6 +93,9 @@ a-a: setup
 	$(PY) -m jobs submit jobs/sweeps/a-a.yaml --cluster local --wait \
 	  --runs '$(RUNS)' --name "$$name"; \
 	$(PY) -m benchmarks.a_a '$(RUNS)'/"$$name"
+
+slower-layer: setup
+	$(PY) -m tests.slower_layer '$(RUNS)'/slower-layer-$$(date +%Y%m%d-%H%M%S)
 
 healthy: setup
 	$(PY) -m tests.healthy

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.compare.layer_groups import group_pairs, group_seconds
-from analysis.compare.losses import Losses, compare_losses
 from analysis.compare.matched import Match, match_runs
 from analysis.compare.ratios import SLOWER, Compared, Pair, compare_pairs
 from analysis.compare.unlike_facts import unlike_lines
+from analysis.loading.equal_cells import Losses, compare_losses
 from analysis.loading.run import load
 from analysis.stats.intervals import Sample
 from gnnhpc.core.errors import InputError

@@ -8,6 +8,7 @@ are configurations of their own, by the setting `run`, with baselines of their o
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import pandas as pd
 
 from analysis.loading.alike_runs import LikeRuns, Study, like_runs, studies_of
 from analysis.loading.attempts import DAMAGED
+from analysis.loading.equal_cells import compare_losses
 from analysis.loading.joined_frames import join_runs
 from analysis.loading.run import Run, load
 from gnnhpc.core.errors import InputError
@@ -45,7 +47,11 @@ def load_runs(roots: Sequence[Path], *, apart: bool = False) -> Run:
         run.cells.assign(**{RUN: plan.labels[number], FOLDER: names[number]})
         for number, run in enumerate(runs)
     ]
-    lines = (f"Several runs in one report: {_sizes(names, plan)}.", *plan.lines)
+    lines = (
+        f"Several runs in one report: {_sizes(names, plan)}.",
+        *plan.lines,
+        *_loss_lines(runs, names),
+    )
     joined = join_runs(runs, labelled, plan.ids, tuple(names), lines)
     if any(label for labels in plan.labels for label in labels):
         return joined.with_settings(*joined.settings, RUN)
@@ -161,6 +167,18 @@ def _apart_lines(names: Sequence[str], alike: dict[Study, LikeRuns]) -> Iterator
         for group, why in zip(found.groups[1:], found.unlike, strict=True):
             lines[f"Rows are apart by run, {first} from {_label(group, names)}: {why}."] = None
     yield from lines
+
+
+def _loss_lines(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
+    """Whether cells that two runs both have learnt the same; each run is judged by itself."""
+    for a, b in itertools.combinations(range(len(runs)), 2):
+        found = compare_losses(runs[a], runs[b])
+        both = f"{found.compared} cells that {names[a]} and {names[b]} both measured"
+        if found.apart:
+            first = f"such as {found.apart[0]}"
+            yield f"{len(found.apart)} of {both} learnt something else, {first}."
+        elif found.compared:
+            yield f"Losses are equal but for rounding in all {both}."
 
 
 def _sizes(names: Sequence[str], plan: _Plan) -> str:

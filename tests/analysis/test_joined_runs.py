@@ -65,7 +65,8 @@ def test_one_sweep_on_two_clusters_is_rows_of_each(tmp_path: Path) -> None:
         alone = summary_of(root)
         pd.testing.assert_frame_equal(mine[alone.columns], alone)
     assert len(both) == 2 * 4
-    (_, line) = load_runs([a, b]).joining
+    (_, line, losses) = load_runs([a, b]).joining
+    assert losses == "Losses are equal but for rounding in all 4 cells that a and b both measured."
     assert line == "Rows are apart by run, a from b: CPU model Old beside New."
 
 
@@ -130,11 +131,20 @@ def test_the_order_of_runs_changes_no_number(tmp_path: Path) -> None:
     )
 
 
+def test_runs_that_learnt_something_else_are_told(tmp_path: Path) -> None:
+    a, b = (made(tmp_path / name, gat(), seed=n) for n, name in enumerate(("a", "b")))
+    for path in b.rglob("rank-*.jsonl"):
+        path.write_text(path.read_text().replace('"loss": 2.3', '"loss": 2.4'))
+    (*_, line) = load_runs([a, b]).joining
+    assert line.startswith("4 of 4 cells that a and b both measured learnt something else, such as")
+    assert "training loss of step 0 is 2.4, there 2.3" in line
+
+
 def test_a_copied_measurement_counts_once(tmp_path: Path) -> None:
     a = made(tmp_path / "a", vig())
     b = shutil.copytree(a, tmp_path / "b")
     run = load_runs([a, b])
-    assert run.joining[1:] == ("4 measurements are copies of one in another run: counted once.",)
+    assert run.joining[1] == "4 measurements are copies of one in another run: counted once."
     pd.testing.assert_frame_equal(summarise(run), summary_of(a))
 
 

@@ -23,7 +23,7 @@ class Losses:
     compared: int
     """Cells that are valid in both runs."""
     apart: list[str]
-    """A line for each cell that learnt something else in B."""
+    """A line for each cell that learnt something else in the second."""
 
 
 def compare_losses(a: Run, b: Run) -> Losses:
@@ -40,7 +40,7 @@ def compare_losses(a: Run, b: Run) -> Losses:
         family = Family([ours[name], theirs[name]])
         gone = family.in_training(0, [1])[0] or family.in_evaluation(0, [1])[0]
         if gone is not None:
-            apart.append(f"{name}: {gone.words} (there: A); {gone.likely_cause}")
+            apart.append(f"{name}: {gone.words} (there: the first run); {gone.likely_cause}")
     return Losses(compared, apart)
 
 
