@@ -83,7 +83,7 @@ class RankObservations:
     """Where a peak was recorded that cannot be."""
     time_faults: list[str] = field(default_factory=list)
     """Where recorded times contradict one another, or a second clock and hooks."""
-    loose_forward: str | None = None
+    loose_spans: str | None = None
     """Where forward spans hold more than forwards."""
     between_steps_cpu_s: float = 0.0
     """Median processor time of the loop itself between two training steps."""
@@ -130,7 +130,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         other_calls=machine.other_calls.told(),
         memory=machine.memory.told(),
         time_faults=observer.time_faults.told(),
-        loose_forward=observer.time_faults.loose_forward(),
+        loose_spans=observer.time_faults.parts.loose(),
         between_steps_cpu_s=statistics.median(between) if between else 0.0,
         **rank_facts,
     )

@@ -52,6 +52,8 @@ class Mesh:
     """Whether tensors of a GPU travel by gloo, through the host's memory."""
     gpu: str | None = None
     """Names this rank's GPU; None on a CPU."""
+    met: list[int] = field(default_factory=lambda: [0])
+    """How often this rank has met all others at a barrier."""
 
     @cached_property
     def rank_map(self) -> RankMap:
@@ -120,6 +122,7 @@ class Mesh:
     def barrier(self) -> None:
         if self.control is not None:
             dist.barrier(group=self.control)
+        self.met[0] += 1
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Every rank's `values` [k] (float64), as [world_size, k]; also a barrier."""

@@ -186,6 +186,7 @@ class Worker:
         """Train and test; then audit and write the result, or save a checkpoint and stop."""
         from gnnhpc.check.observer import RunObserver
         from gnnhpc.check.watches.run_watch import RunWatch
+        from gnnhpc.check.watches.stage_facts import stage_facts
         from gnnhpc.data.roots import data_root
         from gnnhpc.engines.device_activity import activity_of
         from gnnhpc.ranks.watchdog import watching
@@ -207,8 +208,8 @@ class Worker:
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
             trainer = self._trainer(mesh, parts, writer, observer)
-            observer.second_clock.attach(parts.stage, trainer.optimizer)
-            observer.time_faults.groups = {each.name: each.group for each in parts.stage.outlines}
+            observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)
+            observer.time_faults.parts.stage = stage_facts(mesh, parts)
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
             self.attempt.progress = trainer.progress

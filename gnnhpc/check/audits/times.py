@@ -45,15 +45,15 @@ def times(observations: Sequence[RankObservations]) -> Check:
 
 
 def spans(observations: Sequence[RankObservations]) -> Check:
-    """What spans call forward is the stage's forward, and no waiting; where the times hold."""
+    """What spans call forward or backward is the stage's, and no waiting; where the times hold."""
     loose = [
-        f"rank {each.rank}: {each.loose_forward}"
+        f"rank {each.rank}: {each.loose_spans}"
         for each in observations
-        if each.loose_forward and not each.time_faults
+        if each.loose_spans and not each.time_faults
     ]
     if loose:
         return Check("spans", "suspect", "; ".join(loose), {})
-    return Check("spans", "ok", "forward spans hold forwards", {})
+    return Check("spans", "ok", "spans hold the work they are named for", {})
 
 
 def between(observations: Sequence[RankObservations]) -> Check:

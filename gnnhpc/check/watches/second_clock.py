@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,18 @@ class SeenStep:
     """Processor time of the engine's thread in the loop between the step before and this one."""
     read_s: float = 0.0
     """Taking its batch, before it."""
+    backward_begins_s: dict[int, float] = field(default_factory=dict)
+    """When each micro-batch's gradient reached the stage's output, since the first barrier."""
+    ready_s: float | None = None
+    """When the gradients of its first trained layer were complete, since the first barrier."""
+    optimizer_steps: int = 0
+    optimizer_s: float = 0.0
+    """Within the optimizer's step alone."""
+    process_cpu_s: float = 0.0
+    """Processor time of all threads of this process, over `at_most_s`."""
+    barriers: tuple[int, int] | None = None
+    """How often this rank met the others between taking the batch and the step's beginning, and
+    from there to its end; None where nothing counts it."""
 
 
 @dataclass
@@ -66,6 +78,14 @@ class SecondClock:
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
+    _backward_begins_at: dict[int, float] = field(default_factory=dict)
+    _ready: float | None = None
+    _optimizer_from: float = 0.0
+    _optimizer_s: float = 0.0
+    _process_cpu: float = 0.0
+    _met: Sequence[int] = ()
+    """Counts this rank's barriers."""
+    _met_at: list[int] = field(default_factory=list)
     _in_step: bool = False
     _accounted_cpu: float = 0.0
     _cpu_between: float = 0.0
@@ -73,14 +93,24 @@ class SecondClock:
     _cpu_ended: float | None = None
     """None before the first step: what is done then belongs to none."""
 
-    def attach(self, stage: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        """Hook a stage and what trains it; a hook takes about a microsecond a micro-batch."""
+    def attach(
+        self,
+        stage: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        met: Sequence[int] = (),
+    ) -> None:
+        """Hook a stage and what trains it; a hook takes about a microsecond a micro-batch.
+
+        `met` counts barriers.
+        """
+        self._met = met
         stage.register_forward_pre_hook(self._forward_begins)
         stage.register_forward_hook(self._forward_ends)
         trained = next((p for p in stage.parameters() if p.requires_grad), None)
         if trained is not None:
             trained.register_post_accumulate_grad_hook(self._backward_ends)
         if optimizer is not None:
+            optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_stepped)
 
     @contextlib.contextmanager
@@ -102,16 +132,21 @@ class SecondClock:
             self._cpu_between = cpu - self._cpu_ended
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
-        self._forward_begins_at = []
+        self._forward_begins_at, self._backward_begins_at = [], {}
+        self._ready, self._optimizer_s = None, 0.0
+        self._process_cpu = time.process_time()
+        self._met_at = [*self._met]
 
     def step_began(self) -> None:
         """After the timer was started."""
         self._in_step = True
+        self._met_at += self._met
         self._began = seconds()
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
         self._ended = seconds()
+        self._met_at += self._met
         self._in_step = False
         self._cpu_ended = time.thread_time() - self._accounted_cpu
 
@@ -131,6 +166,12 @@ class SecondClock:
             outside=outside,
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
+            backward_begins_s={m: at - self._began for m, at in self._backward_begins_at.items()},
+            ready_s=None if self._ready is None else self._ready - self._began,
+            optimizer_steps=self._counts.get("optimizer step", 0),
+            optimizer_s=self._optimizer_s,
+            process_cpu_s=time.process_time() - self._process_cpu,
+            barriers=self._barriers(),
         )
 
     def _note(self, what: str) -> None:
@@ -144,21 +185,36 @@ class SecondClock:
         if self._in_step:
             self._forward_begins_at.append(self._forward_from)
 
-    def _forward_ends(self, _stage: nn.Module, _given: Any, output: Any) -> None:
+    def _barriers(self) -> tuple[int, int] | None:
+        if len(self._met_at) < 3:
+            return None
+        before, began, ended = self._met_at
+        return began - before, ended - began
+
+    def _forward_ends(self, _stage: nn.Module, given: tuple[Any, ...], output: Any) -> None:
         if self._in_step and self._forward_from is not None:
             self._forward_s += seconds() - self._forward_from
         self._note("forward")
         if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(self._backward_begins)
+            microbatch = given[1].microbatch
+            output.register_hook(lambda gradient: self._backward_begins(microbatch))
 
-    def _backward_begins(self, _gradient: Tensor) -> None:
+    def _backward_begins(self, microbatch: int) -> None:
         self._note("backward")
         self._backward_from = seconds()
+        self._backward_begins_at[microbatch] = self._backward_from
 
     def _backward_ends(self, _parameter: Tensor) -> None:
+        now = seconds()
         if self._in_step and self._backward_from is not None:
-            self._backward_s += seconds() - self._backward_from
+            self._backward_s += now - self._backward_from
             self._backward_from = None
+            self._ready = now
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._optimizer_from = seconds()
 
     def _optimizer_stepped(self, *_: Any) -> None:
+        if self._in_step:
+            self._optimizer_s += seconds() - self._optimizer_from
         self._note("optimizer step")

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.part_faults import RATE, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
-from gnnhpc.engines.timing import Span, SpanName, StepTimes
+from gnnhpc.engines.timing import SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
 
-TOLERANCE_S: Final = 1e-4
-"""Between two readings of a clock, as at a step's begin for its stamp and for its length."""
-RATE: Final = 1e-3
-"""Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
 SAME: Final = 0.05
 """Relative difference up to which what is missing is taken for a certain part of the step."""
-LOOSE_SHARE: Final = 0.2
-"""Of the forward spans, above which what is before the stage's forward is no forward."""
-LOOSE_STEP_SHARE: Final = 0.02
-"""And of the steps: a stage of one activation takes next to no time."""
-READING_S: Final = 2e-3
-"""For a batch, above which waiting for it must be the most of it."""
+LONGER: Final = 0.02
+"""Of a step between its barriers, by which most steps may be recorded as longer."""
 MEASURED = ("forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s", "cpu_s")
 
 
@@ -46,23 +39,22 @@ class _Short:
 class TimeFaults:
     """Of one rank, step after step."""
 
-    groups: Mapping[str, str] = field(default_factory=dict)
-    """Of the stage's layers, each one's group."""
     faults: Faults = field(default_factory=Faults)
+    parts: PartFaults = field(init=False)
     _short: list[_Short] = field(default_factory=list)
     _span_shares: list[float] = field(default_factory=list)
     """Of what hooks saw of forward and backward, how much the spans hold, where that is less."""
     _first: tuple[float, SeenStep] | None = None
     _stamps_differ: bool = False
-    _forward_steps: int = 0
-    """Steps with forwards, where the host computes."""
-    _loose: list[tuple[float, float]] = field(default_factory=list)
-    """Of those with loose forward spans, their seconds, and before the stage began."""
     _steps: int = 0
-    _unread: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
+    _longer: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds recorded and seen, of steps recorded as longer than their barriers lay apart."""
+
+    def __post_init__(self) -> None:
+        self.parts = PartFaults(self.faults)
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
+        self._steps += 1
         where = f"{record.phase} step {record.step}"
         if seen.outside:
             done = ", ".join(f"{count} {what}" for what, count in seen.outside.items())
@@ -73,12 +65,10 @@ class TimeFaults:
         short = self._compare_length(record, times, seen, where)
         if not short and record.wait_s < -TOLERANCE_S:
             self.faults.add("longer work than a step lasted", f"{where}: wait_s {record.wait_s} s")
-        if times.waiting_cpu_s is not None:
-            self._see_loose_forward(record, times, seen)
         self._compare_spans(times, seen, where)
         self._compare_sums(record, times, where)
-        self._compare_groups(record, times, where)
-        self._compare_reading(record, seen, where)
+        self.parts.compare(record, times, seen, where)
+        self._compare_barriers(seen, where)
 
     def _possible(self, record: StepRecord, where: str) -> bool:
         if not 0 < record.wall_s < math.inf:
@@ -115,6 +105,8 @@ class TimeFaults:
                 "steps recorded as longer than they were",
                 f"{where}: {record.wall_s:.6f} s, at most {seen.at_most_s:.6f} s seen",
             )
+        if record.wall_s > seen.at_least_s * (1 + LONGER) + TOLERANCE_S:
+            self._longer.append((record.wall_s, seen.at_least_s))
         if record.wall_s >= seen.at_least_s * (1 - RATE) - TOLERANCE_S:
             return False
         parts: dict[SpanName, float] = {
@@ -123,6 +115,12 @@ class TimeFaults:
         ends = [span.end_s for span in times.spans]
         self._short.append(_Short(record.wall_s, seen.at_least_s, max(ends, default=0.0), parts))
         return True
+
+    def _compare_barriers(self, seen: SeenStep, where: str) -> None:
+        """A step begins where all ranks have met, and ends where they meet again."""
+        for met, moment in zip(seen.barriers or (1, 1), ("beginning", "end"), strict=True):
+            if not met:
+                self.faults.add(f"no barrier at the {moment}", where)
 
     def _compare_spans(self, times: StepTimes, seen: SeenStep, where: str) -> None:
         """What hooks saw is in the spans; a device's spans are at other times than the host's."""
@@ -166,46 +164,19 @@ class TimeFaults:
                     f"{where}: {found:.6f} s, {expected:.6f} s in spans",
                 )
 
-    def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
-        """The record's groups are the sums of their own layers."""
-        if not self.groups:
-            return
-        sums: dict[str, list[float]] = {group: [0.0, 0.0] for group in self.groups.values()}
-        for layer, (forward, backward) in times.layers.items():
-            sums[self.groups[layer]][0] += forward
-            sums[self.groups[layer]][1] += backward
-        for group, expected in sums.items():
-            found = record.groups.get(group, [math.nan, math.nan])
-            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(found, expected, strict=True)):
-                self.faults.add(
-                    "a group's seconds that are not those of its layers",
-                    f"{where}: {group} {found}, {expected} in its layers",
-                )
-                return
-
-    def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
-        """Waiting for data is a part of taking the batch, and most of it where that takes long."""
-        self._steps += 1
-        if record.data_s > seen.read_s * (1 + RATE) + TOLERANCE_S:
-            self.faults.add(
-                "data_s longer than taking the batch",
-                f"{where}: {record.data_s:.6f} s, {seen.read_s:.6f} s seen",
-            )
-        if seen.read_s > READING_S and record.data_s < seen.read_s / 2:
-            self._unread.append((record.data_s, seen.read_s))
-
     def told(self) -> list[str]:
         """What is wrong, each with its cause as far as the times tell it."""
         slow_clock = self._slow_clock()
         if slow_clock:
             return [slow_clock]
         found = self.faults.told()
-        if len(self._unread) > self._steps / 2:
-            recorded, seen = (sum(each) for each in zip(*self._unread, strict=True))
+        if len(self._longer) > self._steps / 2:
+            recorded, seen = (sum(each) for each in zip(*self._longer, strict=True))
             found.append(
-                f"data_s holds {recorded:.4f} s of the {seen:.4f} s that batches took in "
-                f"{len(self._unread)} steps"
+                f"{len(self._longer)} steps were recorded as {recorded:.6f} s, {seen:.6f} s lay "
+                "between their barriers: the clock ran before the first or after the last"
             )
+        found += self.parts.told()
         if self._short:
             found.insert(0, self._shortened())
         elif self._span_shares:
@@ -215,27 +186,6 @@ class TimeFaults:
                 f"{len(self._span_shares)} cases"
             )
         return found
-
-    def _see_loose_forward(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
-        forward_s = times.total("forward")
-        before_s = _before_stage(times.spans, seen.forward_begins_s)
-        self._forward_steps += forward_s > 0
-        if before_s > LOOSE_SHARE * forward_s and before_s > LOOSE_STEP_SHARE * record.wall_s:
-            self._loose.append((forward_s, before_s))
-
-    def loose_forward(self) -> str | None:
-        """Forward spans that began long before the stage did, as in a receive, in most steps.
-
-        What lies between takes microseconds: even a busy machine rarely takes a processor away
-        just there.
-        """
-        if len(self._loose) <= self._forward_steps / 2:
-            return None
-        forward_s, before_s = (sum(each) for each in zip(*self._loose, strict=True))
-        return (
-            f"forward spans of {len(self._loose)} steps hold {forward_s:.3f} s, of which "
-            f"{before_s:.3f} s before its stage began to compute"
-        )
 
     def _slow_clock(self) -> str | None:
         """Lengths and spans, or stamps too, that lack the same share in every step."""
@@ -274,18 +224,3 @@ class TimeFaults:
             if total > 0 and abs(total / missing - 1) < SAME:
                 return " and ".join(names)
         return None
-
-
-def _before_stage(spans: Sequence[Span], begins_s: Sequence[float]) -> float:
-    """Seconds in the spans of forwards before the stage began with their micro-batch."""
-    forwards = sorted(
-        (span for span in spans if span.name == "forward" and span.microbatch is not None),
-        key=lambda span: span.start_s,
-    )
-    order = list(dict.fromkeys(span.microbatch for span in forwards))
-    if len(order) != len(begins_s):
-        return 0.0
-    begin = dict(zip(order, begins_s, strict=True))
-    return sum(
-        max(0.0, min(span.end_s, begin[span.microbatch]) - span.start_s) for span in forwards
-    )

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.check.watches.part_faults import StageFacts
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.time_faults import TimeFaults
-from gnnhpc.engines.timing import StepTimes
+from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.records.schema import StepRecord
 
 LAYERS = {"block0.ffn": [0.1, 0.2], "block0.grapher": [0.3, 0.4], "readout": [0.05, 0.05]}
@@ -17,20 +18,22 @@ RIGHT = {"block0": [0.4, 0.6], "readout": [0.05, 0.05]}
 
 
 def told(groups: dict[str, Any], data_s: list[float], read_s: list[float]) -> list[str]:
-    faults = TimeFaults(GROUPS)
+    faults = TimeFaults()
+    faults.parts.stage = StageFacts(GROUPS)
     for step, (data, read) in enumerate(zip(data_s, read_s, strict=True)):
-        times = StepTimes(1.0, 0.0, [], LAYERS, 0, None)
+        spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
+        times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None)
         record = StepRecord(
-            *("train", step, 0, False, 2.0 * step, 1.0),
-            **{f"{name}_s": 0.0 for name in ("cpu", "forward", "backward", "allreduce")},
-            optimizer_s=0.0,
-            wait_s=1.0,
+            *("train", step, 0, False, 2.0 * step, 1.2),
+            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
+            forward_s=0.5,
+            backward_s=0.7,
             data_s=data,
             samples=1,
             loss=None,
             groups=groups,
         )
-        seen = SeenStep(1.0, 1.0, 2.0 * step, 2.0 * step, read_s=read)
+        seen = SeenStep(1.2, 1.2, 2.0 * step, 2.0 * step, read_s=read)
         faults.compare(record, times, seen)
     return faults.told()
 

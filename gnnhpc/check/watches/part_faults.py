@@ -1,0 +1,188 @@
+"""Holds the parts of a step's time against what hooks and a second clock saw of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.engines.timing import Span, SpanName, StepTimes
+from gnnhpc.records.schema import StepRecord
+
+TOLERANCE_S: Final = 1e-4
+"""Between two readings of a clock, as at a step's begin for its stamp and for its length."""
+RATE: Final = 1e-3
+"""Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
+LOOSE_SHARE: Final = 0.2
+"""Of spans, above which what is before their work is no such work."""
+LOOSE_STEP_SHARE: Final = 0.02
+"""And of the steps: a stage of one activation takes next to no time."""
+READING_S: Final = 2e-3
+"""For a batch, above which waiting for it must be the most of it."""
+CPU_SHARE: Final = 0.05
+"""Of processor time: a thread's is counted when it leaves its processor, the process's at once."""
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """What of a stage decides which parts its steps have."""
+
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Of its layers, each one's group."""
+    shares_gradients: bool = False
+    """Whether its replicas average gradients."""
+    is_last: bool = True
+    """Whether its backwards begin with the loss's."""
+
+
+@dataclass
+class PartFaults:
+    """Of one rank, step after step; `faults` are told with those of whole steps."""
+
+    faults: Faults
+    stage: StageFacts = field(default_factory=StageFacts)
+    _steps: int = 0
+    _sharing: int = 0
+    """Steps in which gradients are shared, and of these those without such a span."""
+    _unshared: int = 0
+    _unread: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
+    _loose: dict[SpanName, list[tuple[float, float]]] = field(default_factory=dict)
+    """By kind of span, of steps with loose ones: their seconds, and before their work began."""
+    _with_spans: dict[SpanName, int] = field(default_factory=dict)
+    """Steps with such spans, where the host computes."""
+
+    def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str) -> None:
+        self._steps += 1
+        self._compare_groups(record, times, where)
+        self._compare_reading(record, seen, where)
+        self._compare_optimizer(times, seen, where)
+        self._see_sharing(record, times)
+        if times.waiting_cpu_s is not None:
+            self._compare_processors(times, seen, where)
+            self._see_loose(record, times, seen)
+
+    def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
+        """The record's groups are the sums of their own layers, and fit into the step's parts."""
+        if not self.stage.groups:
+            return
+        sums = {group: [0.0, 0.0] for group in self.stage.groups.values()}
+        for layer, (forward, backward) in times.layers.items():
+            sums[self.stage.groups[layer]][0] += forward
+            sums[self.stage.groups[layer]][1] += backward
+        for group, expected in sums.items():
+            found = record.groups.get(group, [math.nan, math.nan])
+            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(found, expected, strict=True)):
+                self.faults.add(
+                    "a group's seconds that are not those of its layers",
+                    f"{where}: {group} {found}, {expected} in its layers",
+                )
+                return
+        parts: tuple[SpanName, SpanName] = ("forward", "backward")
+        for place, part in enumerate(parts):
+            layers, total = sum(each[place] for each in sums.values()), times.total(part)
+            if not layers <= total * (1 + RATE) + TOLERANCE_S:
+                self.faults.add(
+                    f"layers whose {part} is longer than the stage's",
+                    f"{where}: {layers:.6f} s in a {part} of {total:.6f} s",
+                )
+
+    def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
+        """Waiting for data is a part of taking the batch, and most of it where that takes long."""
+        if record.data_s > seen.read_s * (1 + RATE) + TOLERANCE_S:
+            self.faults.add(
+                "data_s longer than taking the batch",
+                f"{where}: {record.data_s:.6f} s, {seen.read_s:.6f} s seen",
+            )
+        if seen.read_s > READING_S and record.data_s < seen.read_s / 2:
+            self._unread.append((record.data_s, seen.read_s))
+
+    def _compare_optimizer(self, times: StepTimes, seen: SeenStep, where: str) -> None:
+        """Of a device's optimizer the host sees when it was given out, not how long it took."""
+        if not seen.optimizer_steps:
+            return
+        total = times.total("optimizer")
+        if not any(span.name == "optimizer" for span in times.spans):
+            self.faults.add("an optimizer's step in no optimizer span", where)
+        elif times.waiting_cpu_s is not None and not (
+            total >= seen.optimizer_s * (1 - RATE) - TOLERANCE_S
+        ):
+            self.faults.add(
+                "optimizer spans shorter than the optimizer's step",
+                f"{where}: {total:.6f} s, {seen.optimizer_s:.6f} s seen",
+            )
+
+    def _see_sharing(self, record: StepRecord, times: StepTimes) -> None:
+        shares = self.stage.shares_gradients and record.phase == "train"
+        self._sharing += shares
+        # Of the replica that waits longest, all of it may be waiting.
+        self._unshared += shares and not any(span.name == "allreduce" for span in times.spans)
+
+    def _compare_processors(self, times: StepTimes, seen: SeenStep, where: str) -> None:
+        """What threads of this process used is within what all of them together used."""
+        assert times.waiting_cpu_s is not None
+        told = times.cpu_s + times.waiting_cpu_s + (times.other_cpu_s or 0.0)
+        if not told <= seen.process_cpu_s * (1 + CPU_SHARE) + 10 * TOLERANCE_S:
+            self.faults.add(
+                "more processor time than the process used",
+                f"{where}: {told:.6f} s, {seen.process_cpu_s:.6f} s seen",
+            )
+
+    def _see_loose(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
+        order = _microbatches(times.spans, "forward")
+        forwards = dict(zip(order, seen.forward_begins_s, strict=False))
+        begins: tuple[tuple[SpanName, Mapping[int, float]], ...] = (
+            ("forward", forwards if len(order) == len(seen.forward_begins_s) else {}),
+            ("backward", {} if self.stage.is_last else seen.backward_begins_s),
+        )
+        for name, begin in begins:
+            total, before_s = times.total(name), _before_work(times.spans, name, begin)
+            self._with_spans[name] = self._with_spans.get(name, 0) + (total > 0)
+            if before_s > LOOSE_SHARE * total and before_s > LOOSE_STEP_SHARE * record.wall_s:
+                self._loose.setdefault(name, []).append((total, before_s))
+
+    def told(self) -> list[str]:
+        """What is wrong in most steps: a busy machine may do so to a few."""
+        found = []
+        if self._unshared > self._sharing / 2:
+            found.append(f"gradients were shared in no all-reduce span in {self._unshared} steps")
+        if len(self._unread) > self._steps / 2:
+            recorded, seen = (sum(each) for each in zip(*self._unread, strict=True))
+            found.append(
+                f"data_s holds {recorded:.4f} s of the {seen:.4f} s that batches took in "
+                f"{len(self._unread)} steps"
+            )
+        return found
+
+    def loose(self) -> str | None:
+        """Spans that began long before their work did, as in a receive, in most steps.
+
+        What lies between takes microseconds: even a busy machine rarely takes a processor away
+        just there.
+        """
+        for name, steps in self._loose.items():
+            if len(steps) > self._with_spans[name] / 2:
+                total, before_s = (sum(each) for each in zip(*steps, strict=True))
+                return (
+                    f"{name} spans of {len(steps)} steps hold {total:.3f} s, of which "
+                    f"{before_s:.3f} s before its stage began to compute"
+                )
+        return None
+
+
+def _microbatches(spans: Sequence[Span], name: SpanName) -> list[int]:
+    """Micro-batches in the order in which their first spans of a kind began."""
+    found = (s for s in sorted(spans, key=lambda span: span.start_s) if s.name == name)
+    return list(dict.fromkeys(s.microbatch for s in found if s.microbatch is not None))
+
+
+def _before_work(spans: Sequence[Span], name: SpanName, begin: Mapping[int, float]) -> float:
+    """Seconds in a kind of span before the stage began with their micro-batch."""
+    before_s = 0.0
+    for span in spans:
+        if span.name == name and span.microbatch is not None and span.microbatch in begin:
+            before_s += max(0.0, min(span.end_s, begin[span.microbatch]) - span.start_s)
+    return before_s
