@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gnnhpc.check.audits import data, gradients, machine, model, times
+from gnnhpc.check.audits import data, gradients, machine, model, times, told
 from gnnhpc.check.audits.watched import watched_checks
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.core.layout import Layout
@@ -30,13 +30,14 @@ def audit(
         gradients.gradients(observations),
         gradients.loss(observations),
         times.times(observations),
-        times.spans(observations),
+        times.spans(observations, layout),
         gradients.reductions(observations, layout),
         machine.kernels(observations),
         machine.threads(observations),
         machine.threads_used(observations),
         machine.affinity(observations),
         machine.memory(observations),
+        told.slowed(observations),
         times.between(observations),
         times.noise(observations),
         times.drift(observations),
@@ -44,7 +45,7 @@ def audit(
     ]
     if observations[0].gpu is not None:
         checks.append(machine.gpus(observations))
-    checks += watched_checks(observations, layout)
+    checks += watched_checks(observations, layout, graph)
     if graph:
         checks.append(data.edges(graph))
     return checks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.watches.processor_use import ProcessorUse
+from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.environment import Environment
@@ -79,6 +81,16 @@ class RankObservations:
     """Of kernels in the first training step, such as `torch vig_forward`, by code and function."""
     other_calls: list[str] = field(default_factory=list)
     """Where kernels were called otherwise than in the first step of a phase."""
+    engine: str = ""
+    """Which engine ran: sequential, native, pipelining."""
+    forwards_before_backward: list[int] = field(default_factory=list)
+    """Numbers of forwards that training steps began before their first backward."""
+    loaded: dict[str, str] = field(default_factory=dict)
+    """Versions that loaded packages say of themselves."""
+    shared: list[SharedStep] = field(default_factory=list)
+    """Of training steps in which it had gradients."""
+    slowed_by: list[str] = field(default_factory=list)
+    wrong_samples: list[str] = field(default_factory=list)
     memory: list[str] = field(default_factory=list)
     """Where a peak was recorded that cannot be."""
     time_faults: list[str] = field(default_factory=list)
@@ -129,11 +141,23 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         calls={f"{code} {name}": n for (code, name), n in machine.calls.get("train", {}).items()},
         other_calls=machine.other_calls.told(),
         memory=machine.memory.told(),
+        slowed_by=list(machine.slowed_by),
+        wrong_samples=observer.wrong_samples.told(),
+        shared=observer.shared if observer.layout.replicas > 1 else [],
+        forwards_before_backward=sorted(observer.forwards_before_backward),
+        loaded=_loaded(),
         time_faults=observer.time_faults.told(),
         loose_spans=observer.time_faults.parts.loose(),
         between_steps_cpu_s=statistics.median(between) if between else 0.0,
         **rank_facts,
     )
+
+
+def _loaded() -> dict[str, str]:
+    """Of modules that are loaded, whatever is installed."""
+    modules = {name: sys.modules.get(name) for name in ("torch", "numpy", "gnnhpc")}
+    found = {name: getattr(module, "__version__", None) for name, module in modules.items()}
+    return {name: str(version) for name, version in found.items() if version is not None}
 
 
 def gather_observations(
@@ -156,6 +180,7 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
+        engine=type(parts.engine).__name__.removesuffix("Engine").lower(),
     )
     everyone: list[RankObservations] = mesh.gather_objects(mine)
     return everyone

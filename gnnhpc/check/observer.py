@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.kept_records import KeptRecords
 from gnnhpc.check.watches.machine_use import MachineUse
 from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.check.watches.sample_uses import SampleUses
-from gnnhpc.check.watches.second_clock import SecondClock
+from gnnhpc.check.watches.second_clock import SecondClock, SharedStep
 from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
@@ -48,9 +50,16 @@ class RunObserver:
     second_clock: SecondClock = field(default_factory=SecondClock)
     time_faults: TimeFaults = field(default_factory=TimeFaults)
     machine_use: MachineUse = field(default_factory=MachineUse)
+    records: KeptRecords = field(default_factory=KeptRecords)
+    forwards_before_backward: set[int] = field(default_factory=set)
+    """In training steps."""
+    wrong_samples: Faults = field(default_factory=Faults)
+    shared: list[SharedStep] = field(default_factory=list)
     between_steps_cpu_s: list[float] = field(default_factory=list)
     """Processor time of the loop itself before each training step."""
     observing_s: float = 0.0
+    _samples: int = 0
+    """Of the present step's batch."""
     _observing_cpu_s: float = 0.0
     _norms: list[float] = field(default_factory=list)
     _began: float = field(default_factory=time.perf_counter)
@@ -86,12 +95,13 @@ class RunObserver:
             self.watch.budget.affordable = not over
 
     def before_training_step(self, step: int, batch: Batch) -> None:
+        self._samples = len(batch.sample_ids)
         if self.watch is not None:
             self.watch.before_training_step(step, batch)
 
     def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
         if self.watch is not None:
-            self.watch.after_training_step(step, batch, trained)
+            self.watch.after_training_step(step, batch, trained, self.grad_norm)
 
     def before_evaluation(self, step: int) -> None:
         if self.watch is not None:
@@ -102,6 +112,7 @@ class RunObserver:
             self.watch.after_averaging()
 
     def before_test_step(self, step: int, batch: Batch) -> None:
+        self._samples = len(batch.sample_ids)
         if self.watch is not None:
             self.watch.before_test_step(step, batch)
 
@@ -182,5 +193,15 @@ class RunObserver:
         seen = self.second_clock.seen()
         self.time_faults.compare(record, times, seen)
         self.machine_use.observe(record, times)
+        self.records.keep(record, times)
+        if record.samples != self._samples:
+            self.wrong_samples.add(
+                "a number of samples that the batch does not have",
+                f"{record.phase} step {record.step}: {record.samples} of {self._samples}",
+            )
+        if record.phase == "train" and seen.ready_s is not None:
+            self.shared.append(SharedStep(record.wall_s, seen.ready_s, record.allreduce_s))
+        if record.phase == "train" and seen.forwards_before_backward is not None:
+            self.forwards_before_backward.add(seen.forwards_before_backward)
         if record.phase == "train" and not record.warmup:
             self.between_steps_cpu_s.append(seen.cpu_between_s)

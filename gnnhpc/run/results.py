@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.records import throughput, written
-from gnnhpc.check.audits.reported import reported
+from gnnhpc.check.audits.reported import planned_steps, reported
+from gnnhpc.check.audits.told import engine, told
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
@@ -28,6 +29,8 @@ class Finished:
     files: Sequence[Written]
     steps: Sequence[Sequence[ReportedStep]]
     """What the files of last stages report, read back; of other ranks nothing."""
+    differing: Sequence[str | None]
+    """How each rank's file, read back, is not what was measured."""
     self_checks: Sequence[SelfCheck]
     """Before the first step, and after the last."""
     final_check: Check | None
@@ -36,13 +39,14 @@ class Finished:
 def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: Finished) -> None:
     """On rank 0: audit all ranks' observations and files, and write the result."""
     observations, files = found.observations, found.files
-    layout = attempt.cell.experiment.layout
+    experiment = attempt.cell.experiment
+    layout, start = experiment.layout, attempt.resume_point.step if attempt.resume_point else 0
     graph = parts.batches.graph_facts()
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
     samples = sum(each.samples for each in first_stages)
     result = replace(
         attempt.result("done"),
-        train_steps=attempt.cell.experiment.train_steps,
+        train_steps=experiment.train_steps,
         test_steps=trainer.test_steps_done,
         samples_per_step=samples,
         final=trainer.final,
@@ -50,14 +54,20 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         audit=[
             *_self_checks(found.self_checks, seconds_since_process_start()),
             *audit(observations, parts.outlines, layout, parts.planned, graph),
-            written(observations, files),
-            reported(observations, found.steps, trainer.final, layout),
-            throughput(attempt.cell.experiment, samples),
+            written(observations, files, found.differing),
+            reported(
+                *(observations, found.steps, trainer.final, layout),
+                planned_steps(experiment, start),
+            ),
+            throughput(experiment, observations, samples),
+            engine(experiment, observations),
             *([found.final_check] if found.final_check else []),
         ],
         resumed_from=attempt.resumed_from,
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},
     )
+    said = {**result.layout, **result.provenance}
+    result = replace(result, audit=[*result.audit, told(observations, layout, said)])
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):
         print(f"{attempt.cell.id}: done{flagged}", flush=True)

@@ -210,6 +210,7 @@ class Worker:
             trainer = self._trainer(mesh, parts, writer, observer)
             observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)
             observer.time_faults.parts.stage = stage_facts(mesh, parts)
+            observer.records.with_spans = self.cell.experiment.spans
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
             self.attempt.progress = trainer.progress
@@ -255,9 +256,10 @@ class Worker:
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(writer.path) if mesh.is_last else [])
+            differing = mesh.gather_objects(observer.records.differing(writer.path))
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:
-                found = Finished(observations, files, steps, self_checks, final)
+                found = Finished(observations, files, steps, differing, self_checks, final)
                 write_done(self.attempt, parts, trainer, found)
             mesh.barrier()
 

@@ -13,9 +13,11 @@ from tests.defects.plants import (
     masks,
     optimizer,
     order,
+    parts,
     reported,
     scaling,
     timing,
+    told,
     transfers,
 )
 
@@ -24,7 +26,7 @@ __all__ = ["DEFECTS", "KINDS"]
 KINDS = (
     *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
     *(graphs.KIND, masks.KIND, evaluation.KIND, late.KIND, reported.KIND),
-    *(timing.KIND, machine.KIND),
+    *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )
 """Classes of defects, in the order of the matrix."""

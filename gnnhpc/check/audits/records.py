@@ -11,10 +11,15 @@ from gnnhpc.records.writer import Written
 from gnnhpc.spec.experiment import Experiment
 
 
-def written(observations: Sequence[RankObservations], files: Sequence[Written]) -> Check:
+def written(
+    observations: Sequence[RankObservations],
+    files: Sequence[Written],
+    differing: Sequence[str | None],
+) -> Check:
     """`files` are in the order of the ranks; the sums are of the same numbers in the same order.
 
-    What was measured and is no number is for the audit of times to say.
+    `differing` says of each rank's file, read back, how it is not what was measured. What was
+    measured and is no number is for the audit of times to say.
     """
     wrong = [
         f"{file.file} has {file.steps_s:.6f} s of steps, rank {each.rank} measured "
@@ -23,12 +28,15 @@ def written(observations: Sequence[RankObservations], files: Sequence[Written]) 
         if not math.isclose(file.steps_s, each.all_steps_s, rel_tol=1e-9)
         and not math.isnan(each.all_steps_s)
     ]
+    wrong += [each for each in differing if each is not None]
     if wrong:
         return Check("records", "invalid", "; ".join(wrong), {})
-    return Check("records", "ok", "files have the step times that were measured", {})
+    return Check("records", "ok", "files have what was measured", {})
 
 
-def throughput(experiment: Experiment, samples_per_step: int) -> Check:
+def throughput(
+    experiment: Experiment, observations: Sequence[RankObservations], samples_per_step: int
+) -> Check:
     """Samples a second are counted in the samples that all replicas together have in a step."""
     if experiment.batch_size is None:
         wanted, whose = experiment.data.facts().nodes, "the nodes of the graph"
@@ -36,6 +44,9 @@ def throughput(experiment: Experiment, samples_per_step: int) -> Check:
         replicas = experiment.layout.replicas
         wanted = experiment.batch_size * replicas
         whose = f"{experiment.batch_size} of each of {replicas} replicas"
+    wrong = [f"rank {each.rank}: {fault}" for each in observations for fault in each.wrong_samples]
+    if wrong:
+        return Check("throughput", "invalid", "; ".join(wrong), {"planned": wanted})
     if samples_per_step != wanted:
         detail = f"{samples_per_step} samples a step are told, {wanted} are {whose}"
         return Check("throughput", "invalid", detail, {"told": samples_per_step, "planned": wanted})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,12 +12,13 @@ from gnnhpc.check.watches.plain_tally import PlainTally
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check, Phase
+from gnnhpc.spec.experiment import Experiment
 
 DIGITS = 1e-9
 """Files have nine digits after the point."""
 
 
-_Key = tuple[Phase, int]
+Key = tuple[Phase, int]
 """A phase and a step of it."""
 _Tallies = Mapping[str, PlainTally]
 """By split."""
@@ -33,9 +35,11 @@ def reported(
     files: Sequence[Sequence[ReportedStep]],
     final: Mapping[str, float],
     layout: Layout,
+    planned: Sequence[Key],
 ) -> Check:
     """`files` and `observations` in the order of ranks: what last stages report is the mean over
-    all replicas of what outputs and raw labels give, and `final` is the last of it."""
+    all replicas of what outputs and raw labels give, and `final` is the last of it; steps come as
+    planned, where numbers of the test phase count from the attempt's first evaluation on."""
     watched = [each.watched for each in observations if each.watched is not None]
     if len(watched) < len(observations):
         return Check("reported", "unknown", "nothing of it was looked at", {"looks": 0})
@@ -51,6 +55,7 @@ def reported(
         for place, rank in enumerate(ranks)
         for cause in _other_steps(files[rank], taken, place)
     ]
+    wrong += [cause for rank in ranks for cause in _other_order(rank, files[rank], planned)]
     wrong += list(_other_final(final, files[ranks[0]]))
     if wrong:
         return Check("reported", "invalid", wrong[0], {"found": len(wrong)})
@@ -58,8 +63,32 @@ def reported(
     return Check("reported", "ok", detail, {"looks": sum(len(files[rank]) for rank in ranks)})
 
 
+def planned_steps(experiment: Experiment, start: int) -> list[Key]:
+    """Training from step `start` on, with an evaluation after each `test_every` and at the end."""
+    every = experiment.test_every or experiment.train_steps
+    steps: list[Key] = []
+    tested = 0
+    for step in range(start, experiment.train_steps):
+        steps.append(("train", step))
+        if (step + 1) % every == 0 or step + 1 == experiment.train_steps:
+            steps += [("test", tested + number) for number in range(experiment.test_steps)]
+            tested += experiment.test_steps
+    return steps
+
+
+def _other_order(rank: int, steps: Sequence[ReportedStep], planned: Sequence[Key]) -> Iterator[str]:
+    """Where a file has other steps than planned, or in another order."""
+    first = next((each.step for each in steps if each.phase == "test"), 0)
+    found = [(e.phase, e.step - (first if e.phase == "test" else 0)) for e in steps]
+    for number, (mine, wanted) in enumerate(itertools.zip_longest(found, planned)):
+        if mine != wanted:
+            told, plan = (f"{w[0]} step {w[1]}" if w else "none" for w in (mine, wanted))
+            yield f"rank {rank}: {told} is step {number} of its file, {plan} was planned"
+            return
+
+
 def _other_steps(
-    steps: Sequence[ReportedStep], taken: Sequence[Mapping[_Key, _Tallies]], place: int
+    steps: Sequence[ReportedStep], taken: Sequence[Mapping[Key, _Tallies]], place: int
 ) -> Iterator[str]:
     """What one replica's file reports otherwise; `taken` are all replicas', its own at `place`."""
     told = {(each.phase, each.step): each.metrics for each in steps}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from gnnhpc.check.level_shift import Stretch, most_different_stretch
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.core.layout import Layout
 from gnnhpc.records.schema import Check
 
 NOISY_SHARE = 0.05
 """Steal, or processor time missing from busy time, above which a cell is noisy."""
+EARLY_SHARE, EARLY_S = 0.2, 1e-3
+"""Of an all-reduce, before all gradients were ready, above which it is booked too early; ranks
+leave a barrier some tenths of a millisecond apart."""
 BETWEEN_SHARE = 0.5
 """Processor time between two steps, of that within one, above which a step leaves work out."""
 BETWEEN_S = 0.005
@@ -44,16 +48,44 @@ def times(observations: Sequence[RankObservations]) -> Check:
     return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
 
 
-def spans(observations: Sequence[RankObservations]) -> Check:
-    """What spans call forward or backward is the stage's, and no waiting; where the times hold."""
+def spans(observations: Sequence[RankObservations], layout: Layout) -> Check:
+    """What spans call forward, backward or all-reduce is no waiting; where the times hold."""
     loose = [
         f"rank {each.rank}: {each.loose_spans}"
         for each in observations
         if each.loose_spans and not each.time_faults
     ]
+    loose += _early_allreduces(observations, layout)
     if loose:
         return Check("spans", "suspect", "; ".join(loose), {})
     return Check("spans", "ok", "spans hold the work they are named for", {})
+
+
+def _early_allreduces(observations: Sequence[RankObservations], layout: Layout) -> Iterator[str]:
+    """Where most all-reduces hold waiting for a replica whose gradients were not ready yet.
+
+    Each replica's readiness counts from the barrier that all have left together.
+    """
+    for stage in range(layout.stages):
+        ranks = layout.replica_ranks(stage)
+        steps = list(zip(*(observations[rank].shared for rank in ranks), strict=False))
+        for place, rank in enumerate(ranks):
+            early = [
+                each[place].allreduce_s - each[place].wall_s + max(one.ready_s for one in each)
+                for each in steps
+            ]
+            told = [each[place].allreduce_s for each in steps]
+            wrong = [
+                (e, t)
+                for e, t in zip(early, told, strict=True)
+                if e > EARLY_SHARE * t and e > EARLY_S
+            ]
+            if steps and len(wrong) > len(steps) / 2:
+                waited, held = (sum(each) for each in zip(*wrong, strict=True))
+                yield (
+                    f"rank {rank}: all-reduces of {len(wrong)} steps hold {held:.3f} s, of which "
+                    f"{waited:.3f} s before the last replica's gradients were ready"
+                )
 
 
 def between(observations: Sequence[RankObservations]) -> Check:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.projection import is_mean
@@ -31,6 +33,7 @@ _GOOD = {
 _WHERE_SEEN = {
     "dropout masks": "dropout of features drops what seed, step, layer and rate say",
     "running statistics": "training moves running statistics",
+    "gradient norm": "recorded norms are those of the gradients used",
     "gradients used": "the gradients used are those of the backwards",
 }
 _LENIENT = {"modes", "initial values", "running statistics", "gradients used"}
@@ -38,8 +41,11 @@ _LENIENT = {"modes", "initial values", "running statistics", "gradients used"}
 _OF_KIND = {"order": "images", "chunks": "graph"}
 
 
-def watched_checks(observations: Sequence[RankObservations], layout: Layout) -> list[Check]:
-    """One check for each thing that was watched; none of a run in which nothing was."""
+def watched_checks(
+    observations: Sequence[RankObservations], layout: Layout, graph: Mapping[str, Any]
+) -> list[Check]:
+    """One check for each thing that was watched; none of a run in which nothing was. `graph` is
+    what will be told of a graph's chunks."""
     watched = [each.watched for each in observations if each.watched is not None]
     if len(watched) < len(observations):
         return []
@@ -52,6 +58,8 @@ def watched_checks(observations: Sequence[RankObservations], layout: Layout) -> 
     checks.append(one_model(watched, layout))
     if layout.stages > 1:
         checks.append(cuts(observations, watched, layout))
+    if watched[0].kind == "graph":
+        checks.append(graph_facts(watched, layout, graph))
     if watched[0].evaluated:
         checks.append(statistics(watched, layout))
     return checks
@@ -79,6 +87,30 @@ def _findings(watched: Sequence[Watched], name: str) -> Check:
 
 def _looks(watched: Sequence[Watched], name: str) -> int:
     return sum(each.findings.looks[name] for each in watched)
+
+
+def graph_facts(watched: Sequence[Watched], layout: Layout, told: Mapping[str, Any]) -> Check:
+    """Edges kept and redundancy are those of the chunks that first stages were given."""
+    first = [watched[rank] for rank in layout.replica_ranks(0)]
+    chunks = [counts for each in first for counts in each.chunks.values()]
+    nodes, edges = first[0].nodes_and_edges
+    if len(chunks) != told["chunks"]:
+        return Check("graph", "unknown", f"{len(chunks)} of {told['chunks']} chunks were seen", {})
+    kept = sum(each.edges[-1] for each in chunks if each.edges)
+    computed, hops = sum(sum(each.edges) for each in chunks), len(chunks[0].edges)
+    plain = {
+        "edges_kept": kept / edges if hops and edges else 1.0,
+        "node_redundancy": sum(each.rows for each in chunks) / nodes,
+        "edge_redundancy": computed / (hops * kept) if hops and kept else 1.0,
+    }
+    wrong = [
+        f"{name} is told as {told[name]:.6g}, chunks have {value:.6g}"
+        for name, value in plain.items()
+        if not math.isclose(told[name], value, rel_tol=1e-9)
+    ]
+    if wrong:
+        return Check("graph", "invalid", "; ".join(wrong), plain)
+    return Check("graph", "ok", "edges kept and redundancy are those of the chunks", plain)
 
 
 def one_model(watched: Sequence[Watched], layout: Layout) -> Check:

@@ -10,6 +10,17 @@ from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.spec.experiment import Experiment
 
+
+@dataclass(frozen=True)
+class ChunkCounts:
+    """What one chunk holds, counted once more."""
+
+    rows: int
+    """That enter the first layer, without padding."""
+    edges: list[int]
+    """Of each layer that uses neighbours, self-loops aside."""
+
+
 ROWS = 64
 """Output rows of each layer whose edges are compared one by one."""
 
@@ -22,6 +33,8 @@ class ChunkEdges:
     come from the chunk's own nodes. Every row has one self-loop besides.
     """
 
+    counts: dict[int, ChunkCounts] = field(default_factory=dict)
+    """By the chunk's number among all."""
     _seen: list[GraphChunk] = field(default_factory=list)
 
     def cause(
@@ -31,6 +44,7 @@ class ChunkEdges:
         if any(chunk is known for known in self._seen):
             return None
         self._seen.append(chunk)
+        self.counts[place] = _counts(chunk)
         cause = self._own_nodes(graph, chunk, experiment, place)
         if cause is not None:
             return cause
@@ -69,6 +83,16 @@ class ChunkEdges:
             if not np.array_equal(own, wanted):
                 return "its own nodes are not its range of the graph's"
         return None
+
+
+def _counts(chunk: GraphChunk) -> ChunkCounts:
+    """Every real row that a layer computes has one self-loop besides its edges."""
+    real = chunk.nodes.cpu().numpy() >= 0
+    edges = []
+    for block in chunk.present_blocks:
+        rows = len(block.indptr) - 1
+        edges.append(len(block.source) - int(real[:rows].sum()))
+    return ChunkCounts(int(real.sum()), edges)
 
 
 def _block_cause(graph: PlainGraph, block: Block, nodes: Ids, within: Ids | None) -> str | None:

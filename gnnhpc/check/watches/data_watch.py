@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
@@ -16,6 +18,16 @@ Ids = npt.NDArray[np.int64]
 
 class DataWatch(Protocol):
     """`step` counts as the records do; `number` within the present evaluation, as the data do."""
+
+    @property
+    def chunks(self) -> Mapping[int, ChunkCounts]:
+        """What was counted of a graph's chunks, by their numbers; nothing of images."""
+        ...
+
+    @property
+    def nodes_and_edges(self) -> tuple[int, int]:
+        """Of the whole graph, read again; zeros of images."""
+        ...
 
     def check_order(self, step: int, batch: Batch) -> None:
         """In every training step: whether its samples are those that the rule names."""

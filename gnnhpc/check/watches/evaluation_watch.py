@@ -16,6 +16,8 @@ from gnnhpc.models.context import Context
 
 _ROWS = 4
 """Images that are evaluated again, to see that each is evaluated by itself."""
+SAME = 1e-4
+"""Of outputs' norm: by how much the same arithmetic may differ from itself."""
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -66,13 +68,18 @@ class EvaluationWatch:
             self.findings.add("evaluation", "test", self._step, cause)
 
     @torch.no_grad()
-    def evaluate_again(self, x: Inputs, context: Context) -> None:
+    def evaluate_again(self, x: Inputs, context: Context, output: Tensor | None = None) -> None:
         """A micro-batch that was evaluated, again: no dropout, no statistics of the micro-batch.
 
-        `x` may be a buffer that holds another micro-batch by now; any will do.
+        `x` may be a buffer that holds another micro-batch by now; any will do, unless `output`
+        is what the step gave of it.
         """
         state = torch.get_rng_state()
         cause = self._dependence(x, context)
+        if cause is None and output is not None:
+            again = self.stage(x, context)
+            if float((again - output).norm()) > SAME * float(again.norm()):
+                cause = "its outputs are not what the stage gives of the same inputs now"
         torch.set_rng_state(state)
         if cause is not None:
             self.findings.add("evaluation", "test", self._step, cause)

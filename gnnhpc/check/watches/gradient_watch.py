@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ PARAMETERS = 4
 """Of a stage that are looked at in one step, others in the next look."""
 ELEMENTS = 256
 """Of each of them."""
+NORM_TOLERANCE = 1e-4
+"""Relative; a sum of a million squares in single precision is off by less."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,21 @@ class GradientWatch:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def check_norm(self, step: int, told: float | None) -> None:
+        """The norm that is recorded is that of all gradients that the optimizer was given."""
+        squares = [
+            float(p.grad.detach().double().square().sum())
+            for p in self.stage.parameters()
+            if p.grad is not None
+        ]
+        norm = math.sqrt(sum(squares)) if squares else None
+        self.findings.looks["gradient norm"] += 1
+        if (told is None) != (norm is None) or not (
+            told is None or norm is None or math.isclose(told, norm, rel_tol=NORM_TOLERANCE)
+        ):
+            cause = f"the gradient's norm is recorded as {told}, it is {norm}"
+            self.findings.add("gradient norm", "train", step, cause)
 
     def after_step(self, step: int) -> None:
         """The gradients are still those that the optimizer was given."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, PlainGraph, Values, plain_graph
-from gnnhpc.check.watches.chunk_edges import ChunkEdges
+from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED
@@ -47,6 +47,14 @@ class GraphWatch:
         if self._graph is None:
             self._graph = plain_graph(self.experiment.data, self.root)
         return self._graph
+
+    @property
+    def chunks(self) -> Mapping[int, ChunkCounts]:
+        return self._edges.counts
+
+    @property
+    def nodes_and_edges(self) -> tuple[int, int]:
+        return self.graph.nodes, len(self.graph.source)
 
     def check_order(self, step: int, batch: Batch) -> None:
         """A step has all chunks, which are compared when it is looked at."""

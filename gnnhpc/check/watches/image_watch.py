@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.images import PlainImages, plain_images
 from gnnhpc.check.plain.order import Ids, PlainOrder
+from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
@@ -44,6 +46,14 @@ class ImageWatch:
     """Of the training split, as the batches count them."""
     _splits: dict[Phase, _Split] = field(default_factory=dict)
     _order: PlainOrder | None = None
+
+    @property
+    def chunks(self) -> Mapping[int, ChunkCounts]:
+        return {}
+
+    @property
+    def nodes_and_edges(self) -> tuple[int, int]:
+        return 0, 0
 
     def check_order(self, step: int, batch: Batch) -> None:
         """In every training step: the samples are those that the documented rule names."""

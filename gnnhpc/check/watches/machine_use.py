@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -34,6 +36,9 @@ class MachineUse:
     """Of kernels in the first step of each phase, by code and function."""
     other_calls: Faults = field(default_factory=Faults)
     memory: Faults = field(default_factory=Faults)
+    slowed_by: dict[str, None] = field(default_factory=dict)
+    """Modes for finding mistakes that were on, in the order they were first seen in."""
+    _most_held_mib: float = 0.0
     _allowed: dict[int, frozenset[int]] = field(
         default_factory=lambda: {os.getpid(): frozenset(os.sched_getaffinity(0))}
     )
@@ -52,6 +57,7 @@ class MachineUse:
             self.threads.setdefault(number, where)
         if times.threads_used is not None and record.phase == "train" and not record.warmup:
             self.threads_used[times.threads_used] += 1
+        self.slowed_by |= dict.fromkeys(debugging_modes())
         self._compare_cpus(times.cpus, where)
         self._compare_calls(record.phase, where)
         if record.peak_rss_mib is not None:
@@ -71,15 +77,19 @@ class MachineUse:
 
     def _compare_memory(self, peak_mib: float, where: str) -> None:
         """A peak is no less than what is held just after, and no more than the machine has."""
-        held, most = resident_mib(), _machine_mib()
+        held = resident_mib()
         if held is None:
             return
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
         # What was taken since the peak was read: counters of pages are kept a thread, and late.
-        if not held * (1 - MEMORY_SHARE) - MEMORY_MIB <= peak_mib <= most:
+        least = max(held, self._most_held_mib) * (1 - MEMORY_SHARE) - MEMORY_MIB
+        if not least <= peak_mib <= most * (1 + MEMORY_SHARE) + MEMORY_MIB:
             self.memory.add(
                 "a peak of memory that cannot be",
-                f"{where}: {peak_mib:.1f} MiB, {held:.1f} MiB are held and {most:.0f} MiB there",
+                f"{where}: {peak_mib:.1f} MiB, {max(held, self._most_held_mib):.1f} MiB were held "
+                f"and {most:.1f} MiB at most",
             )
+        self._most_held_mib = max(held, self._most_held_mib)
 
     def _compare_calls(self, phase: Phase, where: str) -> None:
         before, after = self._calls_before, counted()
@@ -98,8 +108,14 @@ class MachineUse:
             )
 
 
-def _machine_mib() -> float:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
+def debugging_modes() -> list[str]:
+    """What is on in this process that slows every step, to find mistakes or to profile."""
+    modes = {
+        "torch's anomaly detection": torch.is_anomaly_enabled(),
+        "a tracer": sys.gettrace() is not None,
+        "a profiler": sys.getprofile() is not None,
+    }
+    return [name for name, on in modes.items() if on]
 
 
 def _difference(found: Calls, expected: Calls) -> str:

@@ -129,7 +129,9 @@ class RunWatch:
         self.dropout.attach()
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
 
-    def after_training_step(self, step: int, batch: Batch, trained: StepOutput) -> None:
+    def after_training_step(
+        self, step: int, batch: Batch, trained: StepOutput, grad_norm: float | None
+    ) -> None:
         self.last.end()
         if not self._looks:
             self.checks.check_outputs("train", step, trained.outputs)
@@ -146,6 +148,7 @@ class RunWatch:
             self.checks.check_loss(step, batch, trained)
             self.optimizer.after_step(step)
             self.gradients.after_step(step)
+            self.gradients.check_norm(step, grad_norm)
             self.statistics.after_step(step)
             self.dropout.after_step(step)
 
@@ -190,7 +193,11 @@ class RunWatch:
             self.checks.check_inputs("test", step, number, batch)
             self.checks.check_outputs("test", step, outputs)
             if self.traffic.given and (self._evaluations == 1 or self.budget.affordable):
-                self.evaluation.evaluate_again(*self.traffic.given[-1])
+                x, context = self.traffic.given[-1]
+                # Another stage's input lies in a buffer, which may hold another one by now.
+                alone = self.mesh.is_first and self.mesh.is_last
+                output = self.last.by_microbatch.get(context.microbatch) if alone else None
+                self.evaluation.evaluate_again(x, context, output)
 
     def after_evaluation(self) -> None:
         if self._looks_at_evaluation:
@@ -228,6 +235,8 @@ class RunWatch:
             self.crossed,
             self.gradients.shared,
             self.experiment.dtype,
+            dict(self.data.chunks),
+            self.data.nodes_and_edges,
             self.checks.tallies,
         )
 

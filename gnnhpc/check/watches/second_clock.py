@@ -57,9 +57,21 @@ class SeenStep:
     """Within the optimizer's step alone."""
     process_cpu_s: float = 0.0
     """Processor time of all threads of this process, over `at_most_s`."""
+    forwards_before_backward: int | None = None
+    """How many forwards began before the first backward did; None without a backward."""
     barriers: tuple[int, int] | None = None
     """How often this rank met the others between taking the batch and the step's beginning, and
     from there to its end; None where nothing counts it."""
+
+
+@dataclass(frozen=True)
+class SharedStep:
+    """Of one training step, its recorded length, when this rank's gradients were ready by the
+    second clock, and what is recorded as all-reduce; seconds since its first barrier."""
+
+    wall_s: float
+    ready_s: float
+    allreduce_s: float
 
 
 @dataclass
@@ -79,6 +91,7 @@ class SecondClock:
     _began: float = 0.0
     _ended: float = 0.0
     _backward_begins_at: dict[int, float] = field(default_factory=dict)
+    _forwards_before: int | None = None
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
@@ -134,6 +147,7 @@ class SecondClock:
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
         self._forward_begins_at, self._backward_begins_at = [], {}
         self._ready, self._optimizer_s = None, 0.0
+        self._forwards_before = None
         self._process_cpu = time.process_time()
         self._met_at = [*self._met]
 
@@ -171,6 +185,7 @@ class SecondClock:
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
             process_cpu_s=time.process_time() - self._process_cpu,
+            forwards_before_backward=self._forwards_before,
             barriers=self._barriers(),
         )
 
@@ -200,6 +215,8 @@ class SecondClock:
             output.register_hook(lambda gradient: self._backward_begins(microbatch))
 
     def _backward_begins(self, microbatch: int) -> None:
+        if self._forwards_before is None:
+            self._forwards_before = len(self._forward_begins_at)
         self._note("backward")
         self._backward_from = seconds()
         self._backward_begins_at[microbatch] = self._backward_from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.check.watches.evaluation_watch import Evaluated
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.gradient_watch import SharedGradient
@@ -28,5 +29,9 @@ class Watched:
     """What crossed the stage's cuts in each step that was looked at."""
     shared: list[SharedGradient]
     dtype: str
+    chunks: dict[int, ChunkCounts]
+    """Of a graph in chunks, those of this rank, by their numbers among all."""
+    nodes_and_edges: tuple[int, int]
+    """Of the whole graph, read again; zeros of images."""
     tallies: list[PlainTallies]
     """Of every step, on last stages."""

@@ -1,0 +1,154 @@
+"""Parts of a step's time: what is booked where, and what the clock holds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from gnnhpc.engines.base import backward
+from gnnhpc.engines.ddp_gradients import DdpReplicas
+from gnnhpc.engines.device_memory import reset_peak
+from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.sequential import SequentialEngine
+from gnnhpc.engines.timing import StepTimer, StepTimes
+from gnnhpc.train.loop import Trainer
+from tests.defects import settings
+from tests.defects.defect import planted
+from tests.defects.patching import around, rank, replace
+
+KIND = "parts of a step's time"
+defect = functools.partial(planted, kind=KIND)
+
+
+@defect("the clock started before the ranks have met", setting=settings.VIG)
+def started_early() -> None:
+    def start(trainer: Trainer) -> float:
+        trainer.observer.before_step(trainer.timer.storage_cpu_s)
+        reset_peak(trainer.mesh.device)
+        trainer.timer.prepare()
+        trainer.timer.start()
+        time.sleep(0.002)
+        trainer.mesh.barrier()
+        started = time.perf_counter()
+        trainer.observer.step_began()
+        return started
+
+    replace(Trainer, "_start_step", start)
+
+
+@defect("no barrier at the beginning of a step", setting=settings.VIG)
+def not_met() -> None:
+    def start(trainer: Trainer) -> float:
+        trainer.observer.before_step(trainer.timer.storage_cpu_s)
+        reset_peak(trainer.mesh.device)
+        trainer.timer.prepare()
+        trainer.timer.start()
+        started = time.perf_counter()
+        trainer.observer.step_began()
+        return started
+
+    replace(Trainer, "_start_step", start)
+
+
+@defect("the optimizer in no span", setting=settings.VIG)
+def optimizer_untimed() -> None:
+    def span(true: Any, timer: StepTimer, name: str, *args: Any) -> Any:
+        return contextlib.nullcontext() if name == "optimizer" else true(timer, name, *args)
+
+    around(StepTimer, "span", span)
+
+
+@defect("the all-reduce in no span", setting=settings.VIG_REPLICAS)
+def sharing_untimed() -> None:
+    def average(gradients: Gradients) -> None:
+        if gradients.flat is not None and gradients.mesh.replicas is not None:
+            gradients.flat.div_(gradients.mesh.layout.replicas)
+            gradients.mesh.sum_over_replicas(gradients.flat)
+            gradients.reductions += 1
+
+    replace(Gradients, "average", average)
+
+
+@defect("the all-reduce of torch's replicas in no span", setting=settings.VIG_TORCH_REPLICAS)
+def torch_sharing_untimed() -> None:
+    def reduce(replicas: DdpReplicas, bucket: Any) -> Any:
+        replicas.reductions += 1
+        return allreduce_hook(replicas.group, bucket)
+
+    replace(DdpReplicas, "reduce", reduce)
+
+
+@defect("waiting for a later replica booked as all-reduce", setting=settings.VIG_REPLICAS)
+def wait_as_allreduce() -> None:
+    def step(true: Any, engine: SequentialEngine, *args: Any) -> Any:
+        if rank() == 1:
+            time.sleep(0.02)
+        return true(engine, *args)
+
+    around(SequentialEngine, "train_step", step)
+    replace(StepTimes, "wait_for_replicas", lambda times, last: None)
+
+
+@defect("waiting for a gradient booked as backward", setting=settings.VIG)
+def wait_as_backward() -> None:
+    def received(engine: NativeEngine, m: int, x: Any, result: Tensor) -> None:
+        timer, links, gradient = engine.plan.timer, engine.training, None
+        if result.requires_grad:
+            with timer.span("backward", m):
+                if links.gradients_in is not None:
+                    gradient = links.gradients_in.take()
+                backward(result, gradient)
+                timer.layer_backward(None, timer.clock.mark())
+        if links.gradients_out is not None:
+            links.gradients_out.send(x.grad)
+        if links.gradients_in is not None and gradient is not None:
+            links.gradients_in.release(gradient)
+        if links.activations_in is not None and isinstance(x, torch.Tensor):
+            links.activations_in.release(x.detach())
+
+    def step(true: Any, engine: NativeEngine, *args: Any) -> Any:
+        # The last stage is late, so that there is something to wait for.
+        if rank() == 1:
+            time.sleep(0.02)
+        return true(engine, *args)
+
+    replace(NativeEngine, "_backward", received)
+    around(NativeEngine, "train_step", step)
+
+
+@defect("each layer's forward counted from where the stage began", setting=settings.VIG)
+def layers_from_the_start() -> None:
+    first: dict[str, Any] = {}
+
+    def mark(true: Any, timer: StepTimer, name: str, start: Any, end: Any) -> None:
+        names = {layer for layer, *_ in timer._forward}
+        first["start"] = start if name in names or not names else first["start"]
+        true(timer, name, first["start"], end)
+
+    around(StepTimer, "layer_forward", mark)
+
+
+@defect("the end of a micro-batch's backward not marked", setting=settings.VIG)
+def backward_unended() -> None:
+    def mark(true: Any, timer: StepTimer, name: str | None, at: Any) -> None:
+        if name is not None:
+            true(timer, name, at)
+
+    around(StepTimer, "layer_backward", mark)
+
+
+@defect("processor time of more threads than the process has", setting=settings.VIG)
+def more_processor_time() -> None:
+    def stop(true: Any, timer: StepTimer) -> StepTimes:
+        times: StepTimes = true(timer)
+        times.cpu_s += 2 * times.wall_s
+        return times
+
+    around(StepTimer, "stop", stop)

@@ -1,0 +1,156 @@
+"""What a result and its files tell of a run: engine, schedule, layout, hosts, versions, graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnhpc import engines
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs import chunks
+from gnnhpc.records import writer
+from gnnhpc.run import rank_facts
+from gnnhpc.run.attempt import Attempt
+from gnnhpc.train import loop, setup
+from gnnhpc.train.loop import Trainer
+from tests.defects import settings
+from tests.defects.defect import planted
+from tests.defects.patching import around
+
+KIND = "what is told of a run"
+defect = functools.partial(planted, kind=KIND)
+
+
+@defect("the native engine where torch's is told", setting=settings.VIG_TORCH)
+def other_engine() -> None:
+    around(engines, "build_engine", lambda true, name, plan: true("native", plan))
+
+
+@defect("GPipe where 1F1B is told", setting=settings.VIG_1F1B)
+def other_schedule() -> None:
+    around(setup, "StagePlan", lambda true, **plan: true(**{**plan, "schedule": "gpipe"}))
+
+
+@defect("another balance told than was cut", setting=settings.VIG)
+def other_balance() -> None:
+    def result(true: Any, attempt: Attempt, status: Any) -> Any:
+        attempt.balance = [1, 1]
+        return true(attempt, status)
+
+    around(Attempt, "result", result)
+
+
+@defect("other hosts told than ranks ran on", setting=settings.VIG)
+def other_hosts() -> None:
+    around(rank_facts, "rank_facts", lambda true, *args: true(*args) | {"host": "elsewhere"})
+
+
+@defect("another version of torch told than is loaded", setting=settings.VIG)
+def other_version() -> None:
+    torch.__version__ = "1.0.0"
+
+
+@defect("evaluations in mid-run left out", setting=settings.VIG)
+def evaluated_at_the_end() -> None:
+    def run(true: Any, trainer: Trainer, *args: Any) -> None:
+        trainer.experiment = trainer.experiment.model_copy(update={"test_every": None})
+        true(trainer, *args)
+
+    around(Trainer, "run", run)
+
+
+@defect("an evaluation by the parameters of the step before", setting=settings.VIG_SEQUENTIAL)
+def old_parameters() -> None:
+    kept: dict[int, list[torch.Tensor]] = {}
+
+    def step(true: Any, trainer: Trainer, *args: Any) -> Any:
+        kept[id(trainer.stage)] = [p.detach().clone() for p in trainer.stage.parameters()]
+        return true(trainer, *args)
+
+    def forward(true: Any, stage: Stage, *args: Any) -> Any:
+        now = [p.detach().clone() for p in stage.parameters()]
+        # In the step itself, and not where it is looked at again.
+        if stage.training or id(stage) not in kept or not stage.timer or not stage.timer.in_step:
+            return true(stage, *args)
+        with torch.no_grad():
+            for parameter, value in zip(stage.parameters(), kept[id(stage)], strict=True):
+                parameter.copy_(value)
+            found = true(stage, *args)
+            for parameter, value in zip(stage.parameters(), now, strict=True):
+                parameter.copy_(value)
+        return found
+
+    around(Trainer, "_train_step", step)
+    around(Stage, "forward", forward)
+
+
+@defect("samples that count padding", setting=settings.GAT)
+def padding_counted() -> None:
+    def batch(true: Any, batches: ChunkBatches, *args: Any) -> Any:
+        found = true(batches, *args)
+        return dataclasses.replace(found, samples=found.samples + 40)
+
+    around(ChunkBatches, "_batch", batch)
+
+
+@defect("redundancy that counts padding", setting=settings.GAT)
+def redundancy_of_padding() -> None:
+    def facts(true: Any, batches: ChunkBatches) -> Any:
+        found = true(batches)
+        rows = batches.chunkset.rows[0] * len(batches.chunkset.chunks)
+        return found | {"node_redundancy": rows / batches.total_samples}
+
+    around(ChunkBatches, "graph_facts", facts)
+
+
+@defect("self-loops counted among the edges kept", setting=settings.GAT_CONTIGUOUS)
+def loops_counted() -> None:
+    around(chunks, "_real_edges", lambda true, block, edges: len(block.edge))
+
+
+@defect("the gradient's norm of few parameters", setting=settings.VIG)
+def part_of_the_norm() -> None:
+    def norm(true: Any, gradients: Gradients) -> float | None:
+        return None if gradients.flat is None else float(gradients.flat[:8].norm())
+
+    around(Gradients, "norm", norm)
+
+
+@defect("seconds rounded to milliseconds in the file", setting=settings.VIG)
+def milliseconds_written() -> None:
+    def compact(true: Any, record: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: round(value, 3) if isinstance(value, float) and key.endswith("_s") else value
+            for key, value in true(record).items()
+        }
+
+    around(writer, "_compact", compact)
+
+
+@defect("spans twice as long in the file", setting=settings.VIG_SPANS)
+def longer_spans() -> None:
+    def spans(true: Any, *args: Any) -> list[Any]:
+        return [dataclasses.replace(each, end_s=2 * each.end_s) for each in true(*args)]
+
+    around(Trainer, "_spans", spans)
+
+
+@defect("virtual memory recorded as the peak of resident", setting=settings.VIG)
+def virtual_peak() -> None:
+    def peak(true: Any) -> float:
+        with Path("/proc/self/status").open(encoding="utf-8") as stream:
+            (kib,) = [line.split()[1] for line in stream if line.startswith("VmPeak:")]
+        return int(kib) / 1024
+
+    around(loop, "peak_rss_mib", peak)
+
+
+@defect("torch's anomaly detection left on", setting=settings.VIG)
+def anomaly_detection() -> None:
+    torch.autograd.set_detect_anomaly(True)
