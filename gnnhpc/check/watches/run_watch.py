@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
+from gnnhpc.check.watches.continuity import Continuity
 from gnnhpc.check.watches.data_watch import DataWatch
 from gnnhpc.check.watches.dropout_watch import DropoutWatch
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
@@ -60,6 +61,7 @@ class RunWatch:
     gradients: GradientWatch
     statistics: StatisticsWatch
     dropout: DropoutWatch
+    continuity: Continuity
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -107,6 +109,7 @@ class RunWatch:
             GradientWatch(experiment, stage, findings),
             StatisticsWatch(stage, findings),
             DropoutWatch(experiment, stage, findings),
+            Continuity(stage, parts.optimizer, findings),
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -116,6 +119,7 @@ class RunWatch:
         self._steps, self._step, self._number = self._steps + 1, step, step
         self._last_step = step == self.experiment.train_steps - 1
         self._looks = self._chosen(step, batch)
+        self.continuity.check("train", step)
         self.data.check_order(step, batch)
         self.last.begin()
         if not self._looks:
@@ -133,6 +137,7 @@ class RunWatch:
         self, step: int, batch: Batch, trained: StepOutput, grad_norm: float | None
     ) -> None:
         self.last.end()
+        self.continuity.keep()
         if not self._looks:
             self.checks.check_outputs("train", step, trained.outputs)
             self.data.check_cheaply("train", step, step, batch)
@@ -154,6 +159,7 @@ class RunWatch:
 
     def before_evaluation(self, step: int) -> None:
         """Before replicas average their statistics; `step` is the next of the test phase."""
+        self.continuity.check("test", step)
         self._evaluations, self._evaluating = self._evaluations + 1, True
         self._tested = 0
         rule = random.Random(f"{self.experiment.seed}/test/{step}")
@@ -165,6 +171,7 @@ class RunWatch:
                 self.evaluation.before(step)
 
     def after_averaging(self) -> None:
+        self.continuity.keep()
         if self._looks_at_evaluation:
             with self._looking():
                 self.evaluation.averaged()
