@@ -87,6 +87,9 @@ class Worker:
     started_at: str = field(default_factory=utc_now)
     startup_s: dict[str, float] = field(default_factory=dict)
     attempt: Attempt = field(init=False)
+    _observer: RunObserver = field(init=False)
+    _failed_check: str | None = None
+    """Why a self-check failed; known to rank 0."""
 
     def __post_init__(self) -> None:
         self.attempt = Attempt(
@@ -207,6 +210,7 @@ class Worker:
             checked = self._self_check(mesh, parts, writer, root)
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
+            self._observer = observer
             trainer = self._trainer(mesh, parts, writer, observer)
             observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)
             observer.time_faults.parts.stage = stage_facts(mesh, parts)
@@ -236,7 +240,7 @@ class Worker:
         first_check: SelfCheck,
     ) -> None:
         """Check what the last step left behind, audit the run, write its result."""
-        from gnnhpc.check.check_slice import last_slice
+        from gnnhpc.check.check_slice import last_slices
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.data.roots import data_root
@@ -249,17 +253,17 @@ class Worker:
         if experiment.test_steps and trained:
             final = final_check(experiment, parts, mesh, root, trainer.last_outputs)
         observations = gather_observations(mesh, parts, observer, self.environment)
-        self_checks = [first_check]
-        if trained:
-            part = last_slice(experiment)
-            self_checks.append(self._self_check(mesh, parts, writer, root, part))
+        after = last_slices(experiment) if trained else []
+        last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(writer.path) if mesh.is_last else [])
             differing = mesh.gather_objects(observer.records.differing(writer.path))
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:
-                found = Finished(observations, files, steps, differing, self_checks, final)
+                found = Finished(
+                    observations, files, steps, differing, [first_check, *last_checks], final
+                )
                 write_done(self.attempt, parts, trainer, found)
             mesh.barrier()
 
@@ -277,6 +281,7 @@ class Worker:
         checked = self_check(self.cell.experiment, parts, mesh, self.environment, root, part)
         name = checked.name
         writer.write(EventRecord(name, checked.seconds, {"on": checked.part.left_out}))
+        self._failed_check = self._failed_check or checked.cause
         if checked.cause is not None and mesh.rank == 0:
             print(f"{self.cell.id}: {name} failed, {checked.cause}", flush=True)
         return checked
@@ -329,6 +334,7 @@ class Worker:
         began = time.perf_counter()
         with trainer.observer.observing():
             trainer.observer.before_checkpoint(step)
+            self._check_so_far(mesh, parts, trainer)
         with parts.timer.storage("writing a checkpoint"):
             save(
                 self.attempt.known_paths,
@@ -342,6 +348,27 @@ class Worker:
             )
         seconds = time.perf_counter() - began
         trainer.writer.write(EventRecord("checkpoint", seconds, {"step": step}))
+
+    def _check_so_far(self, mesh: Mesh, parts: TrainingParts, trainer: Trainer) -> None:
+        """Raises GnnhpcError where what was done is wrong: who resumes would go on with it.
+
+        A collective; the steps before a checkpoint are judged here alone if the attempt dies.
+        """
+        from gnnhpc.check.audit import audit
+        from gnnhpc.check.observations import gather_observations
+
+        observer = self._observer
+        found = gather_observations(mesh, parts, observer, self.environment)
+        graph = parts.batches.graph_facts()
+        checks = audit(found, parts.outlines, mesh.layout, parts.planned, graph)
+        causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
+        mine = observer.records.differing(self.attempt.known_paths.records(mesh.place))
+        causes += [f"records: {each}" for each in mesh.gather_objects(mine) if each]
+        failed = mesh.gather_objects(self._failed_check)[0]
+        if failed:
+            causes.insert(0, f"self-check: {failed}")
+        if causes:
+            raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {causes[0]}")
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.engines.timing import StepTimes
-from gnnhpc.records.schema import StepRecord, read_lines
+from gnnhpc.records.schema import StepRecord
 
 WHOLE = 64
 """Steps that are kept whole, so that a field can be named; of the others a digest."""
@@ -27,6 +28,9 @@ class KeptRecords:
     _steps: list[dict[str, Any]] = field(default_factory=list)
     _spans: list[list[list[Any]]] = field(default_factory=list)
     _digests: list[bytes] = field(default_factory=list)
+    _compared: int = 0
+    """Steps that have been compared with the file, which ends at a byte for them."""
+    _offset: int = 0
 
     def keep(self, record: StepRecord, times: StepTimes) -> None:
         """After each step, what was measured and not what was written."""
@@ -40,17 +44,22 @@ class KeptRecords:
             self._spans.append(spans)
 
     def differing(self, path: Path) -> str | None:
-        """How a file differs from what was measured; none if it does not.
+        """How what was written since the last call differs from what was measured; none if not.
 
-        Raises OSError, and InputError for damage.
+        Raises OSError for a file that cannot be read, ValueError for a line that is no record.
         """
-        written = list(_steps_of(read_lines(path)))
-        if len(written) != len(self._digests):
-            return f"{path.name} has {len(written)} steps, {len(self._digests)} were measured"
-        for number, (step, spans) in enumerate(written):
+        with path.open("rb") as stream:
+            stream.seek(self._offset)
+            text = stream.read()
+        written = list(_steps_of([json.loads(line) for line in text.splitlines()]))
+        if self._compared + len(written) != len(self._digests):
+            found = self._compared + len(written)
+            return f"{path.name} has {found} steps, {len(self._digests)} were measured"
+        for number, (step, spans) in enumerate(written, self._compared):
             if _digest(step, spans) != self._digests[number]:
                 where = f"{path.name}: {step.get('phase')} step {step.get('step')}"
                 return f"{where} {self._named(number, step, spans)}"
+        self._compared, self._offset = len(self._digests), self._offset + len(text)
         return None
 
     def _named(self, number: int, step: Mapping[str, Any], spans: list[Any]) -> str:
