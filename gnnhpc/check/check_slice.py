@@ -45,6 +45,8 @@ class CheckSlice:
     """Nodes of the graph that are kept; None for all."""
     left_out: str = ""
     """What the slice is, in words; empty for a whole graph's real steps."""
+    name: str = "self-check"
+    """Of the check that takes its steps."""
     first: int = 0
     """The first of its training steps; after step 0 they go on from what the run holds."""
 
@@ -64,10 +66,22 @@ def check_slice(
     return _largest(experiment, flops, 0, steps, whole=whole)
 
 
-def last_slice(experiment: Experiment) -> CheckSlice:
+def last_slices(experiment: Experiment) -> list[CheckSlice]:
     """After a run's last step. Of images whole micro-batches if possible, then fewer or of smaller
-    images: what depends on how many there are shows in these alone."""
-    return _largest(experiment, LAST_FLOPS, experiment.train_steps, LAST_STEPS, whole=True)
+    images: what depends on how many there are shows in these alone. Where those are smaller, one
+    micro-batch of one or two whole images comes after."""
+    first = experiment.train_steps
+    part = _largest(experiment, LAST_FLOPS, first, LAST_STEPS, whole=True)
+    parts = [dataclasses.replace(part, name="last self-check")]
+    if part.side is not None:
+        size = (experiment.batch_size or 1) // experiment.microbatches
+        images = min(ROWS, size)
+        small = part.experiment.model_copy(update={"batch_size": images, "microbatches": 1})
+        words = f"{images} of {size} images of 1 of {experiment.microbatches} micro-batches"
+        name = "last self-check, whole images"
+        layers = outline(experiment)
+        parts.append(CheckSlice(small, layers, left_out=words, name=name, first=first))
+    return parts
 
 
 def _largest(

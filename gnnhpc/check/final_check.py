@@ -80,10 +80,11 @@ def final_check(
 def _chosen(
     experiment: Experiment, parts: TrainingParts, outputs: Sequence[Tensor]
 ) -> list[_Outputs]:
-    """The last image of the last micro-batch; nodes spread over the first chunk's own."""
+    """The first image, one in the middle and the last; nodes spread over the first chunk's own."""
     if experiment.data.facts().kind == "images":
-        rows = np.array([len(outputs[-1]) - 1])
-        return [_Outputs(len(outputs) - 1, rows, _array(outputs[-1][rows]))]
+        size, last = len(outputs[0]), len(outputs) - 1
+        images = sorted({(0, 0), (last // 2, size // 2), (last, size - 1)})
+        return [_Outputs(m, np.array([n]), _array(outputs[m][[n]])) for m, n in images]
     chunk = parts.batches.example().context.chunk
     places = np.unique(np.linspace(0, chunk.own - 1, NODES).astype(np.int64))
     return [_Outputs(0, chunk.nodes[places].cpu().numpy(), _array(outputs[0][places]))]

@@ -38,6 +38,7 @@ from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.data.images import Images
 from gnnhpc.engines.system_counters import forget_peak_rss
+from gnnhpc.ranks.allocator import give_back_freed_memory
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
@@ -67,7 +68,7 @@ class SelfCheck:
     @property
     def name(self) -> str:
         """Of its event and its check in the result."""
-        return "last self-check" if self.part.first else "self-check"
+        return self.part.name
 
     @property
     def cause(self) -> str | None:
@@ -89,7 +90,7 @@ class SelfCheck:
         on = f" on {self.part.left_out}" if self.part.left_out else ""
         cost = f"took {self.seconds:.2g} s, {share:.1%} of the attempt"
         if before_s:
-            cost = f"took {self.seconds:.2g} s, both {share:.1%} of the attempt"
+            cost = f"took {self.seconds:.2g} s, with those before {share:.1%} of the attempt"
         if seconds > COST_S and share > COST_SHARE:
             cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: this machine was slow at it"
         if self.verdict is not None:
@@ -144,6 +145,7 @@ def self_check(
         mesh.barrier()
     # What a run's steps need is not what the twin needed.
     gc.collect()
+    give_back_freed_memory()
     forget_peak_rss()
     return SelfCheck(part, time.perf_counter() - began, **found)
 

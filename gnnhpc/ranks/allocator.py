@@ -8,11 +8,18 @@ third more memory, and another amount in every run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 LARGE = 8 << 20
 """Bytes. Smaller blocks are allocated too often to be worth a mapping each time."""
 _M_MMAP_THRESHOLD = -3
+
+
+def give_back_freed_memory() -> None:
+    """Return to the system what the heap holds of freed blocks (malloc_trim(3)), where it can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def map_large_blocks_separately() -> bool:

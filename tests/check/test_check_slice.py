@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.check.check_slice import FLOPS, check_slice, last_slice
+from gnnhpc.check.check_slice import FLOPS, check_slice, last_slices
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, vig
@@ -48,17 +48,21 @@ def test_where_nothing_is_small_enough_the_pipeline_is_still_filled_and_emptied(
 
 
 def test_after_the_last_step_come_whole_micro_batches() -> None:
-    part = last_slice(vig(layout="pp2", batch_size=32))
+    (part,) = last_slices(vig(layout="pp2", batch_size=32))
     assert part.left_out == "8 of 8 images a micro-batch"
     assert (part.first, part.steps, part.experiment.train_steps) == (6, 1, 7)
     ten = "10 of 10 images a micro-batch, 3 of 10 micro-batches, 8 x 8 pixels of each"
-    assert last_slice(large_vig(10)).left_out == ten
+    cropped, whole = last_slices(large_vig(10))
+    assert cropped.left_out == ten
+    assert whole.left_out == "2 of 10 images of 1 of 10 micro-batches"
+    assert (whole.side, whole.experiment.microbatches, whole.experiment.batch_size) == (None, 1, 2)
+    assert whole.outlines[0].inputs[0] == 32 * 32
     five = "5 of 100 images a micro-batch, 16 x 16 pixels of each"
-    assert last_slice(large_vig(1, "seq")).left_out == five
+    assert last_slices(large_vig(1, "seq"))[0].left_out == five
 
 
 def test_a_graph_goes_on_after_its_last_step() -> None:
-    part = last_slice(gat())
+    (part,) = last_slices(gat())
     assert (part.first, part.steps, part.nodes) == (6, 1, None)
 
 
