@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -49,4 +50,5 @@ class DdpReplicas:
 
     def norm(self) -> float | None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        return float(torch.nn.utils.get_total_norm(gradients)) if gradients else None
+        norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients]
+        return math.hypot(*norms) if norms else None

@@ -47,6 +47,7 @@ def good(rank: int) -> RankObservations:
         parameters=sum(layer.parameters for layer in layers),
         trained_parameters=sum(layer.parameters for layer in layers),
         implementation="fused/c++",
+        calls={"vig-abc vig_forward": 4},
         threads={1: "train step 0"},
         threads_wanted=1,
         cpus=[0, 1],
@@ -100,7 +101,7 @@ def test_a_good_run_passes_every_check() -> None:
     assert set(found) == {
         *("parameters", "cut", "labels", "samples", "replicas", "gradients", "loss"),
         *("step times", "all-reduce", "kernels", "threads", "noise", "drift", "cost", "edges"),
-        *("threads_used", "affinity", "memory", "between_steps", "spans"),
+        *("threads_used", "affinity", "memory", "between_steps", "spans", "slowed"),
     }
 
 
@@ -411,7 +412,8 @@ def times(wall: float, cpu: float, steal: float | None = 0.0) -> StepTimes:
 
 
 def test_ranks_that_computed_by_different_code_are_found() -> None:
-    found = checks({2: {"implementation": "fused/torch"}})["kernels"]
+    in_torch = {"implementation": "fused/torch", "calls": {"torch vig_forward": 4}}
+    found = checks({2: in_torch})["kernels"]
     assert found.verdict == "invalid"
     assert found.detail == (
         "ranks computed by different code: fused/c++ on ranks [0, 1, 3], fused/torch on ranks [2]"

@@ -8,16 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from gnnhpc.check.audits.reported import reported
+from gnnhpc.check.audits.reported import Key, planned_steps, reported
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.plain_tally import PlainTallies, PlainTally
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check
+from tests.tools.cells import vig
 
 LAYOUT = Layout(replicas=2, stages=2)
 LAST = LAYOUT.replica_ranks(1)
+PLANNED: list[Key] = [("train", 0), ("test", 0)]
 Files = dict[int, list[ReportedStep]]
 FINAL = {"train_loss": 0.3, "train_accuracy": 0.25, "test_loss": 2.0, "test_accuracy": 0.5}
 
@@ -54,7 +56,7 @@ def files() -> Files:
 
 def judged(found: Files, final: dict[str, float] | None = None) -> Check:
     told = FINAL | {"val_accuracy": 1.0} if final is None else final
-    return reported(observed(), [found[rank] for rank in range(4)], told, LAYOUT)
+    return reported(observed(), [found[rank] for rank in range(4)], told, LAYOUT, PLANNED)
 
 
 def test_what_outputs_give_may_be_reported() -> None:
@@ -116,4 +118,28 @@ def test_the_result_has_the_last_step_of_each_phase(change: dict[str, float], wo
 def test_where_labels_are_wrong_that_alone_is_told() -> None:
     found = observed()
     found[0].watched.findings.wrong["targets"] += 1  # type: ignore[union-attr]
-    assert reported(found, [[]] * 4, {}, LAYOUT).verdict == "ok"
+    assert reported(found, [[]] * 4, {}, LAYOUT, PLANNED).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("start", "every", "steps"),
+    [
+        (0, None, "0 1 2 3 4 t0 t1"),
+        (0, 2, "0 1 t0 t1 2 3 t2 t3 4 t4 t5"),
+        (3, 2, "3 t0 t1 4 t2 t3"),
+        (5, 2, ""),
+    ],
+)
+def test_an_evaluation_comes_after_so_many_steps_and_at_the_end(
+    start: int, every: int | None, steps: str
+) -> None:
+    experiment = vig(train_steps=5, test_steps=2, test_every=every)
+    planned = planned_steps(experiment, start)
+    assert " ".join(f"{'t' if phase == 'test' else ''}{n}" for phase, n in planned) == steps
+
+
+def test_a_step_in_another_place_than_planned_is_named() -> None:
+    found = files()
+    for rank in LAST:
+        found[rank].reverse()
+    assert "test step 0 is step 0 of its file, train step 0 was planned" in judged(found).detail

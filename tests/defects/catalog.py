@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import DEFECTS
 from tests.defects.plants import (
+    between,
     evaluation,
     graphs,
     initial_values,
@@ -25,7 +26,7 @@ __all__ = ["DEFECTS", "KINDS"]
 
 KINDS = (
     *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
-    *(graphs.KIND, masks.KIND, evaluation.KIND, late.KIND, reported.KIND),
+    *(graphs.KIND, masks.KIND, evaluation.KIND, between.KIND, late.KIND, reported.KIND),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

@@ -65,11 +65,16 @@ VIG_TORCH_REPLICAS = Setting(
 VIG_TWO_THREADS = Setting("vig pp2, 2 threads", _VIG, {"GNNHPC_THREADS": "2"})
 GAT = Setting("gat pp2", _GAT)
 GAT_CONTIGUOUS = Setting("gat pp2, contiguous", _GAT | {"chunks": "contiguous"})
+VIG_REFERENCE = Setting(
+    "vig seq, reference",
+    _VIG | {"layout": "seq", "model": {**_VIG["model"], "implementation": "reference"}},
+)
+VIG_CHECKPOINTS = Setting("vig pp2, checkpoints", _VIG | {"checkpoint_every": 3})
 VIG_SPANS = Setting("vig pp2, spans", _VIG | {"spans": True})
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS),
-    *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS),
+    *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

@@ -30,6 +30,8 @@ def kernels(observations: Sequence[RankObservations]) -> Check:
         found = ", ".join(f"{name} on ranks {held}" for name, held in ranks.items())
         wrong.append(f"ranks computed by different code: {found}")
     wrong += [_other_than_said(each) for each in observations]
+    if "c++" in observations[0].implementation and not any(each.calls for each in observations):
+        wrong.append(f"ranks say {observations[0].implementation} and called no kernel")
     wrong += [f"rank {each.rank}: {fault}" for each in observations for fault in each.other_calls]
     wrong = [reason for reason in wrong if reason]
     if wrong:
@@ -43,6 +45,8 @@ def _other_than_said(each: RankObservations) -> str:
     other: list[str] = []
     if "c++" in each.implementation:
         other = in_torch
+    elif each.implementation.startswith("reference"):
+        other = list(each.calls)
     elif each.implementation.startswith("fused/torch"):
         other = [name for name in each.calls if name not in in_torch]
     if not other:

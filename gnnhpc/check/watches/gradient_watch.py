@@ -18,8 +18,8 @@ PARAMETERS = 4
 """Of a stage that are looked at in one step, others in the next look."""
 ELEMENTS = 256
 """Of each of them."""
-NORM_TOLERANCE = 1e-4
-"""Relative; a sum of a million squares in single precision is off by less."""
+NORM_TOLERANCE = 1e-6
+"""Relative; of sums in double precision."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
+from gnnhpc.models.vig.model import Vig
 from gnnhpc.records import writer
 from gnnhpc.run import rank_facts
 from gnnhpc.run.attempt import Attempt
@@ -154,3 +155,20 @@ def virtual_peak() -> None:
 @defect("torch's anomaly detection left on", setting=settings.VIG)
 def anomaly_detection() -> None:
     torch.autograd.set_detect_anomaly(True)
+
+
+@defect("fused layers under the name of the reference", setting=settings.VIG_REFERENCE)
+def fused_as_reference() -> None:
+    around(Vig, "build", _built_as("fused"))
+
+
+@defect("reference layers under the name of the fused ones", setting=settings.VIG_SEQUENTIAL)
+def reference_as_fused() -> None:
+    around(Vig, "build", _built_as("reference"))
+
+
+def _built_as(implementation: str) -> Any:
+    def build(true: Any, model: Vig, *args: Any) -> Any:
+        return true(model.model_copy(update={"implementation": implementation}), *args)
+
+    return build
