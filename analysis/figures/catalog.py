@@ -67,7 +67,7 @@ FIGURE_KINDS = (
     FigureKind(
         "speedup",
         "speedup",
-        "Speedup over the sequential run (samples a second, training), with bootstrap intervals; "
+        "Speedup over the sequential run (samples a second, training), with intervals over runs; "
         "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it and "
         "not explained by the seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
