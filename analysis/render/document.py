@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.cell_text import format_value
+from analysis.render.cell_text import format_value, has_fractions
+from analysis.render.interval_text import join_intervals
+from analysis.stats.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class TableBlock:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
+    keys: int = 1
+    """The first columns, which name a row: on a phone the heading of its card."""
 
     def is_number(self, column: int) -> bool:
         """Whether a column has numbers and empty values only."""
@@ -68,7 +72,23 @@ class Picture:
     wide: bool = False
 
 
-Block = Text | Bullets | TableBlock | Picture
+@dataclass(frozen=True)
+class Beside:
+    """Pictures with a table beside them, or below where there is no room."""
+
+    pictures: tuple[Picture, ...]
+    table: TableBlock
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks behind a line that opens them; open on paper."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+Block = Text | Bullets | TableBlock | Picture | Beside | Folded
 
 
 @dataclass(frozen=True)
@@ -92,18 +112,30 @@ class Document:
 
 
 def frame_table(
-    frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None
+    frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None, keys: int = 1
 ) -> TableBlock:
-    """A table of a frame without its empty columns; `columns` maps a name to its heading."""
-    names = columns if columns is not None else {str(name): str(name) for name in frame.columns}
-    filled = frame.columns[(frame.notna() & (frame != "")).any()]
+    """A table of a frame without its empty columns; `columns` maps a name to its heading.
+
+    Columns x, x_low and x_high are one, as `1.41 [1.35, 1.46]`. The first `keys` of `columns`
+    name a row.
+    """
+    joined = join_intervals(frame)
+    names = columns if columns is not None else {str(name): str(name) for name in joined.columns}
+    filled = joined.columns[(joined.notna() & (joined != "")).any()]
     picked = [name for name in names if name in filled]
-    rows = frame[picked].astype(object).itertuples(index=False, name=None)
+    shown = [_column_values(joined[name].astype(object).to_list()) for name in picked]
     return TableBlock(
         caption,
         tuple(names[name] for name in picked),
-        tuple(tuple(as_value(item) for item in row) for row in rows),
+        tuple(zip(*shown, strict=True)),
+        max(1, sum(name in filled for name in list(names)[:keys])),
     )
+
+
+def _column_values(column: Sequence[Any]) -> list[Value]:
+    """The values of one column, its numbers alike."""
+    fractions = has_fractions(column)
+    return [as_value(item, fractions=fractions) for item in column]
 
 
 def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
@@ -113,11 +145,16 @@ def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     )
 
 
-def as_value(item: object) -> Value:
-    """A value as it is shown: four significant digits, yes or no, empty if missing."""
+def as_value(item: object, *, fractions: bool = False) -> Value:
+    """A value as it is shown: its digits as `format_value` has them, yes or no, empty if missing.
+
+    One with an interval is sorted by itself.
+    """
     # From a numpy type to a Python type.
     plain = item.item() if hasattr(item, "item") else item
-    text = format_value(plain)
+    text = format_value(plain, fractions=fractions)
+    if text and isinstance(plain, Interval):
+        return Value(text, plain.value, number=True)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):
         return Value(text, float(plain), number=True)
     return Value(text, text.casefold(), number=False)

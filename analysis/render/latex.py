@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.render.cell_text import format_rows
+from analysis.render.interval_text import join_intervals
 from analysis.render.named_table import NamedTable, is_number_column
 
 _ESCAPES = str.maketrans(
@@ -26,13 +27,10 @@ _ESCAPES = str.maketrans(
 
 def table_to_latex(table: NamedTable) -> str:
     """A booktabs table environment; needs \\usepackage{booktabs}."""
-    columns = [str(name).translate(_ESCAPES) for name in table.frame.columns]
-    align = "".join(
-        "r" if is_number_column(table.frame.iloc[:, i]) else "l" for i in range(len(columns))
-    )
-    body = [
-        " & ".join(text.translate(_ESCAPES) for text in row) for row in format_rows(table.frame)
-    ]
+    frame = join_intervals(table.frame)
+    columns = [str(name).translate(_ESCAPES) for name in frame.columns]
+    align = "".join("r" if is_number_column(frame.iloc[:, i]) else "l" for i in range(len(columns)))
+    body = [" & ".join(text.translate(_ESCAPES) for text in row) for row in format_rows(frame)]
     notes = [rf"\par\smallskip\footnotesize {note.translate(_ESCAPES)}" for note in table.notes]
     return "\n".join(
         [

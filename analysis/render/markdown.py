@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.render.cell_text import format_rows
-from analysis.render.document import Block, Bullets, Document, Picture, TableBlock, Text
+from analysis.render.document import (
+    Beside,
+    Block,
+    Bullets,
+    Document,
+    Folded,
+    Picture,
+    TableBlock,
+    Text,
+)
+from analysis.render.interval_text import join_intervals
 from analysis.render.named_table import NamedTable, is_number_column
 
 _ESCAPES = str.maketrans({"|": "\\|", "\n": " "})
@@ -34,6 +44,12 @@ def _block_text(block: Block, folder: Path) -> str:
             Path(os.path.relpath(path, folder)).as_posix() for path in (block.png, block.pdf)
         )
         return f"![{_escape(block.alt)}]({png})\n\n{_escape(block.caption)} ([PDF]({pdf}))"
+    if isinstance(block, Beside):
+        parts: tuple[Block, ...] = (*block.pictures, block.table)
+        return "\n\n".join(_block_text(part, folder) for part in parts)
+    if isinstance(block, Folded):
+        inner = [_block_text(part, folder) for part in block.blocks]
+        return "\n\n".join([f"### {_escape(block.title)}", *inner])
     return _block_table(block)
 
 
@@ -54,14 +70,11 @@ def _escape(text: str) -> str:
 
 def table_to_markdown(table: NamedTable) -> str:
     """A table in GitHub's Markdown, its title above and its notes below."""
-    columns = [str(name).translate(_ESCAPES) for name in table.frame.columns]
-    align = [
-        "---:" if is_number_column(table.frame.iloc[:, i]) else "---" for i in range(len(columns))
-    ]
+    frame = join_intervals(table.frame)
+    columns = [str(name).translate(_ESCAPES) for name in frame.columns]
+    align = ["---:" if is_number_column(frame.iloc[:, i]) else "---" for i in range(len(columns))]
     lines = [f"**{table.title}**", "", _table_row(columns), _table_row(align)]
-    lines += [
-        _table_row([text.translate(_ESCAPES) for text in row]) for row in format_rows(table.frame)
-    ]
+    lines += [_table_row([text.translate(_ESCAPES) for text in row]) for row in format_rows(frame)]
     lines += [line for note in table.notes for line in ("", note)]
     return "\n".join(lines) + "\n"
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.stats.intervals import Interval
+
 
 @dataclass(frozen=True)
 class NamedTable:
@@ -20,5 +22,7 @@ class NamedTable:
 
 
 def is_number_column(column: pd.Series[Any]) -> bool:
-    """Whether a column is aligned as numbers."""
+    """Whether a column is aligned as numbers, alone or with their intervals."""
+    if any(isinstance(value, Interval) for value in column):
+        return True
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)

@@ -89,8 +89,8 @@ def likeness(run: Run) -> Iterator[Text]:
         )
 
 
-def likeness_tables(run: Run) -> Iterator[TableBlock]:
-    """What unlike cells differ in, and all that numbers depend on besides settings."""
+def unlike_cells(run: Run) -> Iterator[TableBlock]:
+    """What unlike cells differ in."""
     cells = run.cells[run.cells["difference"] != ""]
     if len(cells):
         yield rows_table(
@@ -101,6 +101,10 @@ def likeness_tables(run: Run) -> Iterator[TableBlock]:
                 for words, same in cells.groupby("difference", sort=False)
             ],
         )
+
+
+def what_numbers_depend_on(run: Run) -> Iterator[TableBlock]:
+    """All that numbers depend on besides settings, and in how many cells it was found."""
     facts = list(run.facts.values())
     names = dict.fromkeys(name for each in facts for name in each)
     values = {name: [each.get(name) for each in facts] for name in names}

@@ -7,15 +7,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from analysis.figures.catalog import Figures
 from analysis.loading.attempts import DAMAGED
-from analysis.render.document import Block, Section, TableBlock, Text, frame_table, rows_table
+from analysis.render.document import (
+    Block,
+    Folded,
+    Section,
+    TableBlock,
+    Text,
+    frame_table,
+    rows_table,
+)
 from analysis.report.beside_one_another import (
     likeness,
-    likeness_tables,
     self_checks,
     siblings_compared,
+    unlike_cells,
+    what_numbers_depend_on,
 )
-from analysis.summary.variant_columns import with_variant_columns
+from analysis.report.headline import headline
+from analysis.report.settings_columns import ROW_KEYS, with_study
 from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
@@ -74,29 +85,30 @@ def _how_it_ended(cell: dict[Any, Any]) -> str:
     return "invalid" if cell["status"] in ("done", DAMAGED) else "failed"
 
 
-def first_page_section(run: Run, summary: pd.DataFrame) -> Section:
-    """The verdict, what was run, every flag, and every cell that is not valid."""
-    return Section(
-        "verdict",
-        "Verdict",
-        tuple(
-            block
-            for block in (
-                *_verdict(count_cells(run.cells)),
-                *map(Text, run.joining),
-                *self_checks(run),
-                *siblings_compared(run),
-                *likeness(run),
-                _flag_table(run),
-                *_summary_flag_table(summary),
-                _invalid_cell_table(run),
-                *likeness_tables(run),
-                what_was_run(run),
-                *_batchnorm(run),
-            )
-            if block is not None
-        ),
-    )
+def first_page_section(run: Run, summary: pd.DataFrame, figures: Figures | None = None) -> Section:
+    """The verdict, the speedups, what was checked, every flag and cell that is not valid.
+
+    Where the numbers come from is folded.
+    """
+    checked = [*map(Text, run.joining), *self_checks(run), *siblings_compared(run), *likeness(run)]
+    blocks: list[Block | None] = [
+        *_verdict(count_cells(run.cells)),
+        *(text for text in checked if text.kind == "bad"),
+        *headline(summary, figures or Figures()),
+        *(text for text in checked if text.kind != "bad"),
+        _flag_table(run),
+        *_summary_flag_table(summary),
+        _invalid_cell_table(run),
+        *unlike_cells(run),
+        Folded("What was run, and what numbers depend on", tuple(_origin(run))),
+    ]
+    return Section("verdict", "Verdict", tuple(block for block in blocks if block is not None))
+
+
+def _origin(run: Run) -> Iterator[Block]:
+    yield what_was_run(run)
+    yield from _batchnorm(run)
+    yield from what_numbers_depend_on(run)
 
 
 def _verdict(counts: CellCounts) -> Iterator[Text]:
@@ -175,14 +187,13 @@ def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
     own = summary["flags"].str.contains("above-bound|above-ideal", regex=True)
     rows = summary[own & (summary["n"] > 0)].sort_values("valid", kind="stable")
     if len(rows):
-        columns = ("model", "data", "layout", "microbatches", "phase", "speedup", "bound")
+        shown = ("phase", "speedup", "bound", "efficiency", "valid", "flags", "note")
         yield frame_table(
-            rows,
+            with_study(summary).loc[rows.index],
             "Flags from comparing cells: speedups above the bound with their explanation, and "
             "efficiencies above 1",
-            with_variant_columns(
-                summary, {name: name for name in (*columns, "valid", "flags", "note")}
-            ),
+            ROW_KEYS | {name: name for name in shown},
+            keys=len(ROW_KEYS),
         )
 
 

@@ -73,7 +73,7 @@ def report_document(
         subtitle=f"{counts.cells} cells, {counts.valid} valid; {code}",
         sections=tuple(
             sections.without_none(
-                first_page_section(run, summary),
+                first_page_section(run, summary, figures),
                 sections.summary_section(summary),
                 sections.speed_section(summary, figures),
                 sections.learning_section(summary, figures),

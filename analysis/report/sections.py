@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from analysis.figures.catalog import Figures
 from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
+from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.stats.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.stats.step_times import OUTLIER_Z
-from analysis.summary.variant_columns import with_variant_columns
 from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -19,29 +19,46 @@ if TYPE_CHECKING:
     from analysis.loading.run import Run
     from analysis.render.named_table import NamedTable
 
-_SUMMARY_COLUMNS = {
-    "model": "model",
-    "data": "data",
-    "layout": "layout",
-    "microbatches": "micro-batches",
-    "phase": "phase",
+_ROWS = {**ROW_KEYS, "phase": "phase"}
+_TIME_COLUMNS = {
+    **_ROWS,
     "n": "n",
-    "mean_s": "mean s",
-    "mean_low": "mean low",
-    "mean_high": "mean high",
+    "mean_s": "mean",
+    "median_s": "median",
+    "std_s": "std",
+    "min_s": "min",
+    "max_s": "max",
+    "samples_per_s": "samples/s",
+}
+_RATIO_COLUMNS = {
+    **_ROWS,
     "speedup": "speedup",
-    "speedup_low": "low",
-    "speedup_high": "high",
     "bound": "bound",
+    "speedup_same_m": "speedup, same micro-batches",
     "efficiency": "efficiency",
     "bubble": "bubble",
     "valid": "valid",
     "flags": "flags",
-    "samples_per_s": "samples/s",
-    "median_s": "median s",
-    "std_s": "std s",
-    "min_s": "min s",
-    "max_s": "max s",
+}
+_COUNT_COLUMNS = {
+    **_ROWS,
+    "n": "n",
+    "n_effective": "n, independent",
+    "cells_used": "cells used",
+    "cells": "cells",
+    "attempts": "attempts",
+    "redone": "steps redone",
+    "warmup_dropped": "warm-up steps",
+    "outliers": "outliers",
+}
+_NOISE_COLUMNS = {
+    **_ROWS,
+    "drift": "drift",
+    "cpu_share": "CPU share",
+    "steal_share": "steal share",
+    "switches_per_step": "switches a step",
+    "peak_rss_mib": "peak MiB",
+    "startup_s": "start-up s",
 }
 _CORRECTED = "corrected_study"
 _STUDY_COLUMNS = {
@@ -51,8 +68,6 @@ _STUDY_COLUMNS = {
     "quantity": "quantity",
     "published": "published",
     "ours": "ours",
-    "ours_low": "low",
-    "ours_high": "high",
     "bound": "bound",
     "verdict": "verdict",
     "run": "our run",
@@ -68,59 +83,48 @@ _LEARNING_COLUMNS = {
 
 
 def summary_section(summary: pd.DataFrame) -> Section:
-    """The most important columns of summary.csv."""
-    blocks: list[Block] = [
+    """The most important columns of summary.csv, training and testing."""
+    rows = with_study(summary)
+    blocks = (
         frame_table(
-            summary,
-            "Seconds a mini-batch, barrier to barrier; speedup of samples a second over the "
-            "baseline, with its interval; efficiency is the ideal step over the measured one. "
-            "More columns are in summary.csv",
-            with_variant_columns(summary, _SUMMARY_COLUMNS),
-        )
-    ]
-    return Section("summary", "Summary", tuple(blocks))
+            rows,
+            "Seconds a mini-batch, barrier to barrier. More columns are in summary.csv",
+            _TIME_COLUMNS,
+            keys=len(_ROWS),
+        ),
+        frame_table(
+            rows,
+            "Speedup of samples a second over the baseline, and over the sequential run with the "
+            "same micro-batches; efficiency is the ideal step over the measured one, bubble the "
+            "share of rank-time spent waiting",
+            _RATIO_COLUMNS,
+            keys=len(_ROWS),
+        ),
+    )
+    return Section("summary", "Summary", blocks)
 
 
 def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
-    """Speedups and efficiency: sentences, a table and figures."""
-    train = summary[(summary["phase"] == "train") & summary["speedup"].notna()]
-    compared = train[train["effect"].notna()] if "effect" in train else train.iloc[:0]
+    """How each configuration differs from its baseline, in words, and figures."""
+    compared = with_study(summary[(summary["phase"] == "train") & summary["speedup"].notna()])
+    compared = compared[compared["effect"].notna()] if "effect" in compared else compared.iloc[:0]
     blocks: list[Block] = []
     if len(compared):
         blocks.append(
-            Text(
-                f"{len(compared)} configurations are compared with their baseline "
-                f"({_distinct_values(compared['baseline'])}). " + _decided(compared["effect"])
-            )
-        )
-        blocks.append(
             frame_table(
                 compared,
-                "Training throughput against the sequential run, and against the sequential run "
-                "with the same micro-batches; an effect smaller than its interval is called so",
-                with_variant_columns(
-                    compared,
-                    {
-                        "model": "model",
-                        "data": "data",
-                        "layout": "layout",
-                        "microbatches": "micro-batches",
-                        "effect": "effect",
-                        "speedup_from": "interval of",
-                        "speedup_same_m": "speedup, same micro-batches",
-                        "speedup_same_m_low": "low",
-                        "speedup_same_m_high": "high",
-                        "bound": "bound",
-                        "efficiency": "efficiency",
-                        "n": "n",
-                        "note": "note",
-                    },
-                ),
+                "Training throughput against the baseline in words; an effect smaller than its "
+                "interval is called so",
+                {
+                    **ROW_KEYS,
+                    "effect": "effect",
+                    "speedup_from": "interval of",
+                    "note": "note",
+                },
+                keys=len(ROW_KEYS),
             )
         )
-    else:
-        blocks.append(Text("No configuration has a valid baseline to be compared with."))
-    blocks += figures.pictures_of("speedup", "efficiency", "bubble", "step-times")
+    blocks += figures.pictures_of("efficiency", "bubble", "step-times")
     return Section("speed", "Speedup and efficiency", tuple(blocks))
 
 
@@ -133,14 +137,12 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     }
     blocks: list[Block] = []
     if known:
-        keys = {
-            name: _SUMMARY_COLUMNS[name] for name in ("model", "data", "layout", "microbatches")
-        }
         blocks.append(
             frame_table(
-                summary[summary["phase"] == "train"],
+                with_study(summary[summary["phase"] == "train"]),
                 "Last losses and accuracies, mean over seeds and repeats",
-                with_variant_columns(summary, {**keys, "cells_used": "cells", **known}),
+                {**ROW_KEYS, "cells_used": "cells", **known},
+                keys=len(ROW_KEYS),
             )
         )
     blocks += figures.pictures_of("loss", "copies")
@@ -223,37 +225,17 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
         )
     ]
     if not summary.empty:
-        keys = {
-            name: _SUMMARY_COLUMNS[name] for name in ("model", "data", "layout", "microbatches")
-        }
-        blocks.append(
+        rows = with_study(summary)
+        blocks += [
+            frame_table(rows, "What was counted", _COUNT_COLUMNS, keys=len(_ROWS)),
             frame_table(
-                summary,
-                "What was counted, and the noise of the machine: processor time over busy time, "
-                "steal over wall time, drift of the last third against the first",
-                with_variant_columns(
-                    summary,
-                    {
-                        **keys,
-                        "phase": "phase",
-                        "n": "n",
-                        "n_effective": "n, independent",
-                        "cells_used": "cells used",
-                        "cells": "cells",
-                        "attempts": "attempts",
-                        "redone": "steps redone",
-                        "warmup_dropped": "warm-up steps",
-                        "outliers": "outliers",
-                        "drift": "drift",
-                        "cpu_share": "CPU share",
-                        "steal_share": "steal share",
-                        "switches_per_step": "switches a step",
-                        "peak_rss_mib": "peak MiB",
-                        "startup_s": "start-up s",
-                    },
-                ),
-            )
-        )
+                rows,
+                "The noise of the machine: processor time over busy time, steal over wall time, "
+                "drift of the last third against the first",
+                _NOISE_COLUMNS,
+                keys=len(_ROWS),
+            ),
+        ]
     return Section("statistics", "Statistics", tuple(blocks))
 
 
@@ -270,22 +252,6 @@ def left_out_section(figures: Figures) -> Section | None:
             ),
         ),
     )
-
-
-def _decided(effects: pd.Series[str]) -> str:
-    """How many configurations differ from their baseline, in sentences."""
-    undecided = int(effects.str.startswith("no difference").sum())
-    unknown = int(effects.str.contains("no interval").sum())
-    parts = []
-    if undecided:
-        parts.append(f"{undecided} of them show no difference: their interval contains 1.")
-    if unknown:
-        parts.append(f"{unknown} of them have no interval, so nothing is said of a difference.")
-    return " ".join(parts) or "Each differs from it by more than its interval."
-
-
-def _distinct_values(values: pd.Series[str]) -> str:
-    return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
 def without_none(*sections: Section | None) -> Iterator[Section]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.cli import main
 from analysis.loading.run import load
-from analysis.render.document import TableBlock, Text
+from analysis.render.document import Folded, TableBlock, Text
 from analysis.report.first_page import first_page_section
 from analysis.summary.summary_table import summarise
 from gnnhpc.records.schema import Check
@@ -20,12 +20,15 @@ def words_of(root: Path, *, apart: bool = False) -> tuple[str, dict[str, list[li
     """All paragraphs, and the rows of each table by the beginning of its caption."""
     run = load(root, apart=apart)
     section = first_page_section(run, summarise(run))
-    paragraphs = " ".join(block.text for block in section.blocks if isinstance(block, Text))
+    shown = [block for block in section.blocks if not isinstance(block, Folded)]
+    folded = [block for block in section.blocks if isinstance(block, Folded)]
+    blocks = [*shown, *(inner for block in folded for inner in block.blocks)]
+    paragraphs = " ".join(block.text for block in blocks if isinstance(block, Text))
     tables = {
         block.caption.split(":")[0].split(";")[0]: [
             [cell.text for cell in row] for row in block.rows
         ]
-        for block in section.blocks
+        for block in blocks
         if isinstance(block, TableBlock)
     }
     return paragraphs, tables

@@ -25,6 +25,7 @@ from analysis.render.document import (
 from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
 from analysis.report.first_page import count_cells
+from analysis.report.headline import headline_table
 from analysis.report.report_pages import write_report_pages
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Story, make_run, small_sweep
@@ -152,13 +153,47 @@ def test_cells_that_do_not_count_are_listed_with_their_reason(
 
 
 def test_cells_that_do_not_count_are_in_no_table_of_times(page: Page) -> None:
-    summary = next(t for t in page.tables if t[0][:2] == ["model", "data"] and "mean s" in t[0])
-    at = {name: number for number, name in enumerate(summary[0])}
-    for row in summary[1:]:
-        if row[at["layout"]] == "pp2" and row[at["micro-batches"]] == "5":
-            assert row[at["n"]] == "0"
-            assert row[at["mean s"]] == ""
-            assert row[at["valid"]] == "no"
+    times = next(t for t in page.tables if "mean" in t[0] and "samples/s" in t[0])
+    at = {name: number for number, name in enumerate(times[0])}
+    empty = [row for row in times[1:] if row[at["n"]] == "0"]
+    assert {(row[at["layout"]], row[at["micro-batches"]]) for row in empty} == {
+        ("pp2", "5"), ("pp4", "5"), ("pp4", "10"), ("dp2-pp2", "5"),
+    }  # fmt: skip
+    assert all(row[at["mean"]] == "" for row in empty)
+
+
+def test_the_first_screen_answers_in_a_figure_and_a_table_of_seven_columns(
+    troubled: tuple[Run, Path], page: Page, text: str
+) -> None:
+    first = text.split("\n## ")[1]
+    verdict, figure = first.index("6 of 10 cells valid"), first.index("](figures/speedup-vig")
+    assert verdict < figure < first.index("*Training: seconds") < first.index("*Flags raised")
+    assert first.index("*Cells that are not valid") < first.index("| command |")
+    table = page.tables[0]
+    assert table[0] == [
+        "study", "layout", "micro-batches", "step time (s)", "speedup", "bound", "remarks",
+    ]  # fmt: skip
+    remarks = {(row[1], row[2]): row[6] for row in table[1:] if row[0] == "vig, synthetic-cifar10"}
+    assert remarks["pp2", "5"] == "no valid cell"
+    assert remarks["pp2", "10"] == "noisy 1 of 1; one run"
+
+
+def test_where_runs_tell_how_they_differ_a_number_has_its_interval_in_one_cell(
+    tmp_path: Path,
+) -> None:
+    sweep = [e for e in small_sweep(3, 8, 2) if e.model.name == "vig"]
+    run = analysis.load(make_run(tmp_path / "run", sweep))
+    summary = analysis.summarise(run)
+    table = headline_table(summary[summary["phase"] == "train"])
+    assert table.columns == ("layout", "micro-batches", "step time (s)", "speedup", "bound")
+    shown = {(row[0].text, row[1].text): row for row in table.rows}
+    assert shown["seq", "1"][3].text == "1"
+    interval = re.compile(r"(\d+\.\d+) \[(\d+\.\d+), (\d+\.\d+)\]")
+    for row in table.rows[1:]:
+        found = interval.fullmatch(row[3].text)
+        assert found, row[3].text
+        assert float(found[2]) <= float(found[1]) <= float(found[3])
+        assert row[3].key == pytest.approx(float(found[1]), rel=0.1)
 
 
 def test_flags_are_explained(page: Page) -> None:

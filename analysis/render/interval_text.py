@@ -1,0 +1,74 @@
+"""Values with their intervals as text: as many digits as the interval supports.
+
+A value is rounded to two significant digits of its interval's width, and so are both bounds, so
+that what is printed is neither finer nor coarser than what is known.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from analysis.stats.intervals import Interval
+
+INTERVAL_DIGITS = 2
+"""Significant digits of an interval's width that are printed."""
+BARE_DIGITS = 3
+"""Significant digits of a value whose uncertainty is not known."""
+
+
+def interval_text(interval: Interval) -> str:
+    """`1.41 [1.35, 1.46]`; three significant digits alone where there is no interval."""
+    value, low, high = interval.value, interval.low, interval.high
+    if not math.isfinite(value):
+        return ""
+    if low is None or high is None:
+        return significant(value, BARE_DIGITS)
+    if not low < high:
+        return f"{value:.15g}"
+    decimals = decimals_of(high - low)
+    shown, *bounds = (rounded(number, decimals) for number in (value, low, high))
+    return f"{shown} [{', '.join(bounds)}]"
+
+
+def decimals_of(width: float) -> int:
+    """Decimal places at which `width` > 0 has two significant digits; negative: tens, hundreds."""
+    return INTERVAL_DIGITS - 1 - math.floor(math.log10(width))
+
+
+def rounded(number: float, decimals: int) -> str:
+    """`number` to that many decimal places, without an exponent and without a minus zero."""
+    near = round(number, decimals) + 0.0
+    return f"{near:.{max(0, decimals)}f}"
+
+
+def significant(number: float, digits: int) -> str:
+    """`number` to that many significant digits, trailing zeros kept, large ones in full."""
+    text = f"{number:#.{digits}g}"
+    return f"{number:.0f}" if "e+" in text else text.removesuffix(".")
+
+
+def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with the columns x, x_low and x_high as one column x of `Interval`.
+
+    A bound that is missing is None, a value that is missing stays missing.
+    """
+    # The means of step times are named with their unit, their bounds without it.
+    bounds = {name: name.removesuffix("_s") for name in map(str, frame.columns)}
+    whole = [name for name, stem in bounds.items() if {f"{stem}_low", f"{stem}_high"} <= set(frame)]
+    joined = frame.drop(
+        columns=[f"{bounds[name]}_{end}" for name in whole for end in ("low", "high")]
+    )
+    for name in whole:
+        lows, highs = (frame[f"{bounds[name]}_{end}"] for end in ("low", "high"))
+        cells = [
+            None if pd.isna(value) else Interval(float(value), _known(low), _known(high))
+            for value, low, high in zip(frame[name], lows, highs, strict=True)
+        ]
+        joined[name] = pd.Series(cells, index=frame.index, dtype=object)
+    return joined
+
+
+def _known(bound: float | None) -> float | None:
+    return None if bound is None or pd.isna(bound) else float(bound)

@@ -1,0 +1,20 @@
+"""Which settings tell rows of the summary apart, besides layout and micro-batches."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.summary.summary_table import VARIANT_COLUMNS
+
+
+def varying_settings(summary: pd.DataFrame) -> list[str]:
+    """The settings in which rows of one model and data differ."""
+    names = [str(name) for name in summary.columns]
+    # Settings that a sweep varies stand between those of every run and the counts of cells.
+    others = names[names.index(VARIANT_COLUMNS[-1]) + 1 : names.index("cells")]
+    by_study = summary.groupby(["model", "data"])
+    return [
+        key
+        for key in (*VARIANT_COLUMNS, *others)
+        if (by_study[key].nunique(dropna=False) > 1).any()
+    ]
