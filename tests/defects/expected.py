@@ -495,13 +495,13 @@ EXPECTED: dict[str, Expected] = {
         Complaint("throughput", "16 samples a step are told")
     ),
     "throughput of the samples that two replicas share": Expected(
-        Complaint("reader", "samples: found 8")
+        Complaint("throughput", "a number of samples that the batch does not have")
     ),
     "no barrier at the end of a step": Expected(
         Complaint("step times", "no barrier at the end in")
     ),
     "the best evaluation reported as the last": Expected(
-        Complaint("reader", "final.test_loss: found")
+        Complaint("reported", "the result's test_loss is")
     ),
     "waiting booked as forward": Expected(
         Complaint("spans", "before its stage began to compute", "suspect")
@@ -509,7 +509,7 @@ EXPECTED: dict[str, Expected] = {
     "half of the backwards booked as waiting": Expected(
         Complaint("step times", "in no backward span")
     ),
-    "warm-up steps measured": Expected(Complaint("reader", "warmup: found False")),
+    "warm-up steps measured": Expected(Complaint("records", "has warmup False, measured was True")),
     "the clock started before the ranks have met": Expected(
         Complaint("step times", "the clock ran before the first"),
         verify="the clock ran before the first",

@@ -20,8 +20,8 @@ LOOSE_SHARE: Final = 0.2
 """Of spans, above which what is before their work is no such work."""
 LOOSE_STEP_SHARE: Final = 0.02
 """And of the steps: a stage of one activation takes next to no time."""
-LOOSE_S: Final = 3e-4
-"""And of each span: autograd takes a tenth of a millisecond to begin."""
+BEGINNING_S: Final[Mapping[SpanName, float]] = {"forward": 0.0, "backward": 3e-4}
+"""And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 READING_S: Final = 2e-3
 """For a batch, above which waiting for it must be the most of it."""
 CPU_SHARE: Final = 0.05
@@ -143,7 +143,11 @@ class PartFaults:
         for name, begin in begins:
             total, before_s = times.total(name), _before_work(times.spans, name, begin)
             self._with_spans[name] = self._with_spans.get(name, 0) + (total > 0)
-            least = max(LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s, LOOSE_S * len(begin))
+            least = max(
+                LOOSE_SHARE * total,
+                LOOSE_STEP_SHARE * record.wall_s,
+                BEGINNING_S[name] * len(begin),
+            )
             if before_s > least:
                 self._loose.setdefault(name, []).append((total, before_s))
 

@@ -144,8 +144,8 @@ def off_by_one() -> None:
 
 @defect("an uneven last mini-batch", setting=settings.VIG)
 def uneven() -> None:
-    def short(true: Any, batches: ImageBatches, phase: Any, loaded: Any, waited: float) -> Batch:
-        batch: Batch = true(batches, phase, loaded, waited)
+    def short(true: Any, batches: ImageBatches, phase: Any, loaded: Any) -> Batch:
+        batch: Batch = true(batches, phase, loaded)
         half = batches.rows // 2
         if loaded.step == 0:
             return batch
