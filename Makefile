@@ -70,8 +70,9 @@ lint: setup
 types: setup
 	$(PY) -m mypy
 
+# Two at a time: most of a test's time is ranks that start.
 unit: setup
-	$(PYTEST) -m 'not cluster and not defects and not gpu'
+	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'not cluster and not defects and not gpu'
 
 defects: setup
 	$(PYTEST) tests/defects
