@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,8 @@ from analysis.stats.intervals import Interval
 DIGITS = 4
 
 
-def format_value(value: Any, *, fractions: bool = False) -> str:
-    """One value as text; missing values are empty.
-
-    With `fractions`, a whole number has decimals too, as its neighbours in a column have.
-    """
+def format_value(value: Any) -> str:
+    """One value as text; missing values are empty."""
     if value is None or value is pd.NA:
         return ""
     if isinstance(value, bool | np.bool_):
@@ -31,33 +27,27 @@ def format_value(value: Any, *, fractions: bool = False) -> str:
     if isinstance(value, Interval):
         return interval_text(value)
     if isinstance(value, numbers.Real):
-        return _format_number(float(value), fractions)
+        return _format_number(float(value))
     return str(value)
 
 
-def _format_number(number: float, fractions: bool) -> str:
+def _format_number(number: float) -> str:
+    """Of a number with more digits four, the last of which may be zeros; others as they are.
+
+    Those are exact, or were published so.
+    """
     if math.isnan(number):
         return ""
-    if number.is_integer() and abs(number) < 1e15 and not (fractions and number):
+    if number.is_integer() and abs(number) < 1e15:
         return str(int(number))
+    short = f"{number:.{DIGITS}g}"
+    if float(short) == number and "e" not in short:
+        return short
     return significant(number, DIGITS)
 
 
-def has_fractions(column: Iterable[Any]) -> bool:
-    """Whether a column has a number that is not whole."""
-    return any(
-        isinstance(value, numbers.Real)
-        and math.isfinite(float(value))
-        and not float(value).is_integer()
-        for value in column
-    )
-
-
 def format_rows(frame: pd.DataFrame) -> list[list[str]]:
-    """All rows of a frame as text, the numbers of a column alike."""
-    columns = []
-    for number in range(frame.shape[1]):
-        values = frame.iloc[:, number].to_list()
-        fractions = has_fractions(values)
-        columns.append([format_value(value, fractions=fractions) for value in values])
-    return [list(row) for row in zip(*columns, strict=True)]
+    """All rows of a frame as text."""
+    return [
+        [format_value(value) for value in row] for row in frame.itertuples(index=False, name=None)
+    ]

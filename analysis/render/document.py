@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.cell_text import format_value, has_fractions
+from analysis.render.cell_text import format_value
 from analysis.render.interval_text import join_intervals
 from analysis.stats.intervals import Interval
 
@@ -123,19 +123,13 @@ def frame_table(
     names = columns if columns is not None else {str(name): str(name) for name in joined.columns}
     filled = joined.columns[(joined.notna() & (joined != "")).any()]
     picked = [name for name in names if name in filled]
-    shown = [_column_values(joined[name].astype(object).to_list()) for name in picked]
+    rows = joined[picked].astype(object).itertuples(index=False, name=None)
     return TableBlock(
         caption,
         tuple(names[name] for name in picked),
-        tuple(zip(*shown, strict=True)),
+        tuple(tuple(as_value(item) for item in row) for row in rows),
         max(1, sum(name in filled for name in list(names)[:keys])),
     )
-
-
-def _column_values(column: Sequence[Any]) -> list[Value]:
-    """The values of one column, its numbers alike."""
-    fractions = has_fractions(column)
-    return [as_value(item, fractions=fractions) for item in column]
 
 
 def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
@@ -145,14 +139,14 @@ def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any
     )
 
 
-def as_value(item: object, *, fractions: bool = False) -> Value:
+def as_value(item: object) -> Value:
     """A value as it is shown: its digits as `format_value` has them, yes or no, empty if missing.
 
     One with an interval is sorted by itself.
     """
     # From a numpy type to a Python type.
     plain = item.item() if hasattr(item, "item") else item
-    text = format_value(plain, fractions=fractions)
+    text = format_value(plain)
     if text and isinstance(plain, Interval):
         return Value(text, plain.value, number=True)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):

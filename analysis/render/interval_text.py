@@ -15,7 +15,9 @@ from analysis.stats.intervals import Interval
 INTERVAL_DIGITS = 2
 """Significant digits of an interval's width that are printed."""
 BARE_DIGITS = 3
-"""Significant digits of a value whose uncertainty is not known."""
+"""Significant digits of a value whose uncertainty is not known, or is none."""
+NO_WIDTH = 1e-6
+"""Relative width of an interval that is rounding alone, as of the baseline over itself."""
 
 
 def interval_text(interval: Interval) -> str:
@@ -25,8 +27,8 @@ def interval_text(interval: Interval) -> str:
         return ""
     if low is None or high is None:
         return significant(value, BARE_DIGITS)
-    if not low < high:
-        return f"{value:.15g}"
+    if high - low <= NO_WIDTH * abs(value):
+        return f"{value:.{BARE_DIGITS}g}"
     decimals = decimals_of(high - low)
     shown, *bounds = (rounded(number, decimals) for number in (value, low, high))
     return f"{shown} [{', '.join(bounds)}]"
@@ -52,7 +54,7 @@ def significant(number: float, digits: int) -> str:
 def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     """`frame` with the columns x, x_low and x_high as one column x of `Interval`.
 
-    A bound that is missing is None, a value that is missing stays missing.
+    A value without bounds, which may be a published one, stays a number.
     """
     # The means of step times are named with their unit, their bounds without it.
     bounds = {name: name.removesuffix("_s") for name in map(str, frame.columns)}
@@ -63,12 +65,8 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     for name in whole:
         lows, highs = (frame[f"{bounds[name]}_{end}"] for end in ("low", "high"))
         cells = [
-            None if pd.isna(value) else Interval(float(value), _known(low), _known(high))
+            value if pd.isna(low) or pd.isna(high) else Interval(value, float(low), float(high))
             for value, low, high in zip(frame[name], lows, highs, strict=True)
         ]
         joined[name] = pd.Series(cells, index=frame.index, dtype=object)
     return joined
-
-
-def _known(bound: float | None) -> float | None:
-    return None if bound is None or pd.isna(bound) else float(bound)

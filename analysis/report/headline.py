@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.figures.catalog import Figures
 from analysis.render.document import Beside, Block, TableBlock, Text, frame_table
+from analysis.render.interval_text import join_intervals
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.stats.intervals import Interval
 from gnnhpc.core.student_t import CONFIDENCE
@@ -17,7 +18,7 @@ _COLUMNS = {
     **ROW_KEYS,
     "mean_s": "step time (s)",
     "speedup": "speedup",
-    "shown_bound": "bound",
+    "bound": "bound",
     "remarks": "remarks",
 }
 """Seven at most, which fit beside a figure."""
@@ -42,10 +43,11 @@ def headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
 
 def headline_table(train: pd.DataFrame) -> TableBlock:
     """A row a configuration: step time, speedup, bound, and whether it may be believed."""
-    rows = with_study(train).assign(
-        shown_bound=train["bound"].map(lambda value: Interval(float(value), None, None)),
+    rows = join_intervals(with_study(train)).assign(
         remarks=[_remarks(row) for row in train.to_dict("records")],
     )
+    for name in ("mean_s", "speedup", "bound"):
+        rows[name] = rows[name].map(_without_interval).astype(object)
     return frame_table(
         rows,
         "Training: seconds a mini-batch, and speedup of samples a second, with "
@@ -53,6 +55,13 @@ def headline_table(train: pd.DataFrame) -> TableBlock:
         _COLUMNS,
         keys=len(ROW_KEYS),
     )
+
+
+def _without_interval(value: Any) -> Interval | None:
+    """A number that has no interval, so that it is shown with few digits."""
+    if isinstance(value, Interval):
+        return value
+    return None if pd.isna(value) else Interval(float(value), None, None)
 
 
 def _remarks(row: dict[Any, Any]) -> str:

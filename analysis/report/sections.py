@@ -162,7 +162,8 @@ def published_section(tables: Sequence[NamedTable]) -> Section | None:
     for one in tables:
         if one.name in _IN_OTHER_SECTIONS:
             continue
-        blocks.append(frame_table(one.frame, one.title))
+        headings = {name: name.replace("_", " ") for name in map(str, one.frame.columns)}
+        blocks.append(frame_table(one.frame, one.title, headings))
         fresh = tuple(note for note in one.notes if note not in shown)
         if fresh:
             blocks.append(Bullets(fresh))

@@ -14,18 +14,20 @@ ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches
 
 
 def with_study(summary: pd.DataFrame) -> pd.DataFrame:
-    """`summary` with a column `study`: model, data and other settings, those that differ in it.
+    """`summary` with a column `study`: model and data, where there are several, and other settings.
 
-    Empty where all rows are of one study.
+    Of these a row has those in which rows of its model and data differ.
     """
     if summary.empty:
         return summary.assign(study="")
     named = [key for key in ("model", "data") if summary[key].nunique() > 1]
-    named += varying_settings(summary)
-    if not named:
-        return summary.assign(study="")
-    labels = [_label(dict(zip(named, row, strict=True))) for row in summary[named].to_numpy(object)]
-    return summary.assign(study=labels)
+    labels: dict[Any, str] = {}
+    for _, rows in summary.groupby(["model", "data"], sort=False):
+        keys = [*named, *varying_settings(rows)]
+        values = rows[keys].to_numpy(object)
+        for place, row in zip(rows.index, values, strict=True):
+            labels[place] = _label(dict(zip(keys, row, strict=True)))
+    return summary.assign(study=[labels[place] for place in summary.index])
 
 
 def _label(settings: dict[str, Any]) -> str:

@@ -1,0 +1,127 @@
+"""A report in a real browser: it fits a screen, a phone and paper, and its tables sort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.report.report_pages import write_report_pages
+from gnnhpc.records.schema import Check
+from tests.tools.browser import find_chromium, look_at, run_chromium
+from tests.tools.make_run import Story, make_run, small_sweep
+
+SCREEN, PHONE = 1280, 390
+PAPER = 960
+"""CSS pixels of a landscape page between its margins, of Letter, which is narrower than A4."""
+
+_OVERFLOW = """
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+  const wide = [];
+  if (document.documentElement.scrollWidth > innerWidth) {
+    wide.push(`page ${document.documentElement.scrollWidth} of ${innerWidth}`);
+  }
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth > box.clientWidth) {
+      wide.push(`${box.ariaLabel}: ${box.scrollWidth} of ${box.clientWidth}`);
+    }
+  }
+"""
+_SORT = """
+  const table = document.querySelector(".beside table");
+  const column = [...table.tHead.rows[0].cells].findIndex((th) => th.innerText.includes("time"));
+  const keys = () => [...table.tBodies[0].rows].map((row) => Number(row.cells[column].dataset.key));
+  const button = table.tHead.rows[0].cells[column].querySelector("button");
+  const shown = button.getBoundingClientRect().width > 0;
+  const given = keys();
+  button.click();
+  const up = keys();
+  button.click();
+  return { wide, shown, given, up, down: keys() };
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two studies with intervals, variants, long sentences and cells of each fate."""
+    find_chromium()
+    root = tmp_path_factory.mktemp("browser") / "run"
+    sweep = small_sweep(3, 8, 2, spans=True)
+    sweep += [e for e in small_sweep(1, 8, 2, chunks="contiguous") if e.model.name == "gat"]
+    long = Check("labels", "invalid", "rank 1 of node2: " + "3 labels of a mini-batch differ, " * 9)
+    noisy = Check("noisy", "suspect", "rank 0: 12.0% stolen by the host")
+    stories = {
+        sweep[3].id: [Story(audit=(long,))],
+        sweep[4].id: [Story(audit=(noisy,))],
+        sweep[5].id: [Story(status="failed", stop_at=3)],
+    }
+    run = analysis.load(make_run(root, sweep, stories=stories))
+    return write_report_pages(run, root / "report")
+
+
+@pytest.mark.parametrize("width", [SCREEN, PHONE])
+def test_a_page_fits_and_its_tables_sort(page: Path, width: int, tmp_path: Path) -> None:
+    found, errors = look_at(page, width, _OVERFLOW + _SORT, tmp_path)
+    assert errors == []
+    assert found["wide"] == []
+    assert found["shown"]
+    assert found["given"] != found["up"] == sorted(found["given"])
+    assert found["down"] == sorted(found["given"], reverse=True)
+
+
+def test_the_first_screen_has_verdict_figure_and_table(page: Path, tmp_path: Path) -> None:
+    script = """
+      const top = (name) => document.querySelector(name).getBoundingClientRect();
+      const row = document.querySelector(".beside tbody tr").getBoundingClientRect();
+      return {
+        verdict: top("main p").bottom, figure: top(".beside img").bottom, row: row.bottom,
+        columns: document.querySelectorAll(".beside th").length,
+      };
+    """
+    found, _ = look_at(page, SCREEN, script, tmp_path)
+    assert found["columns"] <= 7
+    assert found["verdict"] < found["row"] < 720
+    assert found["figure"] < 800
+
+
+def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Path) -> None:
+    script = """
+      const row = document.querySelector(".beside tbody tr");
+      return [...row.cells].map((cell) => {
+        const { top, left, right } = cell.getBoundingClientRect();
+        const label = getComputedStyle(cell, "::before").content;
+        return { key: cell.classList.contains("key"), top, left, right, label };
+      });
+    """
+    cells, _ = look_at(page, PHONE, script, tmp_path)
+    keys = [cell for cell in cells if cell["key"]]
+    others = [cell for cell in cells if not cell["key"] and cell["right"] > cell["left"]]
+    assert len(keys) == 3
+    assert max(cell["top"] for cell in keys) < min(cell["top"] for cell in others)
+    assert [cell["label"] for cell in others] == ['"step time (s)"', '"speedup"', '"bound"']
+    assert all(0 <= cell["left"] < cell["right"] <= PHONE for cell in [*keys, *others])
+
+
+def test_on_paper_nothing_is_cut(page: Path, tmp_path: Path) -> None:
+    """The rules of print, on a frame as wide as a page."""
+    as_printed = """
+      for (const sheet of document.styleSheets) for (const rule of sheet.cssRules) {
+        if (rule.media?.mediaText === "print") rule.media.mediaText = "all";
+      }
+      const { bottom } = [...document.querySelectorAll(".scroll")].at(-1).getBoundingClientRect();
+      const hidden = [...document.querySelectorAll(".scroll")].filter(
+        (box) => getComputedStyle(box).overflowX !== "visible");
+    """
+    script = as_printed + _OVERFLOW + "return { wide, bottom, hidden: hidden.length };"
+    found, errors = look_at(page, PAPER, script, tmp_path)
+    assert errors == []
+    assert found["wide"] == []
+    assert found["hidden"] == 0
+    assert found["bottom"] > 0
+
+
+def test_a_page_prints_with_what_is_folded(page: Path, tmp_path: Path) -> None:
+    pdf = tmp_path / "report.pdf"
+    run_chromium(f"--print-to-pdf={pdf}", page.as_uri(), folder=tmp_path)
+    assert pdf.read_bytes().startswith(b"%PDF")
