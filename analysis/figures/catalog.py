@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from analysis.figures import gantt, graph_chunks, loss_curves, speedup
 from analysis.figures.draw_in_parallel import run_in_parallel
+from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
 from analysis.figures.panels import MAX_PANELS
 from analysis.figures.studies import Study, find_studies
@@ -219,7 +220,9 @@ def _save_picture(
 ) -> Picture:
     png, pdf = save_figure(figure, folder, name, origin)
     wide = figure.get_figwidth() > COLUMN_IN
-    return Picture(f"{where}. {caption}", f"{where}: {title}", png, pdf, wide=wide)
+    return Picture(
+        f"{where}. {caption}", f"{where}: {title}", png, pdf, wide=wide, marks=marks_of(figure)
+    )
 
 
 def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:

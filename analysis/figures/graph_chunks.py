@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.panels import add_legend, error_bars, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import (
@@ -150,7 +151,8 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str
                 ls=MODE_DASHES[mode] if several else style.dash,
                 label=name,
             )
-            error_bars(axes, across, mine, column, interval, style.colour)
+            error_bars(axes, across, mine, column, interval)
+            tell(axes, told_of_rows(across, mine, "total", column, interval))
 
 
 def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:

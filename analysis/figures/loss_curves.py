@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis.figures.hover import tell
 from analysis.figures.panels import add_legend, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import SERIES_COLOURS, layout_look, styled
@@ -50,12 +51,13 @@ def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figur
     with styled():
         figure, axes = panel_grid(1)
         style = layout_look("seq")
-        mean = sequential.groupby("step")["loss"].mean()
-        axes[0].plot(mean.index, mean, color=style.colour, ls=style.dash, label="seq")
+        _draw_range(
+            axes[0], _by_step(sequential["loss"], sequential), "seq", style.colour, style.dash
+        )
         curves = _replica_curves(study, steps, parallel[0])
         for number, (name, curve) in enumerate(curves.items()):
             colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
-            axes[0].plot(curve.index, curve, color=colour, ls=dash, label=name)
+            _draw_range(axes[0], curve, name, colour, dash)
         if published is not None:
             _draw_published(axes[0], published)
         axes[0].set_title(study.title, loc="left")
@@ -65,20 +67,42 @@ def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figur
     return figure
 
 
-def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.Series[float]]:
-    """Label -> mean loss by step of each replica, or over all if not recorded singly."""
+def _by_step(losses: pd.Series[float], steps: pd.DataFrame) -> pd.DataFrame:
+    """Mean, lowest and highest over cells of each training step."""
+    return losses.groupby(steps["step"]).agg(["mean", "min", "max"])
+
+
+def _draw_range(
+    axes: Axes, curve: pd.DataFrame, label: str, colour: str, dash: str | tuple[float, Any]
+) -> None:
+    """A line of means, with a band from the smallest to the largest."""
+    axes.plot(curve.index, curve["mean"], color=colour, ls=dash, label=label)
+    _draw_band(axes, curve, label, colour)
+
+
+def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, colour: str) -> None:
+    """The band of a curve, and what ten of its points say."""
+    if (curve["max"] > curve["min"]).any():
+        axes.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.12, lw=0)
+    some = curve.iloc[:: max(1, len(curve) // 10)]
+    for step, mean, low, high in some.itertuples(name=None):
+        words = f"{label}, step {step}: {mean:.4g}, from {low:.4g} to {high:.4g}"
+        tell(axes, [(float(step), mean, words)])
+
+
+def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str, pd.DataFrame]:
+    """Label -> losses by step of each replica, or over all if not recorded singly."""
     ranks = study.ranks
     if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
         mine = steps[steps["layout"] == layout]
-        return {f"{layout}, all copies": mine.groupby("step")["loss"].mean()}
+        return {f"{layout}, all copies": _by_step(mine["loss"], mine)}
     cells = study.cells.loc[study.cells["layout"] == layout, "cell"]
     known = ranks[(ranks["phase"] == "train") & ranks[REPLICA_LOSS].notna()]
     own = known[known["cell"].isin(cells)]
+    copies = {number: own[own["replica"] == number] for number in sorted(set(own["replica"]))}
     return {
-        f"{layout}, copy {replica}": own[own["replica"] == replica]
-        .groupby("step")[REPLICA_LOSS]
-        .mean()
-        for replica in sorted({int(number) for number in own["replica"]})
+        f"{layout}, copy {int(number)}": _by_step(copy[REPLICA_LOSS], copy)
+        for number, copy in copies.items()
     }
 
 
@@ -125,7 +149,7 @@ def _draw_curves(axes: Axes, steps: pd.DataFrame) -> None:
 
 def _draw_curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: float) -> None:
     """The mean over cells of one layout, with a band from the smallest to the largest."""
-    curve = steps.groupby("step")["loss"].agg(["mean", "min", "max"])
+    curve = _by_step(steps["loss"], steps)
     style = layout_look(str(steps["layout"].iloc[0]))
     # Markers at different steps for each layout keep equal curves apart.
     every = max(1, len(curve) // 6)
@@ -140,10 +164,7 @@ def _draw_curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: 
         markevery=(place % every, every),
         label=label,
     )
-    if (curve["max"] > curve["min"]).any():
-        axes.fill_between(
-            curve.index, curve["min"], curve["max"], color=style.colour, alpha=0.12, lw=0
-        )
+    _draw_band(axes, curve, label, style.colour)
 
 
 def _loss_axis(axes: list[Axes], losses: pd.Series[float]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.style import (
     COLUMN_IN,
     FULL_IN,
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_PANELS = 6
+INTERVAL_COLOUR = "#000000"
+INTERVAL_CAP_PT = 3.2
+"""Half the width of an interval's caps, points; marks are 4 wide."""
+IN_FRONT = 4
+"""Order of drawing: in front of lines and marks."""
 _HEIGHT_IN = 2.6
 _NARROWEST_IN = 2.2
 """Width of a panel whose labels can be read."""
@@ -104,7 +110,8 @@ def plot_by_microbatches(
                 zorder=3,
             )
         if interval is not None:
-            error_bars(axes, across, mine, column, interval, style.colour)
+            error_bars(axes, across, mine, column, interval)
+        tell(axes, told_of_rows(across, mine, "microbatches", column, interval, reference))
     every = math.ceil(len(counts) / 10)
     axes.set_xticks(range(0, len(counts), every), [str(m) for m in counts[::every]])
     axes.set_xlim(-0.5, len(counts) - 0.5)
@@ -117,20 +124,32 @@ def error_bars(
     rows: pd.DataFrame,
     column: str,
     interval: tuple[str, str],
-    colour: str,
 ) -> None:
-    """Draw bars from the lower to the upper column of `interval`; rows without bounds get none."""
-    low, high = interval
-    below = (rows[column] - rows[low]).clip(lower=0).fillna(0)
-    above = (rows[high] - rows[column]).clip(lower=0).fillna(0)
-    axes.errorbar(
-        across,
-        rows[column],
-        yerr=[below.to_numpy(), above.to_numpy()],
+    """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
+
+    They are in front of the marks, with caps wider than these and a white edge, so that an
+    interval smaller than its mark is seen, in grey too.
+    """
+    from matplotlib.patheffects import withStroke
+
+    low, high = (rows[name].to_numpy(dtype=float) for name in interval)
+    known = low < high
+    value, places = rows[column].to_numpy(dtype=float)[known], np.asarray(across)[known]
+    if not known.any():
+        return
+    drawn = axes.errorbar(
+        places,
+        value,
+        yerr=np.clip([value - low[known], high[known] - value], 0.0, None),
         ls="none",
-        ecolor=colour,
-        elinewidth=0.9,
+        ecolor=INTERVAL_COLOUR,
+        elinewidth=0.8,
+        capsize=INTERVAL_CAP_PT,
+        capthick=0.8,
+        zorder=IN_FRONT,
     )
+    for part in (*drawn.lines[1], *drawn.lines[2]):
+        part.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
 
 
 def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analysis.figures.hover import tell
 from analysis.figures.panels import (
     add_legend,
     layouts_in,
@@ -180,15 +181,17 @@ def _draw_boxes(
     }
     drawn: list[tuple[int, tuple[object, ...]]] = []
     boxes = []
-    for place, (_, settings) in enumerate(rows):
+    axes.text(1.01, 1.0, "median (s)", transform=axes.transAxes, va="bottom", fontsize=6.5)
+    for place, (name, settings) in enumerate(rows):
         if settings not in seconds:
             continue
         mine = seconds[settings]
         median = float(np.median(mine))
         style = layout_look(str(settings[0]))
-        text = f"{median:.4g} s, n {mine.size}"
+        text = f"{median:.4g}, n {mine.size}"
         across = axes.get_yaxis_transform()
         axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
+        tell(axes, [(0.0, place, f"{name}: {_spread(mine)}")])
         if mine.size < FEWEST_STEPS:
             _draw_points(axes, place, 100 * (mine / median - 1), style)
             continue
@@ -215,6 +218,15 @@ def _draw_boxes(
     axes.vlines([box["med"] for box in boxes], places - 0.3, places + 0.3, colors="white", lw=1.6)
     _compress_far_outliers(axes, list(seconds.values()))
     axes.grid(visible=False, axis="y")
+
+
+def _spread(seconds: Any) -> str:
+    """The median and what lies around it, in words; seconds."""
+    low, quarter, median, most, high = np.quantile(seconds, [0, 0.25, 0.5, 0.75, 1])
+    return (
+        f"median {median:.4g} s of {seconds.size} steps, quartiles {quarter:.4g} and {most:.4g}, "
+        f"{low:.4g} to {high:.4g}"
+    )
 
 
 def _draw_points(axes: Axes, place: int, beyond: Any, style: LayoutLook) -> None:

@@ -62,14 +62,26 @@ class TableBlock:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A place in a picture that says something when it is pointed at."""
+
+    x: float
+    """From the left, as a share of the picture's width."""
+    y: float
+    """From the top, as a share of its height."""
+    text: str
+
+
+@dataclass(frozen=True)
 class Picture:
-    """A figure's files."""
+    """A figure's files, and what its marks say."""
 
     caption: str
     alt: str
     png: Path
     pdf: Path
     wide: bool = False
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)

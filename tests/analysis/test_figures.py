@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 import analysis
 from analysis.figures import catalog, graph_chunks, loss_curves, speedup
@@ -20,6 +21,7 @@ from analysis.figures.catalog import (
     PublishedPoints,
     make_figures,
 )
+from analysis.figures.hover import marks_of
 from analysis.figures.studies import Study, find_studies, settings_label
 from analysis.figures.style import (
     COLUMN_IN,
@@ -31,6 +33,8 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.loading.run import Run
+from analysis.render.interval_text import interval_text
+from analysis.stats.intervals import Interval
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
 from gnnhpc.records.schema import Check
@@ -167,6 +171,44 @@ def test_speedups_stand_with_their_interval_and_bound(vig: Study) -> None:
     )
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [*LAYOUTS, "bound"]
+
+
+def test_intervals_are_seen_in_front_of_marks_and_none_is_drawn_without_bounds(vig: Study) -> None:
+    (axes,) = drawn(speedup.speedup(vig)).axes
+    (bars, *_) = [one for one in axes.containers if one.lines[2]]
+    marks = [one for one in axes.get_lines() if one.get_label() in LAYOUTS]
+    caps = bars.lines[1]
+    assert min(cap.get_zorder() for cap in caps) > max(mark.get_zorder() for mark in marks)
+    assert min(cap.get_markersize() for cap in caps) > max(one.get_markersize() for one in marks)
+    assert to_hex(caps[0].get_markeredgecolor()) not in set(colours_by_label(axes.figure).values())
+
+    unknown = vig.summary.assign(speedup_low=np.nan, speedup_high=np.nan)
+    figure = drawn(speedup.speedup(replace(vig, summary=unknown)))
+    assert not figure.axes[0].containers
+
+
+def test_marks_say_their_numbers_where_they_are(vig: Study, gat: Study, tmp_path: Path) -> None:
+    rows = vig.summary[vig.summary["phase"] == "train"]
+    figure = drawn(speedup.speedup(vig))
+    (png, _) = save_figure(figure, tmp_path, "speedup")
+    marks = marks_of(figure)
+    assert len(marks) == len(rows)
+    row = rows[(rows["layout"] == "pp4") & (rows["microbatches"] == 10)].iloc[0]
+    interval = Interval(row["speedup"], row["speedup_low"], row["speedup_high"])
+    assert f"pp4, 10: {interval_text(interval)}; bound 3.08" in [mark.text for mark in marks]
+    with Image.open(png) as image:
+        pixels = image.convert("L")
+        for mark in marks:
+            x, y = round(mark.x * pixels.width), round(mark.y * pixels.height)
+            around = pixels.crop((x - 4, y - 4, x + 5, y + 5))
+            assert min(around.tobytes()) < 190, mark.text
+    for other in (
+        speedup.efficiency(gat), speedup.bubble(gat), speedup.step_times(vig),
+        graph_chunks.chunk_time(gat), graph_chunks.chunk_accuracy(gat),
+        loss_curves.training_loss(vig), loss_curves.replica_losses(vig),
+    ):  # fmt: skip
+        save_figure(drawn(other), tmp_path, "other")
+        assert marks_of(drawn(other)), drawn(other).axes[0].get_ylabel()
 
 
 def test_a_row_that_is_not_to_be_believed_is_hollow(vig: Study) -> None:
