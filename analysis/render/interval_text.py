@@ -1,7 +1,8 @@
 """Values with their intervals as text: as many digits as the interval supports.
 
 A value is rounded to two significant digits of its interval's width, and so are both bounds, so
-that what is printed is neither finer nor coarser than what is known.
+that what is printed is neither finer nor coarser than what is known. A positive value has a digit
+of its own at least.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def interval_text(interval: Interval) -> str:
     if high - low <= NO_WIDTH * abs(value):
         return f"{value:.{BARE_DIGITS}g}"
     decimals = decimals_of(high - low)
+    if low > 0.0:
+        # A positive value is never shown as 0, however wide its interval.
+        decimals = max(decimals, -math.floor(math.log10(value)))
     shown, *bounds = (rounded(number, decimals) for number in (value, low, high))
     return f"{shown} [{', '.join(bounds)}]"
 

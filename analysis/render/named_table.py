@@ -19,6 +19,8 @@ class NamedTable:
     title: str
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
+    paper: pd.DataFrame | None = None
+    """The few columns that a paper has room for; None for those of `frame`."""
 
 
 def is_number_column(column: pd.Series[Any]) -> bool:

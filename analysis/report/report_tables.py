@@ -13,6 +13,7 @@ from analysis.papers.other_studies import boca_table, torchgpipe_table
 from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
+from analysis.report.settings_columns import ROW_KEYS, with_study
 from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
@@ -47,6 +48,12 @@ def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return measured[[*_SETTING, *_varied(summary), *columns]].reset_index(drop=True)
 
 
+def _for_paper(summary: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """What names a row in four columns, and these."""
+    measured = with_study(summary[summary["n"] > 0])
+    return measured[[*ROW_KEYS, "phase", *columns]].reset_index(drop=True)
+
+
 def speedup_table(summary: pd.DataFrame) -> NamedTable:
     """Speedups of samples a second, with intervals, the bound and the effect in words."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
@@ -56,6 +63,7 @@ def speedup_table(summary: pd.DataFrame) -> NamedTable:
         "Speedup of samples a second",
         _chosen(summary, columns),
         (_INTERVALS, "speedup_same_m: over the sequential run with the same micro-batches."),
+        _for_paper(summary, "speedup", "speedup_low", "speedup_high", "bound", "flags"),
     )
 
 
@@ -68,6 +76,12 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
         "Efficiency: the ideal step over the step time",
         _chosen(summary, [*columns, "bubble", "flags"]),
         (_INTERVALS, "bubble: the share of rank-time spent waiting."),
+        _for_paper(
+            summary,
+            *("mean_s", "mean_low", "mean_high"),
+            *("efficiency", "efficiency_low", "efficiency_high"),
+            *("bubble", "bubble_low", "bubble_high"),
+        ),
     )
 
 
@@ -85,6 +99,7 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
             "dropped. n_effective: independent steps that the correlated ones are worth. drift: "
             "last third over first third, less 1. cpu_share: processor over busy time.",
         ),
+        _for_paper(summary, "n", "drift", "cpu_share"),
     )
 
 

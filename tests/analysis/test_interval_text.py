@@ -24,6 +24,7 @@ numbers = st.floats(1e-9, 1e9) | st.floats(-1e6, -1e-6)
         (Interval(0.0119462, 0.0119012, 0.0119999), "0.011946 [0.011901, 0.012000]"),
         (Interval(12345.6, 11700.0, 12900.0), "12300 [11700, 12900]"),
         (Interval(0.4, -0.004, 0.9), "0.40 [0.00, 0.90]"),
+        (Interval(0.421, 0.013, 13.47), "0.4 [0.0, 13.5]"),
         (Interval(1.0, 1.0, 1.0), "1"),
         (Interval(0.98039215, 0.9803921500000001, 0.98039215), "0.98"),
         (Interval(1.36029, None, None), "1.36"),
@@ -48,8 +49,9 @@ def test_what_is_printed_is_within_half_a_last_digit_and_in_order(
     parts = [first, *rest.removesuffix("]").split(", ")]
     printed = [float(part) for part in parts]
     unit = 10.0 ** -decimals_of(high - low)
-    # The interval's width has two digits before that of the last place, so 10 to 100 of them.
+    # The width has two digits before that of the last place, so 10 to 100 of them.
     assert 9.99 <= (high - low) / unit <= 100.1
+    assert printed[0] > 0.0 or value <= 0.0 or low <= 0.0
     for number, shown in zip((value, low, high), printed, strict=True):
         assert abs(number - shown) <= 0.5 * unit * (1 + 1e-6) + 1e-9 * abs(number)
     assert printed[1] <= printed[0] <= printed[2]

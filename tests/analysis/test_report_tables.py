@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -200,10 +203,66 @@ def test_markdown_escapes_and_aligns() -> None:
 def test_latex_escapes_and_aligns() -> None:
     text = table_to_latex(odd_table())
     assert r"\begin{tabular}{lrrl}" in text
-    assert r"name\_1 & seconds & n & valid \\" in text
+    assert r"name 1 & seconds & n & valid \\" in text
     assert r"50 \% \& \{more\} &  & 2 & no \\" in text
     assert r"\caption{An odd \& unlikely table}" in text
     assert r"A note\_with 5 \%" in text
+
+
+def paper_table() -> NamedTable:
+    rows = 20
+    sentence = "a sentence that is far too long for a column of words"
+    frame = pd.DataFrame(
+        {
+            "model": ["vig"] * rows,
+            "layout": ["pp2", "pp4"] * (rows // 2),
+            "mean_s": 1.2345,
+            "mean_low": 1.2,
+            "mean_high": 1.28,
+            **{f"column_{n}": range(n, n + rows) for n in range(7)},
+            "verdict": [sentence, None] * (rows // 2),
+        }
+    )
+    return NamedTable("paper", "A table", frame, ("One note.",))
+
+
+def test_a_papers_table_has_seven_columns_and_its_sentences_below() -> None:
+    text = table_to_latex(paper_table())
+    parts = text.split(r"\begin{table")[1:]
+    assert len(parts) == 2
+    for part in parts:
+        (columns,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", part)
+        body = part.split(r"\midrule")[1].split(r"\bottomrule")[0]
+        assert len(columns) <= 7
+        assert all(row.count("&") == len(columns) - 1 for row in body.strip().splitlines())
+        assert "sentence" not in body
+        assert part.count("a sentence that is") == 1
+        assert r"pp2\textsuperscript{1} &" in body
+        assert r"pp4 &" in body
+    assert "All rows: model vig, mean (s) 1.234 [1.200, 1.280]." in parts[0]
+    assert "Not shown: column 6; paper.csv has all." in parts[0]
+
+
+def test_latex_compiles_in_two_columns_without_running_over(
+    tables: dict[str, NamedTable], tmp_path: Path
+) -> None:
+    compiler = shutil.which("pdflatex")
+    if compiler is None:
+        pytest.skip("no TeX: apt-get install texlive-latex-recommended")
+    whole = [*tables.values(), odd_table(), paper_table()]
+    text = "\n\\clearpage\n".join(table_to_latex(table) for table in whole)
+    (tmp_path / "paper.tex").write_text(
+        "\\documentclass[twocolumn]{article}\n\\usepackage{booktabs}\n\\usepackage[T1]{fontenc}\n"
+        f"\\begin{{document}}\n{text}\n\\end{{document}}\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(
+        [compiler, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-3000:]
+    log = (tmp_path / "paper.log").read_text(encoding="latin-1")
+    assert not re.findall(r"Overfull \\hbox.*|Float too large.*|.*multiply defined.*", log)
 
 
 @pytest.mark.parametrize(
