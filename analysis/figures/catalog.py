@@ -69,8 +69,8 @@ FIGURE_KINDS = (
         "speedup",
         "speedup",
         "Speedup over the sequential run (samples a second, training), with intervals over runs; "
-        "ticks are the bound of balanced stages, R·S·M/(M+S-1). A hollow mark is above it and "
-        "not explained by the seconds of its layers: not valid.",
+        "ticks are the bound, R·S·M/(M+S-1). A hollow mark is above it without a reason in the "
+        "seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
     ),
     FigureKind(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 6
 INTERVAL_COLOUR = "#000000"
-INTERVAL_CAP_PT = 3.2
-"""Half the width of an interval's caps, points; marks are 4 wide."""
+INTERVAL_CAP_PT = 3.6
+"""Half the width of an interval's caps, points; marks are 5 wide."""
 IN_FRONT = 4
 """Order of drawing: in front of lines and marks."""
 _HEIGHT_IN = 2.6
@@ -143,13 +143,13 @@ def error_bars(
         yerr=np.clip([value - low[known], high[known] - value], 0.0, None),
         ls="none",
         ecolor=INTERVAL_COLOUR,
-        elinewidth=0.8,
+        elinewidth=0.7,
         capsize=INTERVAL_CAP_PT,
-        capthick=0.8,
+        capthick=0.7,
         zorder=IN_FRONT,
     )
     for part in (*drawn.lines[1], *drawn.lines[2]):
-        part.set_path_effects([withStroke(linewidth=2.0, foreground="white")])
+        part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
 
 
 def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:

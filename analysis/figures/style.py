@@ -94,7 +94,7 @@ _RC: dict[Any, Any] = {
     "grid.color": "#e0e0e0",
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.3,
-    "lines.markersize": 4,
+    "lines.markersize": 5,
     "hatch.linewidth": 0.5,
     "hatch.color": "#ffffff",
     "errorbar.capsize": 2,

@@ -18,6 +18,8 @@ from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]
+_STUDY_COLUMNS = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]
+_STUDY_COLUMNS += ["bound", "verdict"]
 _INTERVALS = (
     f"Intervals are Student's t at {CONFIDENCE:.0%} over runs, of speedups over pairs of runs."
 )
@@ -105,11 +107,16 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
 
 def corrected_study_table(run: Run, summary: pd.DataFrame) -> NamedTable:
     """The corrected study as a table."""
+    study = corrected_study_frame(summary, run)
     return NamedTable(
         "corrected_study",
         "The corrected study: published, ours, the bound, and the verdict",
-        corrected_study_frame(summary, run),
+        study,
         (_INTERVALS, "Seconds of different machines are not compared; speedups are."),
+        study.assign(
+            study=study["study"] + " " + study["table"].astype(str),
+            setting=study["setting"] + ", " + study["phase"],
+        )[_STUDY_COLUMNS],
     )
 
 
