@@ -28,6 +28,7 @@ from analysis.figures.style import (
     new_figure,
     styled,
 )
+from analysis.render.interval_text import significant
 from analysis.stats.intervals import FEWEST_STEPS
 from gnnhpc.core.schedule import ideal_bubble
 
@@ -188,7 +189,7 @@ def _draw_boxes(
         mine = seconds[settings]
         median = float(np.median(mine))
         style = layout_look(str(settings[0]))
-        text = f"{median:.4g}, n {mine.size}"
+        text = f"{significant(median, 4)}, n {mine.size}"
         across = axes.get_yaxis_transform()
         axes.text(1.01, place, text, transform=across, va="center", fontsize=6.5)
         tell(axes, [(0.0, place, f"{name}: {_spread(mine)}")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -148,7 +150,20 @@ def test_on_paper_nothing_is_cut(page: Path, tmp_path: Path) -> None:
     assert found["bottom"] > 0
 
 
-def test_a_page_prints_with_what_is_folded(page: Path, tmp_path: Path) -> None:
+def test_what_is_folded_is_printed(page: Path, tmp_path: Path) -> None:
+    script = """
+      const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
+      const before = open();
+      dispatchEvent(new Event("beforeprint"));
+      return { before, printed: open() };
+    """
+    found, errors = look_at(page, SCREEN, script, tmp_path)
+    assert (errors, found) == ([], {"before": [False], "printed": [True]})
     pdf = tmp_path / "report.pdf"
     run_chromium(f"--print-to-pdf={pdf}", page.as_uri(), folder=tmp_path)
     assert pdf.read_bytes().startswith(b"%PDF")
+    reader = shutil.which("pdftotext")
+    if reader is not None:
+        text = subprocess.run([reader, pdf, "-"], capture_output=True, text=True, check=True).stdout
+        assert "Made CPU" in text
+        assert "python -m jobs submit" in text
