@@ -252,13 +252,16 @@ class StepTimer:
                 yield from span.split(at, span.name, "allreduce", each.cpu_until_reduced_s)
 
     def _layers(self, arrival: float | None) -> dict[str, list[float]]:
-        """The backward of a stage's first layer ends where its gradients are ready."""
+        """A backward ends where the stage's gradients are ready: the rest is their all-reduce.
+
+        Layers without parameters may come after that.
+        """
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for name, start, end in self._forward:
             layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)
         marks = [(layer, self.clock.seconds(at)) for layer, at in self._backward]
         for (layer, at), (_, until) in itertools.pairwise(marks):
             if layer is not None:
-                end = until if arrival is None or arrival <= at else min(until, arrival)
+                end = until if arrival is None else min(until, max(at, arrival))
                 layers[layer][1] += end - at
         return dict(layers)

@@ -521,10 +521,10 @@ EXPECTED: dict[str, Expected] = {
         Complaint("step times", "an optimizer's step in no optimizer span"),
     ),
     "the all-reduce in no span": Expected(
-        Complaint("step times", "gradients were shared in no all-reduce span"),
+        Complaint("step times", "gradients shared in no all-reduce span"),
     ),
     "the all-reduce of torch's replicas in no span": Expected(
-        Complaint("step times", "gradients were shared in no all-reduce span"),
+        Complaint("step times", "gradients shared in no all-reduce span"),
     ),
     "waiting for a later replica booked as all-reduce": Expected(
         Complaint("spans", "before the last replica's gradients were ready", "suspect"),

@@ -111,6 +111,20 @@ def test_all_reduce_inside_the_last_backward_is_taken_out(
     assert (times.busy_s, times.compute_s) == (3.0, 2.0)
 
 
+def test_a_layer_without_parameters_does_not_last_as_long_as_the_all_reduce(
+    clock: HandMoved, timer: StepTimer
+) -> None:
+    """It is the first: the gradients are ready before its backward begins."""
+    with timer.span("backward", 0):
+        timer.layer_backward("a", clock.mark())
+        clock.at = 102.0
+        timer.arrive()
+        timer.layer_backward("dropout", clock.mark())
+        clock.at = 105.0
+        timer.layer_backward(None, clock.mark())
+    assert timer.stop().layers == {"a": [0.0, 2.0], "dropout": [0.0, 0.0]}
+
+
 def test_waiting_for_the_last_replica_is_no_all_reduce(clock: HandMoved, timer: StepTimer) -> None:
     with timer.span("allreduce"):
         clock.at = 101.0

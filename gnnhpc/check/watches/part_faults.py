@@ -47,9 +47,6 @@ class PartFaults:
     faults: Faults
     stage: StageFacts = field(default_factory=StageFacts)
     _steps: int = 0
-    _sharing: int = 0
-    """Steps in which gradients are shared, and of these those without such a span."""
-    _unshared: int = 0
     _unread: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
     _loose: dict[SpanName, list[tuple[float, float]]] = field(default_factory=dict)
@@ -62,7 +59,7 @@ class PartFaults:
         self._compare_groups(record, times, where)
         self._compare_reading(record, seen, where)
         self._compare_optimizer(times, seen, where)
-        self._see_sharing(record, times)
+        self._compare_sharing(record, times, where)
         if times.waiting_cpu_s is not None:
             self._compare_processors(times, seen, where)
             self._see_loose(record, times, seen)
@@ -117,11 +114,10 @@ class PartFaults:
                 f"{where}: {total:.6f} s, {seen.optimizer_s:.6f} s seen",
             )
 
-    def _see_sharing(self, record: StepRecord, times: StepTimes) -> None:
+    def _compare_sharing(self, record: StepRecord, times: StepTimes, where: str) -> None:
         shares = self.stage.shares_gradients and record.phase == "train"
-        self._sharing += shares
-        # Of the replica that waits longest, all of it may be waiting.
-        self._unshared += shares and not any(span.name == "allreduce" for span in times.spans)
+        if shares and times.arrival_s is None:
+            self.faults.add("gradients shared in no all-reduce span", where)
 
     def _compare_processors(self, times: StepTimes, seen: SeenStep, where: str) -> None:
         """What threads of this process used is within what all of them together used."""
@@ -154,8 +150,6 @@ class PartFaults:
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""
         found = []
-        if self._unshared > self._sharing / 2:
-            found.append(f"gradients were shared in no all-reduce span in {self._unshared} steps")
         if len(self._unread) > self._steps / 2:
             recorded, seen = (sum(each) for each in zip(*self._unread, strict=True))
             found.append(
