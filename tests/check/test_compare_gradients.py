@@ -13,6 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.check.compare_gradients import (
+    TOLERANCE as ALLOWED,
+)
+from gnnhpc.check.compare_gradients import (
     Array,
     Losses,
     Verdict,
@@ -35,6 +38,10 @@ def tensors(seed: int = 0) -> dict[str, Array]:
 
 
 TOLERANCE = 1e-5
+
+
+def test_the_tolerances_are_those_that_the_readme_tells() -> None:
+    assert ALLOWED == {"float32": 1e-5, "float64": 1e-10}
 
 
 def causes_of(
