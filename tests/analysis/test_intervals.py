@@ -170,3 +170,36 @@ def test_one_run_is_in_one_pair() -> None:
 )
 def test_small_effects_are_told_as_such(interval: Interval, words: str) -> None:
     assert ratio_in_words(interval) == words
+
+
+def test_the_ends_belong_to_an_interval() -> None:
+    interval = Interval(1.0, 0.9, 1.1)
+    assert [interval.excludes(x) for x in (0.89, 0.9, 1.0, 1.1, 1.11)] == [True, *[False] * 3, True]
+    assert interval.half_width == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("bounds", [(None, None), (None, 1.1), (0.9, None)])
+def test_half_an_interval_is_none(bounds: tuple[float | None, float | None]) -> None:
+    interval = Interval(1.0, *bounds)
+    assert not interval.excludes(5.0)
+    assert interval.half_width is None
+    assert ratio_in_words(interval) == f"1.000 times, no interval: {ONE_RUN}"
+
+
+def test_a_time_of_zero_has_no_logarithm_and_no_interval() -> None:
+    """It is no time; the value is told as it is, without bounds."""
+    assert interval_of_runs([0.0, 1.0]) == Interval(0.5, None, None)
+    assert interval_of_runs([0.0, 1.0]).basis == "a time of zero"
+    ratio = ratio_of_runs(np.array([0.0, 1.0]), np.array([2.0, 2.0]))
+    assert (ratio, ratio.basis) == (Interval(0.25, None, None), "a time of zero")
+
+
+def test_ratios_are_of_geometric_means_and_unscaled_unless_asked() -> None:
+    quarter, one = np.array([0.25, 1.0]), np.array([1.0, 1.0])
+    assert ratio_of_runs(quarter, one).value == pytest.approx(0.5)
+    assert ratio_of_pairs(quarter, one).value == pytest.approx(0.5)
+    assert ratio_of_runs(quarter, one, 3.0).value == pytest.approx(1.5)
+
+
+def test_no_runs_have_no_steps() -> None:
+    assert Sample([]).values.shape == (0,)

@@ -13,6 +13,7 @@ from analysis.stats.intervals import median
 from analysis.stats.step_times import (
     MAD_TO_SIGMA,
     OUTLIER_Z,
+    _squared_standard_errors,
     detect_warmup,
     drift,
     effective_n,
@@ -222,3 +223,17 @@ def test_robust_spread_is_a_normals_standard_deviation() -> None:
 def test_drift_compares_thirds() -> None:
     assert drift([1.0] * 4 + [1.5] * 4 + [2.0] * 4) == pytest.approx(1.0)
     assert drift([1.0, 2.0, 3.0]) is None
+
+
+def test_steps_as_slow_as_the_limit_are_no_warmup_and_one_at_it_ends_one() -> None:
+    """The limit is 3 of the smallest spreads, a thousandth of the median, above the median."""
+    limit = 1.0 + 3.0 * (1e-3 * abs(1.0))
+    assert detect_warmup([limit, *[1.0] * 7]) == 0
+    assert detect_warmup([1.004, *[1.0] * 7]) == 1
+    assert detect_warmup([1.005, limit, *[1.0] * 6]) == 1
+
+
+def test_standard_errors_hold_for_times_far_from_zero() -> None:
+    x = 1e9 + np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    plain = [np.var(x[d:]) / (x.size - d) for d in range(x.size)]
+    assert _squared_standard_errors(x) == pytest.approx(plain, abs=1e-9)
