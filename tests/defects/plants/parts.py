@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,34 +28,34 @@ KIND = "parts of a step's time"
 defect = functools.partial(planted, kind=KIND)
 
 
-@defect("the clock started before the ranks have met", setting=settings.VIG)
-def started_early() -> None:
+def start_otherwise(before_beginning: Callable[[Trainer], None]) -> None:
+    """Begin each step with the clock, and then with this instead of the barrier."""
+
     def start(trainer: Trainer) -> float:
         trainer.observer.before_step(trainer.timer.storage_cpu_s)
         reset_peak(trainer.mesh.device)
         trainer.timer.prepare()
         trainer.timer.start()
-        time.sleep(0.002)
-        trainer.mesh.barrier()
+        before_beginning(trainer)
         started = time.perf_counter()
         trainer.observer.step_began()
         return started
 
     replace(Trainer, "_start_step", start)
+
+
+@defect("the clock started before the ranks have met", setting=settings.VIG)
+def started_early() -> None:
+    def meet_late(trainer: Trainer) -> None:
+        time.sleep(0.002)
+        trainer.mesh.barrier()
+
+    start_otherwise(meet_late)
 
 
 @defect("no barrier at the beginning of a step", setting=settings.VIG)
 def not_met() -> None:
-    def start(trainer: Trainer) -> float:
-        trainer.observer.before_step(trainer.timer.storage_cpu_s)
-        reset_peak(trainer.mesh.device)
-        trainer.timer.prepare()
-        trainer.timer.start()
-        started = time.perf_counter()
-        trainer.observer.step_began()
-        return started
-
-    replace(Trainer, "_start_step", start)
+    start_otherwise(lambda trainer: None)
 
 
 @defect("the optimizer in no span", setting=settings.VIG)
