@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.exclusive_lock import exclusive_lock
 from gnnhpc.records.run_paths import RunPaths
 
 
@@ -27,22 +27,19 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
     """Hold the run's lock: one submit or rerun at a time, the others wait.
 
     Files written within the block are readable by everyone, whatever the umask is. Raises
-    InputError if this user may not write to the run.
+    InputError if this user may not write to the run, or a dead host keeps the lock.
     """
     before = os.umask(0o022)
     try:
-        stream = (paths.root / ".lock").open("a")
-    except OSError as error:
-        os.umask(before)
-        raise InputError(
-            paths.root, None, f"{error.strerror}", "a run folder that this user may write to"
-        ) from None
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        try:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(exclusive_lock(paths.root / ".lock"))
+            except OSError as error:
+                allowed = "a run folder that this user may write to"
+                raise InputError(paths.root, None, f"{error.strerror}", allowed) from None
             yield
-        finally:
-            os.umask(before)
+    finally:
+        os.umask(before)
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:

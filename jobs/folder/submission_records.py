@@ -7,11 +7,11 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.core.process_start import process_start_ticks
 from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.provenance import command_line, user
 from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
@@ -85,17 +85,6 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
             raise InputError(where, "job_id", repr(submission.job_id), "a process id")
         submissions.append(submission)
     return submissions
-
-
-def process_start_ticks(pid: int) -> int | None:
-    """Start of a process of this machine, in clock ticks since boot; None if it does not run."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = text.rpartition(")")[2].split()
-    except OSError:
-        return None
-    # proc(5): start time is field 22, the state field 3, which is the first here; Z and X are dead.
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def supervisor_is_alive(submission: SubmissionRecord) -> bool:
