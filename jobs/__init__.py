@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from jobs.actions.submit import Submission, submit
     from jobs.cluster.site import Site, load_site
     from jobs.spec.planning import Plan, plan
-    from jobs.state.cell_state import CellStatus
     from jobs.state.run_status import RunStatus, status
+    from jobs.state.states import CellStatus
 
 __all__ = [
     "CellStatus",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "CellStatus": "state.cell_state",
+    "CellStatus": "state.states",
     "Plan": "spec.planning",
     "RunStatus": "state.run_status",
     "Site": "cluster.site",

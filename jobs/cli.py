@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, InputError
 
 if TYPE_CHECKING:
     from jobs.actions.local_cells import ProgressListener
@@ -144,9 +144,12 @@ def submit(
 
 @app.command(
     epilog="States: done, flagged (done, but an audit found it invalid), running, pending, "
-    "failed, timed out, preempted, out of memory, cancelled, interrupted, lost (neither process "
-    "nor result), missing (never tried).\n\n"
-    "Example: python -m jobs status runs/quickstart --cells"
+    "unknown (may run or wait, and Slurm does not say), failed, timed out, preempted, out of "
+    "memory, cancelled, interrupted, lost (neither process nor result), missing (never tried).\n\n"
+    "Exit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "
+    "when none does and one is not done or not valid, 2 for wrong input.\n\n"
+    "Examples: python -m jobs status runs/quickstart --cells\n\n"
+    "python -m jobs status runs/quickstart && python -m analysis report runs/quickstart"
 )
 def status(
     run: Run,
@@ -174,9 +177,12 @@ def status(
 
             print_status(current, cells=cells)
         if not (watch and current.live):
-            return EXIT_DONE
+            break
         sys.stdout.flush()
         time.sleep(10)
+    if current.live:
+        return EXIT_UNFINISHED
+    return EXIT_DONE if current.complete else EXIT_FAILED
 
 
 @app.command(
@@ -197,6 +203,9 @@ def rerun(
         bool, typer.Option("--missing", help="Those, and cells that were never tried.")
     ] = False,
     flagged: Annotated[bool, typer.Option("--flagged", help="Cells done with a flag.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Unknown cells too, which may then run twice.")
+    ] = False,
     cluster: ClusterFlag = Cluster.slurm,
     site: SiteName = None,
     site_file: SiteFile = None,
@@ -206,7 +215,7 @@ def rerun(
     """Run cells again, each as a new attempt; nothing is overwritten.
 
     They run the code that the run keeps, with the site that it was submitted with. Cells that run
-    or wait already are left alone; --index refuses them.
+    or wait already are left alone; --index refuses them. So are unknown ones, without --force.
     """
     from jobs.actions.rerun import rerun as rerun_cells
     from jobs.cluster.site import load_site
@@ -218,6 +227,7 @@ def rerun(
         failed=failed,
         missing=missing,
         flagged=flagged,
+        force=force,
         cluster=cluster.value,
         site=load_site(site_file, site) if site or site_file else None,
         live=live,
@@ -230,11 +240,18 @@ def rerun(
 
 
 @app.command()
-def cancel(run: Run, array: ArrayName = None) -> int:
+def cancel(
+    run: Run,
+    array: ArrayName = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="All recorded jobs, if Slurm does not say which have ended."),
+    ] = False,
+) -> int:
     """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
     from jobs.actions.cancel import cancel as cancel_run
 
-    ended = cancel_run(run, array)
+    ended = cancel_run(run, array, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
 

@@ -12,6 +12,7 @@ P = ParamSpec("P")
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
+EXIT_UNFINISHED = 3
 
 
 class GnnhpcError(Exception):

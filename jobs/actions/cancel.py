@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.scancel import scancel
 from jobs.folder.locked_files import open_run
-from jobs.folder.submission_records import read_submissions, supervisor_is_alive
-from jobs.state.run_status import live_slurm_jobs
+from jobs.folder.submission_records import (
+    SubmissionRecord,
+    read_submissions,
+    supervisor_is_alive,
+)
+from jobs.state.run_status import live_slurm_jobs, slurm_arrays
 
 SUPERVISOR_GRACE_S = 30.0
 
 
-def cancel(run: str | Path, array: str | None = None) -> list[str]:
+def cancel(run: str | Path, array: str | None = None, *, force: bool = False) -> list[str]:
     """Cancel a run's Slurm arrays and stop its local supervisors; returns a line each.
 
-    `array` cancels that array alone, which is not possible for a local run. Raises InputError for
-    an unknown array, GnnhpcError if scancel refuses.
+    `array` cancels that array alone, which is not possible for a local run; `force` cancels all
+    recorded jobs where Slurm does not say which of them have ended. Raises InputError for an
+    unknown array, and without `force` for such jobs; GnnhpcError if scancel refuses.
     """
     paths = open_run(run)
     submissions = read_submissions(paths)
@@ -43,20 +48,30 @@ def cancel(run: str | Path, array: str | None = None) -> list[str]:
     deadline = time.monotonic() + SUPERVISOR_GRACE_S
     while any(map(supervisor_is_alive, alive.values())) and time.monotonic() < deadline:
         time.sleep(0.1)
-    jobs = live_slurm_jobs(paths, submissions, array)
+    jobs = _jobs_to_cancel(paths, submissions, array, force=force)
     if jobs:
-        _scancel(jobs)
+        scancel(jobs)
         ended += [f"Slurm job {job}" for job in jobs]
     return ended
 
 
-def _scancel(jobs: list[str]) -> None:
-    if shutil.which("scancel") is None:
+def _jobs_to_cancel(
+    paths: RunPaths, submissions: list[SubmissionRecord], array: str | None, *, force: bool
+) -> list[str]:
+    """Jobs that Slurm says are this run's; with `force` those that it does not speak of too."""
+    jobs, answer = live_slurm_jobs(paths, submissions, array)
+    if answer.answered:
+        return jobs
+    spoken_of = {task.partition("_")[0] for task in answer.accounted}
+    recorded = slurm_arrays(submissions).items()
+    unsure = {job for job, name in recorded if array in (None, name)} - spoken_of
+    if unsure and not force:
+        shown = ", ".join(sorted(unsure, key=int)[:5]) + (", ..." if len(unsure) > 5 else "")
         raise InputError(
-            "cancel", None, f"jobs {', '.join(jobs)} and no scancel here", "their host"
+            "cancel",
+            None,
+            f"jobs {shown}, which may have ended, their ids another's by now: Slurm does not say "
+            f"({answer.error})",
+            "to try again, or --force",
         )
-    done = subprocess.run(
-        ["scancel", *jobs], capture_output=True, text=True, check=False, timeout=60
-    )
-    if done.returncode:
-        raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
+    return sorted({*jobs, *unsure})

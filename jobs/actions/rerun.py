@@ -13,8 +13,8 @@ from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
-from jobs.state.cell_state import FAILED, LIVE, UNFINISHED, CellStatus
 from jobs.state.run_status import RunStatus, status
+from jobs.state.states import FAILED, LIVE, UNFINISHED, UNKNOWN, CellStatus
 
 SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
 
@@ -27,6 +27,7 @@ def rerun(
     failed: bool = False,
     missing: bool = False,
     flagged: bool = False,
+    force: bool = False,
     cluster: str = "slurm",
     site: tuple[str, Site] | None = None,
     live: bool = False,
@@ -40,14 +41,15 @@ def rerun(
     They run the code that the run keeps, with the site that it was submitted with; `live` and
     `site` say otherwise, and `tell` hears what is not as it was.
     `failed`: those that ended without a result; `missing`: those too, and those never tried;
-    `flagged`: done with a flag; together with `array`, of that array alone. Raises InputError if
-    nothing is selected, or a cell named by its index is running or pending.
+    `flagged`: done with a flag; together with `array`, of that array alone. Cells whose jobs may
+    wait or run, which Slurm does not say, are left alone unless `force`. Raises InputError if
+    nothing is selected, or a cell named by its index or array is running, pending or unknown.
     """
     paths = open_run(run)
     check_cluster(cluster, paths.root)
     how = relaunch(paths, cluster, site, live=live)
     with run_lock(paths):
-        current = status(paths.root)
+        current = status(paths.root, fresh=True)
         chosen = select_cells(
             current.cells,
             array=array,
@@ -55,13 +57,21 @@ def rerun(
             failed=failed,
             missing=missing,
             flagged=flagged,
+            force=force,
         )
+        unknown = [cell for cell in current.cells if cell.state == UNKNOWN and not force]
         if not chosen:
             found = f"no cell to run again ({_counts(current)})"
-            raise InputError(str(run), None, found, "a run with such cells")
+            allowed = "a run with such cells"
+            if unknown:
+                found += f"; of {unknown[0].array} {unknown[0].index} {unknown[0].detail}"
+                allowed += ", or --force, which may run unknown ones twice"
+            raise InputError(str(run), None, found, allowed)
         wanted = {cell.cell for cell in chosen}
         cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
         how.tell(tell)
+        if unknown and tell is not None:
+            tell(f"leaves {len(unknown)} unknown cells alone: {unknown[0].detail}")
         started = start_cells(paths, cells, cluster, how.launch, wait)
     return started.finish(report, watch)
 
@@ -74,11 +84,12 @@ def select_cells(
     failed: bool = False,
     missing: bool = False,
     flagged: bool = False,
+    force: bool = False,
 ) -> list[CellStatus]:
-    """The cells that `rerun`'s options select.
+    """The cells that `rerun`'s options select; those in state `unknown` only with `force`.
 
     Raises InputError for unknown arrays or indices, options that exclude each other, and cells
-    selected by array or index that are running or pending.
+    selected by array or index that are running, pending or, without `force`, unknown.
     """
     arrays = {cell.array for cell in cells}
     by_state = failed or missing or flagged
@@ -93,6 +104,7 @@ def select_cells(
     pool = [cell for cell in cells if array is None or cell.array == array]
     if by_state:
         states = (FAILED if failed else ()) + (UNFINISHED if missing else ())
+        states += (UNKNOWN,) if force and (failed or missing) else ()
         return [
             cell
             for cell in pool
@@ -111,6 +123,10 @@ def select_cells(
         raise InputError(
             "rerun", None, found, "cells that neither run nor wait: wait, or cancel first"
         )
+    unknown = [] if force else [cell for cell in pool if cell.state == UNKNOWN]
+    if unknown:
+        found = f"{unknown[0].array} {unknown[0].index}, of which {unknown[0].detail}"
+        raise InputError("rerun", None, found, "--force, which may run it twice")
     return pool
 
 

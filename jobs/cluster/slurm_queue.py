@@ -1,4 +1,4 @@
-"""Looks up a run's jobs in Slurm: squeue for live jobs, sacct for ended ones.
+"""What Slurm says of a run's jobs: squeue of those in the queue, sacct of all that it accounts for.
 
 An answer is kept for ten seconds in the user's cache folder, so that several `status` at once, or
 one a second in a loop, cost the scheduler one query.
@@ -7,22 +7,34 @@ one a second in a loop, cost the scheduler one query.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.exclusive_lock import exclusive_lock
 from gnnhpc.core.index_list import parse_indices
 
 QUERY_INTERVAL_S = 10.0
-_TIMEOUT_S = 15
+NO_SLURM = "no Slurm here"
+LIVE_STATES = frozenset(
+    ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING", "SIGNALING")
+)
+"""What sacct calls jobs that have not ended."""
+_NOT_CONFIGURED = re.compile(r"configuration (source|file)", re.IGNORECASE)
+"""What squeue says where its package is installed and no cluster is."""
+_WAITS_S = (0.5, 2.0)
+"""Pauses before squeue is asked once more."""
+_PATIENCE_S = 20.0
+"""For all tries of squeue together, and for sacct."""
+_LOCK_PATIENCE_S = 5.0
 _SEPARATOR = "\x1f"
 
 
@@ -46,77 +58,145 @@ class QueuedJob:
         except InputError:
             return []
 
+    @property
+    def array(self) -> str:
+        """The array that the job's name says."""
+        return self.name.partition("@")[0]
+
 
 @dataclass(frozen=True)
 class QueueAnswer:
-    """Slurm's answer at time `at` (seconds since the epoch); `error` if there was none."""
+    """Slurm's answer at time `at` (seconds since the epoch); `error` if squeue gave none."""
 
     at: float
     jobs: tuple[QueuedJob, ...] = ()
-    ended: dict[str, str] = field(default_factory=dict)
-    """Array task -> its final state in Slurm, such as TIMEOUT."""
+    accounted: dict[str, str] = field(default_factory=dict)
+    """Array task -> its state in the accounting, such as TIMEOUT; empty without sacct."""
     error: str | None = None
 
     @property
     def answered(self) -> bool:
         return self.error is None
 
+    def accounted_as_live(self, task: str | None) -> bool:
+        """Whether the accounting has an array task that has not ended."""
+        return self.accounted.get(task or "") in LIVE_STATES
 
-def query_queue(run: Path, users: Iterable[str], ended: Iterable[str] = ()) -> QueueAnswer:
-    """The queued jobs of these users, and the final states of the jobs `ended` where sacct exists.
 
-    A run's last answer is returned for ten seconds, whichever jobs `ended` names meanwhile.
+def query_queue(
+    run: Path,
+    users: Iterable[str],
+    accounted: Mapping[str, str | None] | None = None,
+    *,
+    fresh: bool = False,
+) -> QueueAnswer:
+    """The queued jobs of these users, and what sacct, where there is one, says of `accounted`.
+
+    That has the arrays of job ids; under a job's id sacct may know somebody else's, which an array
+    (None where it is not known) tells apart. A run's last answer is returned for ten seconds,
+    whichever jobs are named meanwhile, unless `fresh`.
     """
-    from gnnhpc.data.roots import cache_root
-
-    names, job_ids = sorted(set(users)), sorted(set(ended))
+    names = sorted(set(users))
+    arrays = dict(accounted or {})
     if shutil.which("squeue") is None:
-        return QueueAnswer(time.time(), error="no Slurm here")
-    key = json.dumps([str(run), names, os.environ.get("SLURM_CONF", "")])
-    path = cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+        return QueueAnswer(time.time(), error=NO_SLURM)
+    path = answer_file(run, names)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a+", encoding="utf-8")
-    except OSError:
-        return _ask_slurm(names, job_ids)
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.seek(0)
-        kept = _fresh_answer(stream.read())
-        if kept is not None:
+        with exclusive_lock(path.with_suffix(".lock"), _LOCK_PATIENCE_S):
+            kept = None if fresh else _kept_answer(path)
+            if kept is None:
+                kept = _ask_slurm(names, arrays)
+                with contextlib.suppress(OSError):
+                    path.write_text(json.dumps(asdict(kept)), encoding="utf-8")
             return kept
-        answer = _ask_slurm(names, job_ids)
-        stream.seek(0)
-        stream.truncate()
-        json.dump(asdict(answer), stream)
-        return answer
+    except (OSError, InputError):
+        # Keeping an answer spares the scheduler; not being able to is no reason not to ask.
+        return _ask_slurm(names, arrays)
 
 
-def _fresh_answer(text: str) -> QueueAnswer | None:
+def answer_file(run: Path, users: Iterable[str]) -> Path:
+    """Where the last answer about a run is kept."""
+    from gnnhpc.data.roots import cache_root
+
+    key = json.dumps([str(run), sorted(set(users)), os.environ.get("SLURM_CONF", "")])
+    return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+
+
+def _kept_answer(path: Path) -> QueueAnswer | None:
     """The kept answer if it is at most ten seconds old."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        raw = json.loads(text)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        raw = json.loads(path.read_text(encoding="utf-8"))
         if 0 <= time.time() - raw["at"] < QUERY_INTERVAL_S:
             return QueueAnswer(**raw | {"jobs": tuple(QueuedJob(**job) for job in raw["jobs"])})
     return None
 
 
-def _ask_slurm(users: list[str], job_ids: list[str]) -> QueueAnswer:
-    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
+def _ask_slurm(users: list[str], arrays: Mapping[str, str | None]) -> QueueAnswer:
     now = time.time()
     try:
-        text = _run("squeue", "--noheader", f"--user={','.join(users)}", f"--format={form}")
-    except (OSError, subprocess.SubprocessError) as error:
-        return QueueAnswer(now, error=_error_line(error))
-    jobs = tuple(job for line in text.splitlines() if (job := _parse_queue_line(line)))
-    ended: dict[str, str] = {}
-    if job_ids and shutil.which("sacct") is not None:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            form = "--format=JobID,State"
-            ended = parse_sacct(
-                _run("sacct", "--noheader", "--parsable2", form, f"--jobs={','.join(job_ids)}")
-            )
-    return QueueAnswer(now, jobs, ended)
+        jobs, error = ask_squeue(users), None
+    except SlurmSilentError as silent:
+        jobs, error = (), str(silent)
+    known = _ask_sacct(arrays)
+    queued = {job.job_id for job in jobs}
+    for wait in _WAITS_S:
+        # The accounting hears of an end a moment after the queue.
+        if error or not _live_without(queued, known):
+            break
+        time.sleep(wait)
+        known = _ask_sacct(arrays)
+    return QueueAnswer(now, jobs, known, error)
+
+
+def _live_without(queued: set[str], accounted: Mapping[str, str]) -> bool:
+    """Whether the accounting has a live task of a job that is in no queue."""
+    return any(
+        state in LIVE_STATES and task.partition("_")[0] not in queued
+        for task, state in accounted.items()
+    )
+
+
+class SlurmSilentError(Exception):
+    """squeue gave no answer; says why in one line."""
+
+
+def ask_squeue(users: Iterable[str]) -> tuple[QueuedJob, ...]:
+    """The queued jobs of these users, in hidden partitions too.
+
+    Raises SlurmSilentError after several tries.
+    """
+    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
+    command = ("squeue", "--all", "--noheader", f"--user={','.join(users)}", f"--format={form}")
+    deadline = time.monotonic() + _PATIENCE_S
+    for wait in (*_WAITS_S, None):
+        try:
+            text = _run(*command, timeout=max(1.0, (deadline - time.monotonic()) / 2))
+        except (OSError, subprocess.SubprocessError) as error:
+            if _NOT_CONFIGURED.search(str(getattr(error, "stderr", ""))):
+                raise SlurmSilentError(NO_SLURM) from None
+            if wait is None or time.monotonic() + wait > deadline:
+                raise SlurmSilentError(_error_line(error)) from None
+            time.sleep(wait)
+        else:
+            return tuple(job for line in text.splitlines() if (job := _parse_queue_line(line)))
+    raise AssertionError("the last try returns or raises")
+
+
+def _ask_sacct(arrays: Mapping[str, str | None]) -> dict[str, str]:
+    if not arrays or shutil.which("sacct") is None:
+        return {}
+    command = (
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        f"--delimiter={_SEPARATOR}",
+        "--format=JobID,State,JobName",
+        f"--jobs={','.join(sorted(arrays))}",
+    )
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return parse_sacct(_run(*command, timeout=_PATIENCE_S), arrays)
+    return {}
 
 
 def _parse_queue_line(line: str) -> QueuedJob | None:
@@ -127,12 +207,22 @@ def _parse_queue_line(line: str) -> QueuedJob | None:
     return QueuedJob(job_id, indices.strip("[]"), *parts[1:])
 
 
-def parse_sacct(text: str) -> dict[str, str]:
-    """Array task -> state; a job is OUT_OF_MEMORY if any of its steps is."""
+def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:
+    """Array task -> state; a job is OUT_OF_MEMORY if any of its steps is.
+
+    Jobs whose name begins with another array's are somebody else's under an id of ours.
+    """
     found: dict[str, str] = {}
+    foreign: set[str] = set()
     for line in text.splitlines():
-        name, _, state = line.partition("|")
+        name, state, job_name = [*line.split(_SEPARATOR), "", ""][:3]
         job, _, step = name.partition(".")
+        number = job.partition("_")[0]
+        array = arrays.get(number)
+        if not step and array is not None and job_name.partition("@")[0] != array:
+            foreign.add(number)
+        if number in foreign:
+            continue
         word = state.split(" ")[0]
         for task in _array_tasks(job):
             if word == "OUT_OF_MEMORY" or (not step and found.get(task) != "OUT_OF_MEMORY"):
@@ -150,21 +240,29 @@ def _array_tasks(job: str) -> list[str]:
     return []
 
 
-def _run(*command: str) -> str:
+def _run(*command: str, timeout: float) -> str:
+    # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SQUEUE_", "SACCT_"))
+    }
     done = subprocess.run(
         command,
-        env=os.environ | {"SLURM_BITSTR_LEN": "0"},
+        env=kept | {"SLURM_BITSTR_LEN": "0"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=_TIMEOUT_S,
+        timeout=timeout,
         check=True,
     )
     return done.stdout
 
 
 def _error_line(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"squeue gave no answer within {error.timeout:.0f} s"
     text = getattr(error, "stderr", None) or str(error)
     lines = [line for line in str(text).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__

@@ -10,13 +10,19 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from jobs.state.cell_state import CellStatus
 from jobs.state.run_status import RunStatus
+from jobs.state.states import MAY_RUN, UNKNOWN, CellStatus
 
 _HEADINGS = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
-_ANSI = {"done": "", "running": "36", "pending": "34", "missing": "2"}
+_ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
 _ANSI_ELSE = "31"
-_COLOURS = {"done": "green", "running": "cyan", "pending": "blue", "missing": "dim"}
+_COLOURS = {
+    "done": "green",
+    "running": "cyan",
+    "pending": "blue",
+    "unknown": "yellow",
+    "missing": "dim",
+}
 
 
 def console() -> Console:
@@ -36,6 +42,9 @@ def print_status(status: RunStatus, *, cells: bool) -> None:
     if not cells:
         for cell in _cells_to_look_at(status.cells):
             out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
+    if (unknown := status.counts().get(UNKNOWN)) is not None:
+        detail = next(cell.detail for cell in status.cells if cell.state == UNKNOWN)
+        out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
 
 
 def status_line(status: RunStatus) -> str:
@@ -122,7 +131,8 @@ def _cells_to_look_at(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator
     """The first `most` cells that ended badly, with a detail to print."""
     found = 0
     for cell in cells:
-        if cell.detail and cell.state not in ("done", "running", "pending") and found < most:
+        ended = cell.state not in ("done", *MAY_RUN)
+        if cell.detail and ended and found < most:
             found += 1
             yield cell
 

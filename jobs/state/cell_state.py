@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 
 from gnnhpc.records.run_paths import AttemptPaths
-from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.attempt_files import (
-    AttemptProcess,
     AttemptResult,
     ManifestEntry,
-    last_write_time,
     read_attempt_process,
     read_attempt_progress,
     read_failure_cause,
 )
-from jobs.folder.submission_records import SubmissionRecord, process_start_ticks
-
-STATES = (
-    "done",
-    "flagged",
-    "running",
-    "pending",
-    "failed",
-    "timed out",
-    "preempted",
-    "out of memory",
-    "cancelled",
-    "interrupted",
-    "lost",
-    "missing",
+from jobs.folder.submission_records import SubmissionRecord
+from jobs.state.live_cells import (
+    epoch_seconds,
+    live_status,
+    may_still_run,
+    running_status,
+    unknown_status,
 )
-"""`flagged`: done, but an audit found it invalid. `lost`: ended without result or failure.
-`missing`: never tried."""
-LIVE = ("running", "pending")
-UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *LIVE))
-FAILED = tuple(state for state in UNFINISHED if state != "missing")
+from jobs.state.states import CellStatus, JobLookup
 
-_SILENT_AFTER_S = 120.0
 _STATE_OF_SLURM_END = {
     "TIMEOUT": "timed out",
     "DEADLINE": "timed out",
@@ -51,41 +33,6 @@ _STATE_OF_SLURM_END = {
     "NODE_FAIL": "lost",
     "BOOT_FAIL": "lost",
 }
-_WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
-
-
-@dataclass(frozen=True)
-class CellStatus:
-    """One cell as `status --cells` shows it."""
-
-    cell: str
-    array: str
-    index: int
-    state: str
-    attempts: int = 0
-    attempt: int | None = None
-    """The attempt that the state is taken from."""
-    step: int | None = None
-    steps: int | None = None
-    step_s: float | None = None
-    eta_s: float | None = None
-    detail: str | None = None
-    """Slurm's reason, or the first failing rank's one-line cause."""
-    flags: tuple[str, ...] = ()
-    job: str | None = None
-
-
-@dataclass
-class JobLookup:
-    """What Slurm and the submission records say of a run's jobs; keys are (array, index)."""
-
-    answer: QueueAnswer
-    """Of the queue, and of sacct for ended jobs."""
-    queued: dict[tuple[str, int], QueuedJob] = field(default_factory=dict)
-    supervised: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
-    """Submissions to a local supervisor that still runs."""
-    submitted: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
-    """The newest submission of each cell."""
 
 
 def cell_status(
@@ -113,11 +60,19 @@ def cell_status(
     # A result newer than the submission: its job has ended, even if the queue lists it still.
     submission = lookup.submitted.get(key)
     ended = result is not None and submission is not None and _after(result.ended_at, submission.at)
-    live = _live_status(cell, newest if result is None else None, lookup, ended)
+    without_result = newest if result is None else None
+    live = live_status(cell, without_result, lookup, ended)
     if live is not None:
         return live
+    if result is None or not result.valid:
+        job = _last_job(submission, newest, entry.index)
+        tells = result is not None and result.status != "interrupted"
+        tells = tells and (ended or submission is None)
+        unknown = None if tells else unknown_status(cell, without_result, job, lookup)
+        if unknown is not None:
+            return unknown
     if result is None or result.status != "done":
-        return _ended_status(entry, cell, newest, result, lookup)
+        return _ended_status(entry, cell, newest, result, job, lookup)
     later = None if result.attempt == cell.attempt else f"attempt {cell.attempt} is not valid"
     return replace(
         cell,
@@ -129,67 +84,18 @@ def cell_status(
     )
 
 
-def _live_status(
-    cell: CellStatus, attempt: AttemptPaths | None, lookup: JobLookup, ended: bool
-) -> CellStatus | None:
-    """The status of a cell that is queued or supervised; None for others.
-
-    `attempt` is the newest, if it has no result yet; `ended`: a result is newer than the
-    submission.
-    """
-    key = (cell.array, cell.index)
-    job, submission = lookup.queued.get(key), lookup.submitted.get(key)
-    if job is not None:
-        cell = replace(cell, job=f"{job.job_id}_{cell.index}")
-        if job.state in _WAITING_IN_SLURM:
-            return replace(cell, state="pending", detail=job.reason)
-        if not ended:
-            return _running_status(cell, attempt)
-    if ended or submission is None:
-        return None
-    if key in lookup.supervised:
-        waiting = replace(cell, state="pending", detail="waits for its turn")
-        return waiting if attempt is None else _running_status(cell, attempt)
-    if (
-        submission.cluster == "slurm"
-        and lookup.answer.answered
-        and _epoch_seconds(submission.at) > lookup.answer.at - 1
-    ):
-        # The kept answer of the queue is older than this submission.
-        name = f"{submission.job_id}_{cell.index}"
-        return replace(cell, state="pending", detail="just submitted", job=name)
-    return None
-
-
-def _running_status(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
-    """`running`, with progress; `attempt` is None until the worker has created it."""
-    if attempt is None:
-        return replace(cell, state="running", detail="starting")
-    progress = read_attempt_progress(attempt)
-    left = max(0, (cell.steps or 0) - progress.step)
-    return replace(
-        cell,
-        state="running",
-        step=progress.step,
-        step_s=progress.step_s,
-        eta_s=None if progress.step_s is None else left * progress.step_s,
-        detail=None if progress.step else "starting",
-    )
-
-
 def _ended_status(
     entry: ManifestEntry,
     cell: CellStatus,
     attempt: AttemptPaths | None,
     result: AttemptResult | None,
+    job: str | None,
     lookup: JobLookup,
 ) -> CellStatus:
     """The status of a cell that is neither queued nor done: failed, lost, missing and so on."""
     submission = lookup.submitted.get((entry.array, entry.index))
-    slurm = submission if submission is not None and submission.cluster == "slurm" else None
     process = read_attempt_process(attempt) if attempt else None
-    job = _last_job(slurm, process, entry.index)
-    slurm_state = lookup.answer.ended.get(job or "", "")
+    slurm_state = lookup.answer.accounted.get(job or "", "")
     cell = replace(cell, job=job)
     if attempt is None:
         if not slurm_state:
@@ -198,8 +104,8 @@ def _ended_status(
         return replace(cell, state=_STATE_OF_SLURM_END.get(slurm_state, "failed"), detail=detail)
     never_began = process is None and submission is not None and _is_local_to_this_host(submission)
     unknown_end = result is None and not slurm_state and not never_began
-    if unknown_end and _may_still_run(attempt, process, lookup.answer.answered):
-        return _running_status(cell, attempt)
+    if unknown_end and may_still_run(attempt, slurm_answers=lookup.answer.answered):
+        return running_status(cell, attempt)
     progress = read_attempt_progress(attempt)
     cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
     if result is not None:
@@ -216,10 +122,12 @@ def _ended_status(
 
 
 def _last_job(
-    slurm: SubmissionRecord | None, process: AttemptProcess | None, index: int
+    submission: SubmissionRecord | None, attempt: AttemptPaths | None, index: int
 ) -> str | None:
-    """The newer of the submitted job and the job of the newest attempt."""
-    submitted = f"{slurm.job_id}_{index}" if slurm else None
+    """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
+    in_slurm = submission is not None and submission.cluster == "slurm"
+    submitted = f"{submission.job_id}_{index}" if submission is not None and in_slurm else None
+    process = read_attempt_process(attempt) if attempt else None
     ran = process.job if process else None
     return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
 
@@ -229,28 +137,10 @@ def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
     return submission.cluster == "local" and submission.host == socket.gethostname()
 
 
-def _may_still_run(
-    attempt: AttemptPaths, process: AttemptProcess | None, slurm_answers: bool
-) -> bool:
-    """Whether an attempt that is in no queue may still be running."""
-    if process is not None and process.host == socket.gethostname():
-        return process_start_ticks(process.pid) is not None
-    if process is not None and process.job and slurm_answers:
-        return False
-    return time.time() - last_write_time(attempt) < _SILENT_AFTER_S
-
-
 def _job_number(job: str) -> int:
     head = job.partition("_")[0]
     return int(head) if head.isdigit() else 0
 
 
-def _epoch_seconds(iso: str) -> float:
-    try:
-        return datetime.fromisoformat(iso).timestamp()
-    except ValueError:
-        return 0.0
-
-
 def _after(iso: str, other: str) -> bool:
-    return _epoch_seconds(iso) >= _epoch_seconds(other)
+    return epoch_seconds(iso) >= epoch_seconds(other)

@@ -7,12 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, query_queue
+from jobs.cluster.slurm_queue import NO_SLURM, QueueAnswer, QueuedJob, query_queue
 from jobs.folder.attempt_files import (
     AttemptResult,
     ManifestEntry,
@@ -23,7 +22,8 @@ from jobs.folder.attempt_files import (
 )
 from jobs.folder.locked_files import open_run
 from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
-from jobs.state.cell_state import LIVE, STATES, CellStatus, JobLookup, cell_status
+from jobs.state.cell_state import cell_status
+from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,19 @@ class RunStatus:
 
     @property
     def live(self) -> bool:
-        return any(cell.state in LIVE for cell in self.cells)
+        """Whether a cell runs or waits, or may."""
+        return any(cell.state in MAY_RUN for cell in self.cells)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every cell is done and valid."""
+        return all(cell.state == "done" for cell in self.cells)
 
 
-def status(run: str | Path) -> RunStatus:
+def status(run: str | Path, *, fresh: bool = False) -> RunStatus:
     """The state of every cell; asks Slurm at most once in ten seconds, and works without it.
+
+    `fresh`: asks Slurm now, as before an action an answer of ten seconds ago is too old.
 
     Raises InputError if the folder is no run, or its manifest or submissions are damaged.
     """
@@ -64,13 +72,14 @@ def status(run: str | Path) -> RunStatus:
         for entry in entries
         if entry.id in attempts_of
     }
-    lookup = _look_up_jobs(paths, entries, submissions, results, attempts_of)
+    lookup = _look_up_jobs(paths, entries, submissions, results, attempts_of, fresh=fresh)
     cells = tuple(
         cell_status(entry, attempts_of.get(entry.id, []), results.get(entry.id), lookup)
         for entry in entries
     )
     answer = lookup.answer
     slurm = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
+    slurm += "; sacct did answer" if answer.error and answer.accounted else ""
     return RunStatus(paths.root, cells, slurm if _uses_slurm(submissions, answer) else "local run")
 
 
@@ -96,30 +105,33 @@ def _look_up_jobs(
     submissions: list[SubmissionRecord],
     results: Mapping[str, AttemptResult | None],
     attempts_of: Mapping[str, list[AttemptPaths]],
+    *,
+    fresh: bool,
 ) -> JobLookup:
     submitted = {(s.array, index): s for s in submissions for index in s.index_list()}
     supervised = {key: s for key, s in submitted.items() if supervisor_is_alive(s)}
     unfinished = [e for e in entries if not ((result := results.get(e.id)) and result.valid)]
     slurm = [s for s in submissions if s.cluster == "slurm"]
-    # Cells without a result or supervisor may have been submitted by hand.
-    maybe_by_hand = any(results.get(e.id) is None for e in unfinished) and not supervised
-    if not slurm and not maybe_by_hand:
-        return JobLookup(
-            QueueAnswer(time.time(), error="no job in Slurm"), {}, supervised, submitted
-        )
+    # Unfinished cells without a supervisor may have been submitted by hand.
+    if not slurm and (supervised or not unfinished):
+        answer = QueueAnswer(time.time(), error="no job in Slurm")
+        return JobLookup(answer, supervised=supervised, submitted=submitted)
     users = {s.user for s in slurm} or {user()}
-    job_ids = {
-        submission.job_id
+    arrays: dict[str, str | None] = dict.fromkeys(
+        _jobs_of_attempts(
+            attempts_of[entry.id][0] for entry in unfinished if attempts_of.get(entry.id)
+        )
+    )
+    arrays |= {
+        submission.job_id: submission.array
         for entry in unfinished
         if (submission := submitted.get((entry.array, entry.index)))
         and submission.cluster == "slurm"
     }
-    job_ids |= _jobs_of_attempts(
-        attempts_of[entry.id][0] for entry in unfinished if attempts_of.get(entry.id)
-    )
-    answer = query_queue(paths.root, users, job_ids)
+    answer = query_queue(paths.root, users, arrays, fresh=fresh)
+    silent = not answer.answered and (bool(slurm) or answer.error != NO_SLURM)
     queued = _queued_cells(paths, answer, submissions)
-    return JobLookup(answer, queued, supervised, submitted)
+    return JobLookup(answer, silent, queued, supervised, submitted)
 
 
 def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
@@ -132,35 +144,38 @@ def _queued_cells(
     paths: RunPaths, answer: QueueAnswer, submissions: list[SubmissionRecord]
 ) -> dict[tuple[str, int], QueuedJob]:
     """Queued jobs by cell: known by job id, or, if submitted by hand, by script or comment."""
-    ids = {
-        submission.job_id: submission.array
-        for submission in submissions
-        if submission.cluster == "slurm"
-    }
+    ids = slurm_arrays(submissions)
     roots = {str(paths.root), os.path.realpath(paths.root)}
     queued: dict[tuple[str, int], QueuedJob] = {}
     for job in answer.jobs:
-        array = ids.get(job.job_id)
         home = os.path.realpath(Path(job.script).parent.parent)
-        if array is None and (home in roots or job.comment.strip() in roots):
-            array = job.name.partition("@")[0]
-        if array is not None:
-            queued |= {(array, index): job for index in job.index_list()}
+        # Another cluster, or the same one years later, has other jobs under the ids of ours.
+        is_ours = ids.get(job.job_id) == job.array
+        if is_ours or home in roots or job.comment.strip() in roots:
+            queued |= {(job.array, index): job for index in job.index_list()}
     return queued
+
+
+def slurm_arrays(submissions: Iterable[SubmissionRecord]) -> dict[str, str]:
+    """The arrays of the jobs that were submitted to Slurm, by job id."""
+    return {s.job_id: s.array for s in submissions if s.cluster == "slurm"}
 
 
 def live_slurm_jobs(
     paths: RunPaths, submissions: list[SubmissionRecord], array: str | None = None
-) -> list[str]:
-    """Ids of this run's jobs that are queued, or were submitted after the queue was looked at."""
-    slurm = [submission for submission in submissions if submission.cluster == "slurm"]
-    answer = query_queue(paths.root, {submission.user for submission in slurm} or {user()})
+) -> tuple[list[str], QueueAnswer]:
+    """Ids of this run's jobs that wait or run, and Slurm's answer that says so.
+
+    Where squeue does not answer they are those that the accounting has as such.
+    """
+    arrays = slurm_arrays(submissions)
+    users = {submission.user for submission in submissions if submission.cluster == "slurm"}
+    answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
     queued = _queued_cells(paths, answer, submissions)
     found = {job.job_id for (name, _), job in queued.items() if array in (None, name)}
-    for submission in slurm:
-        unseen = (
-            not answer.answered or datetime.fromisoformat(submission.at).timestamp() > answer.at - 1
-        )
-        if unseen and array in (None, submission.array):
-            found.add(submission.job_id)
-    return sorted(found)
+    if not answer.answered:
+        accounted = {
+            task.partition("_")[0] for task in answer.accounted if answer.accounted_as_live(task)
+        }
+        found = {job for job in accounted if array in (None, arrays.get(job))}
+    return sorted(found), answer

@@ -21,13 +21,13 @@ from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions.rerun import select_cells
 from jobs.cli import main
 from jobs.cluster.launch import Launch
-from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, parse_sacct, query_queue
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, answer_file, parse_sacct
 from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
-from jobs.state.cell_state import CellStatus
 from jobs.state.run_status import RunStatus, status
+from jobs.state.states import CellStatus
 
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "seeds": [0, 1]}
 
@@ -183,18 +183,15 @@ def test_a_damaged_manifest_is_named(line: str, run: RunPaths) -> None:
 
 def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:
     """Leave an answer of Slurm's in the cache, as if it had been asked a moment ago."""
-    answer = QueueAnswer(time.time(), jobs, ended)
-    folder = Path(os.environ["GNNHPC_CACHE"])
-    folder.mkdir(exist_ok=True)
     # Whoever asks finds squeue, so that the answer is looked for, and never runs it.
     (Path(os.environ["PATH"]) / "squeue").symlink_to("/bin/false")
-    query_queue(run.root, [user()])
-    (kept,) = folder.glob("slurm-*.json")
-    kept.write_text(json.dumps(asdict(answer)))
+    kept = answer_file(run.root, [user()])
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(asdict(QueueAnswer(time.time(), jobs, ended))))
 
 
 def job(indices: str, state: str, **changes: str) -> QueuedJob:
-    values = {"reason": "None", "name": "", "script": "", "comment": ""} | changes
+    values = {"reason": "None", "name": "gat-seq@run", "script": "", "comment": ""} | changes
     return QueuedJob("17", indices, state, **values)
 
 
@@ -266,9 +263,12 @@ def test_a_slurm_that_does_not_answer_is_named_and_not_needed(
 
 
 def test_sacct_is_read_with_its_steps_and_ranges() -> None:
-    text = "5_0|COMPLETED\n5_0.batch|COMPLETED\n5_1|FAILED\n5_1.0|OUT_OF_MEMORY\n"
-    text += "5_[2-3%1]|CANCELLED by 0\n6|TIMEOUT\n"
-    assert parse_sacct(text) == {
+    lines = ["5_0|COMPLETED|a@run", "5_0.batch|COMPLETED|batch", "5_1|FAILED|a@run"]
+    lines += ["5_1.0|OUT_OF_MEMORY|python", "5_[2-3%1]|CANCELLED by 0|a@run", "6|TIMEOUT|mine"]
+    # Under an id of ours lies another's job.
+    lines += ["7_0|RUNNING|theirs", "7_0.0|RUNNING|a@run"]
+    text = "\n".join(lines).replace("|", "\x1f")
+    assert parse_sacct(text, {"5": "a", "6": None, "7": "a"}) == {
         "5_0": "COMPLETED", "5_1": "OUT_OF_MEMORY", "5_2": "CANCELLED", "5_3": "CANCELLED",
         "6": "TIMEOUT",
     }  # fmt: skip
@@ -353,7 +353,7 @@ def test_a_job_that_never_made_an_attempt_has_a_log(run: RunPaths) -> None:
 def test_status_as_json_says_all(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
     one = cell(run)
     finish(attempt(run, one), one)
-    assert main(["status", str(run.root), "--json"]) == 0
+    assert main(["status", str(run.root), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "missing": 3}
     assert told["cells"][0]["cell"] == one.id
@@ -366,7 +366,7 @@ def test_status_has_a_line_a_cell_and_a_summary(
     failure = Failure(1, "n2", 3, "train", "ValueError: [red]loss", "")
     finish(attempt(run, one), one, status="failed", failure=failure)
     for flags in ([], ["--cells"]):
-        assert main(["status", str(run.root), *flags]) == 0
+        assert main(["status", str(run.root), *flags]) == 1
         out = capsys.readouterr().out
         assert "ValueError: [red]loss" in out
         assert "run: 1 failed, 3 missing" in out

@@ -1,0 +1,124 @@
+"""Cells that run or wait, or that may: by the queue, the accounting and their own files."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from datetime import datetime
+
+from gnnhpc.core.process_start import process_start_ticks
+from gnnhpc.records.run_paths import AttemptPaths
+from jobs.cluster.slurm_queue import LIVE_STATES, QueueAnswer
+from jobs.folder.attempt_files import (
+    last_write_time,
+    read_attempt_process,
+    read_attempt_progress,
+)
+from jobs.state.states import UNKNOWN, CellStatus, JobLookup
+
+_SILENT_AFTER_S = 120.0
+_MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
+"""Ends after which Slurm may queue the job again."""
+_WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+
+
+def live_status(
+    cell: CellStatus, attempt: AttemptPaths | None, lookup: JobLookup, ended: bool
+) -> CellStatus | None:
+    """The status of a cell that is queued or supervised; None for others.
+
+    `attempt` is the newest, if it has no result yet; `ended`: a result is newer than the
+    submission.
+    """
+    key = (cell.array, cell.index)
+    job, submission = lookup.queued.get(key), lookup.submitted.get(key)
+    if job is not None:
+        cell = replace(cell, job=f"{job.job_id}_{cell.index}")
+        if job.state in _WAITING_IN_SLURM:
+            return replace(cell, state="pending", detail=job.reason)
+        if not ended:
+            return running_status(cell, attempt)
+    if ended or submission is None:
+        return None
+    if key in lookup.supervised:
+        waiting = replace(cell, state="pending", detail="waits for its turn")
+        return waiting if attempt is None else running_status(cell, attempt)
+    if (
+        submission.cluster == "slurm"
+        and lookup.answer.answered
+        and epoch_seconds(submission.at) > lookup.answer.at - 1
+    ):
+        # The kept answer of the queue is older than this submission.
+        name = f"{submission.job_id}_{cell.index}"
+        return replace(cell, state="pending", detail="just submitted", job=name)
+    return None
+
+
+def unknown_status(
+    cell: CellStatus, attempt: AttemptPaths | None, job: str | None, lookup: JobLookup
+) -> CellStatus | None:
+    """The status of a cell of which neither its files nor the queue say whether it will run.
+
+    None where its job has ended, or it had none in Slurm; `job` is the newest that is known, and
+    `attempt` the newest, if it has no result yet.
+    """
+    submission = lookup.submitted.get((cell.array, cell.index))
+    if submission is not None and submission.cluster == "local":
+        return None
+    cell = replace(cell, job=job)
+    if lookup.silent:
+        return _unasked_status(cell, attempt, lookup.answer)
+    if lookup.answer.accounted_as_live(job):
+        word = lookup.answer.accounted[job or ""]
+        return replace(cell, state=UNKNOWN, detail=f"squeue does not list {job}, sacct: {word}")
+    return None
+
+
+def _unasked_status(
+    cell: CellStatus, attempt: AttemptPaths | None, answer: QueueAnswer
+) -> CellStatus | None:
+    """Where squeue gave no answer: the accounting's word, else what an attempt has just written."""
+    word = answer.accounted.get(cell.job or "")
+    if word in _WAITING_IN_SLURM:
+        return replace(cell, state="pending", detail=f"sacct: {word}")
+    if word in LIVE_STATES:
+        return running_status(cell, attempt)
+    if word is not None and word not in _MAY_COME_BACK:
+        return None
+    if attempt is not None and may_still_run(attempt, slurm_answers=False):
+        return running_status(cell, attempt)
+    return replace(cell, state=UNKNOWN, detail=f"Slurm does not say: {answer.error}")
+
+
+def running_status(cell: CellStatus, attempt: AttemptPaths | None) -> CellStatus:
+    """`running`, with progress; `attempt` is None until the worker has created it."""
+    if attempt is None:
+        return replace(cell, state="running", detail="starting")
+    progress = read_attempt_progress(attempt)
+    left = max(0, (cell.steps or 0) - progress.step)
+    return replace(
+        cell,
+        state="running",
+        step=progress.step,
+        step_s=progress.step_s,
+        eta_s=None if progress.step_s is None else left * progress.step_s,
+        detail=None if progress.step else "starting",
+    )
+
+
+def may_still_run(attempt: AttemptPaths, *, slurm_answers: bool) -> bool:
+    """Whether an attempt that is in no queue may still be running."""
+    process = read_attempt_process(attempt)
+    if process is not None and process.host == socket.gethostname():
+        return process_start_ticks(process.pid) is not None
+    if process is not None and process.job and slurm_answers:
+        return False
+    return time.time() - last_write_time(attempt) < _SILENT_AFTER_S
+
+
+def epoch_seconds(iso: str) -> float:
+    try:
+        return datetime.fromisoformat(iso).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,67 @@
+"""The states a cell can be in, and what is known of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
+from jobs.folder.submission_records import SubmissionRecord
+
+STATES = (
+    "done",
+    "flagged",
+    "running",
+    "pending",
+    "unknown",
+    "failed",
+    "timed out",
+    "preempted",
+    "out of memory",
+    "cancelled",
+    "interrupted",
+    "lost",
+    "missing",
+)
+"""`flagged`: done, but an audit found it invalid. `unknown`: its job may wait or run, and Slurm
+does not say. `lost`: ended without result or failure. `missing`: never tried."""
+UNKNOWN = "unknown"
+LIVE = ("running", "pending")
+MAY_RUN = (*LIVE, UNKNOWN)
+UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *MAY_RUN))
+FAILED = tuple(state for state in UNFINISHED if state != "missing")
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """One cell as `status --cells` shows it."""
+
+    cell: str
+    array: str
+    index: int
+    state: str
+    attempts: int = 0
+    attempt: int | None = None
+    """The attempt that the state is taken from."""
+    step: int | None = None
+    steps: int | None = None
+    step_s: float | None = None
+    eta_s: float | None = None
+    detail: str | None = None
+    """Slurm's reason, or the first failing rank's one-line cause."""
+    flags: tuple[str, ...] = ()
+    job: str | None = None
+
+
+@dataclass
+class JobLookup:
+    """What Slurm and the submission records say of a run's jobs; keys are (array, index)."""
+
+    answer: QueueAnswer
+    """Of the queue, and of the accounting."""
+    silent: bool = False
+    """Whether Slurm was asked, or would have to be, and the queue did not answer."""
+    queued: dict[tuple[str, int], QueuedJob] = field(default_factory=dict)
+    supervised: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """Submissions to a local supervisor that still runs."""
+    submitted: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    """The newest submission of each cell."""
