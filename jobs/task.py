@@ -1,4 +1,4 @@
-"""The call that submitit pickles into a job: run one cell of a manifest."""
+"""The call that submitit pickles into a local job: run one cell of a manifest."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runpy import run_path
 class CellTask:
     """Runs one cell as one rank, in the process submitit started.
 
-    In a Slurm array the index is $SLURM_ARRAY_TASK_ID, as in the array's batch script, so one
-    pickled task serves the whole array; a local job has its index in the pickle. There is no
-    `checkpoint` method, because submitit must not requeue: the worker handles signals itself.
+    There is no `checkpoint` method, because submitit must not requeue: the worker handles signals
+    itself. Slurm's jobs need no pickle; those that an earlier version submitted load one without an
+    index, which is then $SLURM_ARRAY_TASK_ID.
 
     Pickles of pending jobs name this class and its fields: neither may be renamed. A later version
     pickles for the code that a run keeps, so a new field needs a default.

@@ -22,7 +22,7 @@ import submitit
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
-from jobs.cluster.slurm_submit import pickle_folder
+from jobs.cluster.slurm_submit import submitit_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
 from jobs.task import CellTask
 
@@ -91,7 +91,7 @@ def send_cells(
 
 def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Job[int]:
     executor = submitit.LocalExecutor(
-        folder=pickle_folder(paths), python=shlex.quote(limits.python)
+        folder=submitit_folder(paths), python=shlex.quote(limits.python)
     )
     executor.update_parameters(
         timeout_min=limits.time_min,

@@ -18,8 +18,9 @@ from gnnhpc.spec.manifest import Cell
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
-from jobs.cluster.arrays import group_by_array, resources_for
+from jobs.cluster.arrays import Array, group_by_array, resources_for
 from jobs.cluster.launch import Launch, resolved
+from jobs.cluster.sbatch_retries import MaybeSubmittedError
 from jobs.cluster.site import Site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
 from jobs.folder.locked_files import run_lock
@@ -27,8 +28,8 @@ from jobs.folder.recorded_launch import Relaunch, relaunch
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
 from jobs.spec.planning import Plan
-from jobs.state.cell_state import LIVE
 from jobs.state.run_status import RunStatus, status
+from jobs.state.states import MAY_RUN
 
 SLURM_POLL_S = 15.0
 """Seconds between two looks at the status of a Slurm run that is waited for."""
@@ -67,7 +68,8 @@ def submit(
     alone, with the site and the code that the run was submitted with, unless told otherwise.
     `report` is told of a local run's cells, `watch` is given a Slurm run's status every 15 seconds,
     both only with `wait`; `tell` hears what is not as the run was submitted. Raises InputError,
-    with nothing written, if the folder cannot be made or Slurm refuses the job.
+    with nothing written, if the folder cannot be made or Slurm refuses the job, and
+    MaybeSubmittedError, with the run folder left as it is, where a job may be in Slurm.
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
@@ -81,6 +83,8 @@ def submit(
         new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
         try:
             started = start_cells(paths, new.cells, cluster, how.launch, wait)
+        except MaybeSubmittedError:
+            raise
         except GnnhpcError:
             if fresh and not read_submissions(paths):
                 # The folder is new and no job uses it.
@@ -152,10 +156,11 @@ def start_cells(
     if cluster == "local":
         return _start_local(paths, cells, launch, wait)
     jobs: list[tuple[str, str, str]] = []
+    recorded = {submission.job_id for submission in read_submissions(paths)}
     for array in group_by_array(cells):
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         try:
-            job = submit_array(paths, array, needs, launch)
+            job = submit_array(paths, array, needs, launch, recorded)
         except GnnhpcError as error:
             if not jobs:
                 raise
@@ -164,10 +169,21 @@ def start_cells(
                 f"{error}; submitted before that: {done}; "
                 f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
-        record_submission(paths, "slurm", array.name, array.indices, job, launch)
+        recorded.add(job)
         jobs.append((job, array.name, format_indices(array.indices)))
+        _record_job(paths, array, job, launch)
     limits = LocalLimits.of_launch(launch, paths)
     return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait)
+
+
+def _record_job(paths: RunPaths, array: Array, job: str, launch: Launch) -> None:
+    """Record a job of Slurm's; raises MaybeSubmittedError if the file system refuses that."""
+    try:
+        record_submission(paths, "slurm", array.name, array.indices, job, launch)
+    except (GnnhpcError, OSError) as error:
+        raise MaybeSubmittedError(
+            f"{array.name} is Slurm job {job}, which could not be recorded: {error}"
+        ) from None
 
 
 def _start_local(
@@ -195,6 +211,6 @@ def _wait_for_slurm(
         if watch is not None:
             watch(current)
         mine = [cell for cell in current.cells if cell.cell in wanted]
-        if not any(cell.state in LIVE for cell in mine):
+        if not any(cell.state in MAY_RUN for cell in mine):
             return sum(cell.state not in ("done", "flagged") for cell in mine)
         time.sleep(SLURM_POLL_S)

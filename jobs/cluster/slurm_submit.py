@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 import shlex
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
-import submitit
-
-from gnnhpc.core.cli_support import as_typed
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.array_executor import ArrayExecutor
 from jobs.cluster.array_script import checkout, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
 from jobs.cluster.launch import Launch
-from jobs.task import CellTask
-
-_UNREACHABLE = re.compile(r"unable to contact|timed out|zero bytes|configuration", re.IGNORECASE)
+from jobs.cluster.sbatch_retries import Sought, submit_once
 
 
 def check_slurm_is_usable(run: Path) -> None:
@@ -31,22 +25,27 @@ def check_slurm_is_usable(run: Path) -> None:
         raise InputError(run, None, "a path with %, backslash or line break", "one without")
 
 
-def submit_array(paths: RunPaths, array: Array, needs: Resources, launch: Launch) -> str:
+def submit_array(
+    paths: RunPaths,
+    array: Array,
+    needs: Resources,
+    launch: Launch,
+    recorded: Collection[str] = (),
+) -> str:
     """Submit these cells as one job array; returns Slurm's job id at once.
 
-    submitit numbers an array's jobs from 0, and makes no array of a single job. So one task is
-    submitted with the manifest's indices as --array; each job looks for a pickle named after job
-    and index, so these names are links to that task's pickle. A job waits a minute for its pickle.
+    submitit writes the batch script and calls sbatch; the jobs run what the array's own script
+    runs, and need nothing that is not in the run folder by then. `recorded` are the ids of the
+    run's jobs so far. Raises as `submit_once` does.
     """
-    folder = pickle_folder(paths)
     code = checkout() if launch.live else shlex.quote(str(paths.code))
-    executor = submitit.SlurmExecutor(folder=folder, python=launch.interpreter())
-    log = str(log_pattern(paths.root, array.name))
+    executor = ArrayExecutor(submitit_folder(paths), launch.interpreter())
+    name = job_name(array.name, paths.root.name)
     known = {"partition", "account", "qos", "constraint", "gres", "mem"}
     options = {name.replace("-", "_"): value for name, value in needs.options().items()}
     executor.update_parameters(
         **{name: value for name, value in options.items() if name in known},
-        job_name=job_name(array.name, paths.root.name),
+        job_name=name,
         comment=str(paths.root),
         nodes=needs.nodes,
         ntasks_per_node=needs.tasks_per_node,
@@ -66,24 +65,24 @@ def submit_array(paths: RunPaths, array: Array, needs: Resources, launch: Launch
         ],
         additional_parameters={
             "array": array_range(array.indices, needs.max_parallel),
-            "output": log,
+            "output": str(log_pattern(paths.root, array.name)),
             "requeue": True,
         },
     )
-    try:
-        # submitit prints sbatch's message too; the error below already contains it.
-        with contextlib.redirect_stderr(io.StringIO()):
-            job = executor.submit(CellTask(str(paths.manifest), array.name, live=launch.live))
-    except submitit.core.utils.FailedJobError as error:
-        raise sbatch_error(str(error), array.name) from None
-    pickle = job.paths.submitted_pickle
-    for index in array.indices:
-        (folder / f"{job.job_id}_{index}_submitted.pkl").symlink_to(pickle.name)
-    return str(job.job_id)
+    sought = Sought(paths.root, name, recorded)
+    return submit_once(executor, cell_command(paths, array.name, launch), array.name, sought)
 
 
-def pickle_folder(paths: RunPaths) -> Path:
-    """Create the folder of submitit's pickles, for this user alone: a job runs what it loads.
+def cell_command(paths: RunPaths, array: str, launch: Launch) -> str:
+    """The shell command that each rank of the array's jobs runs, as in the array's own script."""
+    manifest = shlex.quote(str(paths.manifest))
+    cell = f'--array {shlex.quote(array)} --index "$SLURM_ARRAY_TASK_ID"'
+    live = " --live" if launch.live else ""
+    return f"{launch.interpreter()} -u -m gnnhpc run --manifest {manifest} {cell}{live}"
+
+
+def submitit_folder(paths: RunPaths) -> Path:
+    """Create submitit's folder, for this user alone: local ranks run a pickle that lies in it.
 
     Raises InputError if it belongs to somebody else.
     """
@@ -96,14 +95,3 @@ def pickle_folder(paths: RunPaths) -> Path:
             folder, None, f"{error.strerror}", "a run folder of this user's own"
         ) from None
     return folder
-
-
-def sbatch_error(words: str, array: str) -> GnnhpcError:
-    """sbatch's message on one line: a GnnhpcError if Slurm is down, else an InputError."""
-    line = (
-        " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without a message"
-    )
-    if _UNREACHABLE.search(line):
-        return GnnhpcError(f"sbatch {array}: {line}")
-    allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
-    return InputError(f"sbatch {array}", None, line, allowed)
