@@ -148,8 +148,7 @@ def submit(
     "memory, cancelled, interrupted, lost (neither process nor result), missing (never tried).\n\n"
     "Exit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "
     "when none does and one is not done or not valid, 2 for wrong input.\n\n"
-    "Examples: python -m jobs status runs/quickstart --cells\n\n"
-    "python -m jobs status runs/quickstart && python -m analysis report runs/quickstart"
+    "Example: python -m jobs status runs/quickstart --cells"
 )
 def status(
     run: Run,
