@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import t_bounds, welch_bounds
+from analysis.stats.skewness import skewness_of_means
 from gnnhpc.core.student_t import CONFIDENCE
 
 Values = NDArray[np.float64]
@@ -108,7 +109,8 @@ def coverage(
             for n in runs:
                 held = partial(Held, noise, n, count, correlation, spread)
                 first, second = means[0] + own, means[1] + other
-                yield held("mean", _share(t_bounds(first[:, :n]), 0.0))
+                skewness = skewness_of_means(part[0, :, :n], first[:, :n].std(axis=-1, ddof=1))
+                yield held("mean", _share(t_bounds(first[:, :n], skewness=skewness), 0.0))
                 bounds = t_bounds((medians[0] + own)[:, :n])
                 yield held("median", _share(bounds, true_median))
                 if n > 2:

@@ -12,7 +12,7 @@ import pytest
 from analysis.stats.intervals import Sample
 from analysis.stats.pairs import Repeat
 from benchmarks.a_a import GROUPS, false_effects, read_runs
-from benchmarks.coverage import Held, coverage
+from benchmarks.coverage import NOISES, Held, coverage
 from gnnhpc.core.errors import InputError
 from tests.tools.make_run import make_run, small_sweep
 
@@ -32,7 +32,7 @@ def margin(share: float, compared: int, studies: int = STUDIES) -> float:
 
 
 def drawn(runs: tuple[int, ...]) -> Iterator[Held]:
-    for noise in ("normal", "skewed shocks"):
+    for noise in NOISES:
         for correlation in (0.0, 0.7):
             yield from coverage(
                 noise,
