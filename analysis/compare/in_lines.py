@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.compare.ratios import Compared, compared_frame
+from analysis.compare.compared_groups import ComparedGroup, groups_frame
+from analysis.compare.ratios import compared_frame
 from analysis.compare.two_runs import Comparison
 from analysis.render.named_table import NamedTable
 from analysis.render.output_folder import atomic_output_folder
@@ -15,6 +16,10 @@ from gnnhpc.core.student_t import CONFIDENCE
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
 _TOGETHER = f"b_over_a is the ratio of seconds; all intervals hold together at {CONFIDENCE:.0%}."
+_BESIDE = (
+    "beside_others is the same ratio of a group's seconds over those of the other groups of the "
+    "same step, by medians: free of what slows all of them."
+)
 
 
 def differing_lines(found: Comparison) -> Iterator[str]:
@@ -30,13 +35,14 @@ def differing_lines(found: Comparison) -> Iterator[str]:
 
 def group_lines(found: Comparison) -> Iterator[str]:
     """The groups of layers that became slower, of each cell in a line."""
-    slower = found.slower(found.groups)
+    slower = found.slower_groups
     recorded = Counter(row.name for row in found.groups)
     for name in dict.fromkeys(row.name for row in slower):
         mine = [row for row in slower if row.name == name]
         every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
-        yield f"layer groups slower in {name}: {every}{', '.join(map(_group, mine))}"
-    for row in found.slower(found.steps):
+        words = ", ".join(_group(row, found.tolerance) for row in mine)
+        yield f"layer groups slower in {name}: {every}{words}"
+    for row in found.slower_steps:
         named = any(group.name == row.name for group in slower)
         if row.pair.phase == "train" and recorded[row.name] and not named:
             yield (
@@ -45,15 +51,18 @@ def group_lines(found: Comparison) -> Iterator[str]:
             )
 
 
-def _group(row: Compared) -> str:
-    return f"{row.pair.what} {row.ratio.value:.3f} ({row.ratio.low:.3f} to {row.ratio.high:.3f})"
+def _group(row: ComparedGroup, tolerance: float) -> str:
+    shown = row.shown_by(tolerance) or row.seconds
+    ratio = shown.ratio
+    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return words if shown is row.seconds else f"{words} beside the other layers of the same steps"
 
 
 def verdict_line(found: Comparison) -> str:
     """What decides the exit status."""
     if not found.judged:
         return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
-    steps, groups = found.slower(found.steps), found.slower(found.groups)
+    steps, groups = found.slower_steps, found.slower_groups
     unjudged = len(found.steps) - found.judged
     rest = f"; {unjudged} without an interval" if unjudged else ""
     of = f"{found.judged} compared, tolerance {found.tolerance:.1%}{rest}"
@@ -69,11 +78,12 @@ def write_comparison(found: Comparison, out: Path) -> None:
     """Tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
     lines = [*differing_lines(found), *group_lines(found), verdict_line(found)]
     with atomic_output_folder(out) as folder:
-        for name, title, rows in (
-            ("steps", "Seconds a step in run A and run B", found.steps),
-            ("groups", "Seconds of groups of layers a training step", found.groups),
+        steps = compared_frame(found.steps, found.tolerance, found.of)
+        groups = groups_frame(found.groups, found.tolerance, found.of)
+        for name, title, frame, notes in (
+            ("steps", "Seconds a step in run A and run B", steps, (_TOGETHER,)),
+            ("groups", "Seconds of groups of layers a training step", groups, (_TOGETHER, _BESIDE)),
         ):
-            frame = compared_frame(rows, found.tolerance, found.of)
             if len(frame):
-                write_table(NamedTable(f"compare_{name}", title, frame, (_TOGETHER,)), folder)
+                write_table(NamedTable(f"compare_{name}", title, frame, notes), folder)
         (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

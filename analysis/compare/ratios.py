@@ -64,9 +64,15 @@ class Compared:
         return FASTER if high < 1.0 else NO_DIFFERENCE
 
 
-def compare_pairs(pairs: Sequence[Pair], of: str = "mean") -> list[Compared]:
-    """The ratio of each, with intervals that hold together; `of` is `mean` or `median` of steps."""
-    confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, sum(pair.tells for pair in pairs))
+def compare_pairs(
+    pairs: Sequence[Pair], of: str = "mean", *, among: int | None = None
+) -> list[Compared]:
+    """The ratio of each, with intervals that hold together; `of` is `mean` or `median` of steps.
+
+    `among`: how many intervals hold together, where these are not all.
+    """
+    looks = sum(pair.tells for pair in pairs) if among is None else among
+    confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, looks)
     found = []
     for pair in pairs:
         over = pair.b.mean_over if of == "mean" else pair.b.median_over

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.compare.layer_groups import group_pairs, group_seconds
+from analysis.compare.compared_groups import ComparedGroup, compare_groups
+from analysis.compare.layer_groups import group_seconds
 from analysis.compare.matched import Match, match_runs
 from analysis.compare.ratios import SLOWER, Compared, Pair, compare_pairs
 from analysis.compare.unlike_facts import unlike_lines
@@ -29,7 +30,7 @@ class Comparison:
     """mean or median, of each run's steps."""
     steps: list[Compared]
     """One a configuration and phase that both runs have."""
-    groups: list[Compared]
+    groups: list[ComparedGroup]
     """One a configuration and group of layers, in training."""
     losses: Losses
     differs: list[str]
@@ -37,13 +38,18 @@ class Comparison:
     alone: list[str]
     """What only one of the runs has or counts, a line each."""
 
-    def slower(self, rows: list[Compared]) -> list[Compared]:
-        return [row for row in rows if row.verdict(self.tolerance) == SLOWER]
+    @property
+    def slower_steps(self) -> list[Compared]:
+        return [row for row in self.steps if row.verdict(self.tolerance) == SLOWER]
+
+    @property
+    def slower_groups(self) -> list[ComparedGroup]:
+        return [row for row in self.groups if row.shown_by(self.tolerance) is not None]
 
     @property
     def anything_slower(self) -> bool:
         """Whether a step or a group of layers is shown to be slower than is tolerated."""
-        return bool(self.slower(self.steps) or self.slower(self.groups))
+        return bool(self.slower_steps or self.slower_groups)
 
     @property
     def judged(self) -> int:
@@ -76,12 +82,11 @@ def compare_runs(
             f"no configuration that it and {root_a} both measured",
             "two runs of one sweep",
         )
-    groups = group_pairs(pairs, group_seconds(a), group_seconds(b))
     return Comparison(
         tolerance,
         of,
         compare_pairs([_steps(match) for match in pairs], of),
-        compare_pairs(groups, of),
+        compare_groups(pairs, group_seconds(a), group_seconds(b), of),
         compare_losses(a, b),
         list(unlike_lines(a, b, pairs)),
         found.alone,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.cli import main
+from analysis.compare.compared_groups import BESIDE, over_others
 from analysis.compare.layer_groups import group_seconds
 from analysis.compare.ratios import (
     FASTER,
@@ -21,7 +22,7 @@ from analysis.compare.ratios import (
     Pair,
     compare_pairs,
 )
-from analysis.compare.two_runs import compare_runs
+from analysis.compare.two_runs import Comparison, compare_runs
 from analysis.loading.run import load
 from analysis.stats.intervals import ONE_RUN, Interval, Sample
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
@@ -85,6 +86,39 @@ def test_a_layer_slower_by_a_twentieth_is_named_with_its_cells(
         assert "block2" not in line
     assert lines[-1].startswith("SLOWER: layer groups of 2 configurations (8 compared")
     assert any(line.startswith("losses: equal but for rounding in all 20") for line in lines)
+
+
+def test_a_slower_layer_is_named_beside_the_others_where_all_of_a_run_is_noisy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs differ by a tenth as a whole, so the seconds of one layer alone show nothing."""
+    noisy = {"noise": 0.05, "runs_differ": 0.1}
+    roots = [
+        make_run(tmp_path / name, sweep(8, ("vig",)), machine=machine, seed=seed)
+        for name, machine, seed in (
+            ("before", Machine(**noisy), 1),
+            ("slower", Machine(**noisy, slower={"block1": 1.06}), 4),
+            ("faster", Machine(**noisy, slower={"block1": 0.5}), 4),
+        )
+    ]
+    found = compare_runs(roots[0], roots[1])
+    assert not [row for row in found.groups if row.seconds.verdict(0.02) == SLOWER]
+    assert {row.what for row in found.slower_groups} == {"block1"}
+    assert main(["compare", *map(str, roots[:2]), "--out", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"block1 1\.0\d\d \(.*\) beside the other layers of the same steps", printed)
+    assert BESIDE in (tmp_path / "out/compare_groups.csv").read_text()
+    # The others take more beside one that became faster, and are not called slower for it.
+    assert not compare_runs(roots[0], roots[2]).slower_groups
+
+
+def test_a_group_beside_the_others_is_free_of_what_slows_all() -> None:
+    one, other, pace = np.array([1.0, 1.0]), np.array([2.0, 1.0]), np.array([1.0, 3.0])
+    seconds = {("c", "a"): one * pace, ("c", "b"): other * pace, ("alone", "a"): one}
+    assert {key: list(value) for key, value in over_others(seconds).items()} == {
+        ("c", "a"): [0.5, 1.0],
+        ("c", "b"): [2.0, 1.0],
+    }
 
 
 def test_step_times_beyond_the_tolerance_are_named_and_written(
@@ -178,6 +212,12 @@ def test_one_run_a_side_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureFix
     assert sum(line.endswith(ONE_RUN) for line in lines) == 8 + 1
 
 
+def bases(found: Comparison) -> set[str]:
+    """What intervals come from."""
+    groups = [row for one in found.groups for row in (one.seconds, one.beside) if row is not None]
+    return {row.ratio.basis for row in (*found.steps, *groups)}
+
+
 def test_repeats_that_were_measured_in_turn_are_pairs_and_others_are_not(tmp_path: Path) -> None:
     experiments = sweep(3, ("vig",))
     a = make_run(tmp_path / "a", experiments, stories=turns(experiments, 0))
@@ -185,10 +225,10 @@ def test_repeats_that_were_measured_in_turn_are_pairs_and_others_are_not(tmp_pat
     later = {one.id: [Story(started=f"2026-03-02T{one.repeat:02d}")] for one in experiments}
     c = make_run(tmp_path / "c", experiments, stories=later)
     found = compare_runs(a, b)
-    assert {row.ratio.basis for row in (*found.steps, *found.groups)} == {"3 pairs"}
+    assert bases(found) == {"3 pairs"}
     assert any("measured in turn, and are compared in pairs" in line for line in found.differs)
     found = compare_runs(a, c)
-    assert {row.ratio.basis for row in (*found.steps, *found.groups)} == {"3 and 3 runs"}
+    assert bases(found) == {"3 and 3 runs"}
     assert any("not in turn: what changed on the machines" in line for line in found.differs)
 
 
