@@ -61,23 +61,27 @@ class Verdict:
     """The largest relative difference of each kind of thing compared."""
     rounding: float = 0.0
     """What single precision alone makes of a layer's gradient in the twin; 0 if not measured."""
+    lost: list[str] = field(default_factory=list)
+    """Layers of which a step told nothing, their gradient being rounding alone, or nearly; such a
+    step is not among `gradients`."""
 
     @property
     def worst(self) -> float:
         """The largest relative difference of a layer's gradient; infinite where it is no number."""
-        return _largest(self.gradients)
+        return largest(self.gradients)
 
     @property
     def worst_parameters(self) -> float:
         """The largest relative difference of a layer's parameters after the last step."""
-        return _largest(self.parameters)
+        return largest(self.parameters)
 
     @property
     def passed(self) -> bool:
         return not self.causes
 
 
-def _largest(found: Sequence[Difference]) -> float:
+def largest(found: Sequence[Difference]) -> float:
+    """The largest relative difference; infinite where one is no number."""
     values = [d.relative for d in found]
     return max((v if math.isfinite(v) else math.inf for v in values), default=0.0)
 
@@ -130,7 +134,7 @@ def likely_causes(
     causes = _stages_without_gradient(compared, stages) + _masked_means(losses)
     if causes:
         return causes
-    worst = _largest(compared)
+    worst = largest(compared)
     scale = _common_scale(compared) if worst > tolerance else None
     alike = "micro-batches or replicas" if microbatches == replicas else ""
     for factor, what in (

@@ -24,10 +24,12 @@ from gnnhpc.check.compare_gradients import (
     Losses,
     Verdict,
     differences,
+    largest,
     likely_causes,
 )
 from gnnhpc.check.compare_state import compare_buffers, compare_moves
 from gnnhpc.check.kinks import explain_by_kinks
+from gnnhpc.check.lost_in_rounding import lost_in_rounding
 from gnnhpc.check.seen_ranks import SeenRanks, TensorsOf
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
 from gnnhpc.check.twin.pieces import Piece
@@ -67,6 +69,8 @@ class StepComparison:
     kinks: int = 0
     rounding: float = 0.0
     """What single precision alone makes of a layer's gradient in the twin."""
+    lost: list[str] = field(default_factory=list)
+    """Layers whose gradient differed in a step by no more than rounding explains."""
     _gradients: list[Difference] = field(default_factory=list)
     _parameters: list[Difference] = field(default_factory=list)
     _losses: tuple[float, float] = (0.0, 0.0)
@@ -84,7 +88,7 @@ class StepComparison:
             rows = None if rounded is None else rounded.activations
             self._activations("train", step, pieces, twin.activations, rows)
             self._loss(step, twin, rounded)
-            gradients = self._gradients_of(step, twin)
+            gradients = self._gradients_of(step, pieces, before, twin)
             before = self._update(step, before, gradients, rule)
             self._buffers("buffers", functools.partial(_buffers_after, step - self.first))
             if self.causes:
@@ -100,6 +104,7 @@ class StepComparison:
             [f"{name}: {detail}" for name, detail in invalid.items()] + self.causes,
             self.worst,
             self.rounding,
+            self.lost,
         )
 
     def _in_single_precision(
@@ -210,24 +215,47 @@ class StepComparison:
         if relative > allowed:
             self.causes += self._likely(step, ours, twin, differences({}, {}, self.layers))
 
-    def _gradients_of(self, step: int, twin: TwinStep) -> dict[str, Array]:
+    def _gradients_of(
+        self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
+    ) -> dict[str, Array]:
         found = self._same_on_replicas(
             "gradients", lambda each: each.steps[step - self.first].gradients
         )
         expected = twin.gradients
         compared = differences(found, expected, self.layers)
         allowed = max(self.tolerance, ROUNDING_FACTOR * self.rounding)
-        if max((d.relative for d in compared), default=0.0) > allowed and not self.causes:
+        if largest(compared) > allowed and not self.causes:
             explained = explain_by_kinks(found, twin, EPS[self.experiment.dtype])
             self.kinks += explained.kinks
             compared = differences(found, explained.gradients, self.layers)
+        if largest(compared) > allowed and not self.causes:
+            compared = self._above_rounding(compared, allowed, step, pieces, before, twin)
         self._gradients = _worse(self._gradients, compared)
-        worst = max((d.relative for d in compared), default=0.0)
-        worst = worst if math.isfinite(worst) else math.inf
+        worst = largest(compared)
         self.worst["gradients"] = max(self.worst.get("gradients", 0.0), worst)
         if worst > allowed and not self.causes:
             self.causes += self._likely(step, self._loss_of(step), twin, compared)
         return found
+
+    def _above_rounding(
+        self,
+        compared: list[Difference],
+        allowed: float,
+        step: int,
+        pieces: Sequence[Piece],
+        before: Mapping[str, Array],
+        twin: TwinStep,
+    ) -> list[Difference]:
+        """Those layers of which more can be told than that rounding explains the difference."""
+        outputs, eps = self.experiment.model.loaded.outputs, EPS[self.experiment.dtype]
+        lost = lost_in_rounding(self.twin, pieces, before, step, outputs, twin, self.layers, eps)
+        explained = [
+            d.layer
+            for d in compared
+            if allowed < d.relative <= allowed + ROUNDING_FACTOR * lost[d.layer]
+        ]
+        self.lost += [layer for layer in explained if layer not in self.lost]
+        return [d for d in compared if d.layer not in explained]
 
     def _loss_of(self, step: int) -> float:
         return self.seen.loss(step - self.first)
@@ -297,9 +325,11 @@ class StepComparison:
 
 
 def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:
-    """Layer by layer the larger of two differences."""
+    """Layer by layer the larger of two differences; of a layer that one lacks, the other's."""
     by_layer = {d.layer: d for d in a}
-    return [max(d, by_layer.get(d.layer, d), key=lambda each: each.relative) for d in b]
+    for d in b:
+        by_layer[d.layer] = max(d, by_layer.get(d.layer, d), key=lambda each: each.relative)
+    return list(by_layer.values())
 
 
 def _buffers_after(step: int, rank: RankSeen) -> Mapping[str, Array]:

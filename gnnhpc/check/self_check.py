@@ -95,7 +95,7 @@ class SelfCheck:
             cost += f", more than {COST_S:g} s and {COST_SHARE:.0%}: this machine was slow at it"
         if self.verdict is not None:
             values |= {"worst": dict(self.verdict.worst_of), "kinks": self.verdict.kinks}
-            values["steps"] = steps
+            values |= {"steps": steps, "lost_in_rounding": self.verdict.lost}
         if self.cause is not None:
             return Check(name, "invalid", f"{self.cause}{on}; {cost}", values)
         if self.random_layer is not None:
@@ -106,6 +106,9 @@ class SelfCheck:
             return Check(name, "unknown", detail, values)
         whose = "; the arithmetic of its layers is the user's own" if self.own_arithmetic else ""
         detail = f"{taken}{on} are the twin's"
+        if self.verdict is not None and self.verdict.lost:
+            lost = ", ".join(self.verdict.lost)
+            detail += f", but for what rounding hides of the gradient of {lost} in a step"
         return Check(name, "ok", f"{detail}{whose}; {cost}", values)
 
 

@@ -149,6 +149,8 @@ def _rounding(verdict: Verdict) -> str:
         said += f" (the twin's own in single precision: {verdict.rounding:.2e})"
     if verdict.kinks:
         said += f" ({verdict.kinks} scores at the leaky ReLU's kink took the other slope)"
+    if verdict.lost:
+        said += f" (in a step rounding hides the gradient of {', '.join(verdict.lost)})"
     return said
 
 

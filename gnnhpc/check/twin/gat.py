@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.plain.masks import plain_weights
+from gnnhpc.check.twin.backward_rounding import log_softmax
 from gnnhpc.check.twin.layer import Parameters, TwinLayer
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput, TwinGraph
 from gnnhpc.core.outline import LayerOutline
@@ -110,7 +111,7 @@ class Activation:
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         assert isinstance(x, Tensor)
         if self.last:
-            return x - x.logsumexp(1, keepdim=True)
+            return log_softmax(x, scene.rounding)
         return torch.where(x > 0, x, torch.expm1(x.clamp(max=0.0)))
 
 

@@ -121,8 +121,3 @@ def move(statistics: RunningStatistics) -> None:
     statistics.variance = (1 - MOMENTUM) * statistics.variance + MOMENTUM * squares / (rows - 1)
     statistics.batches += 1
     statistics.pending.clear()
-
-
-def gelu(x: Tensor) -> Tensor:
-    """Hendrycks & Gimpel 2016: x times the normal distribution function."""
-    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.layer import seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
@@ -65,9 +66,18 @@ class OwnModelTwin:
         return None
 
     def forward(
-        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+        self,
+        piece: Piece,
+        parameters: Mapping[str, Tensor],
+        step: int,
+        *,
+        training: bool,
+        rounding: BackwardRounding | None = None,
     ) -> list[Tensor | SparseInput]:
-        """The output of each layer, the last's last; parameters by full name."""
+        """The output of each layer, the last's last; parameters by full name.
+
+        Its layers round as they do: `rounding` adds nothing to them.
+        """
         layers = self._replicas[piece.replica]
         layers.train(training)
         x = _run_inputs(piece, self.dtype)

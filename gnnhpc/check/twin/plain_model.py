@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.twin import gat, vig
+from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.layer import TwinLayer, move, seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
@@ -69,7 +70,13 @@ class PlainModel:
         return values
 
     def forward(
-        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+        self,
+        piece: Piece,
+        parameters: Mapping[str, Tensor],
+        step: int,
+        *,
+        training: bool,
+        rounding: BackwardRounding | None = None,
     ) -> list[Tensor | SparseInput]:
         """The output of each layer, the last's last; parameters by full name, in float64."""
         scene = Scene(
@@ -80,6 +87,7 @@ class PlainModel:
             self._statistics[piece.replica],
             piece.graph,
             self._side,
+            rounding=rounding,
         )
         outputs: list[Tensor | SparseInput] = []
         x = piece.inputs

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gnnhpc.check.twin.backward_rounding import BackwardRounding
+
 
 @dataclass(frozen=True)
 class TwinGraph:
@@ -74,3 +76,5 @@ class Scene:
     side: int = 0
     """Of a square image's pixel grid."""
     kinks: list[Kink] = field(default_factory=list)
+    rounding: BackwardRounding | None = None
+    """What is added to gradients; None for nothing."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnhpc.check.twin.backward_rounding import BackwardRounding, log_softmax
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.graphs.graph import IGNORED
@@ -35,7 +36,13 @@ class TwinModel(Protocol):
         ...
 
     def forward(
-        self, piece: Piece, parameters: Mapping[str, Tensor], step: int, *, training: bool
+        self,
+        piece: Piece,
+        parameters: Mapping[str, Tensor],
+        step: int,
+        *,
+        training: bool,
+        rounding: BackwardRounding | None = None,
     ) -> Activations: ...
 
     def end_minibatch(self) -> None: ...
@@ -72,8 +79,9 @@ def train_step(
     parameters: Mapping[str, Array],
     step: int,
     outputs: Outputs,
+    rounding: BackwardRounding | None = None,
 ) -> TwinStep:
-    """The mean loss over the labelled rows of all pieces, and its gradients."""
+    """The mean loss over the labelled rows of all pieces, and its gradients, `rounding` added."""
     leaves = {
         name: torch.from_numpy(value).to(model.dtype).requires_grad_(name not in model.frozen)
         for name, value in parameters.items()
@@ -84,13 +92,13 @@ def train_step(
     kinks: list[Kink] = []
     total, largest_score = torch.zeros((), dtype=torch.float64), 0.0
     for piece in pieces:
-        found = model.forward(piece, leaves, step, training=True)
+        found = model.forward(piece, leaves, step, training=True, rounding=rounding)
         kinks += model.kinks
         scores = found[-1]
         assert isinstance(scores, Tensor)
         if scores.numel():
             largest_score = max(largest_score, float(scores.detach().abs().max()))
-        rows = losses(scores, piece.targets["train"], outputs)
+        rows = losses(scores, piece.targets["train"], outputs, rounding)
         row_losses.append((_array(rows), int((piece.targets["train"] != IGNORED).sum())))
         total = total + rows.sum()
         activations.append([_detached(each) for each in found])
@@ -122,11 +130,13 @@ def evaluate(
     return [model.forward(piece, values, step, training=False) for piece in pieces]
 
 
-def losses(output: Tensor, target: Tensor, outputs: Outputs) -> Tensor:
+def losses(
+    output: Tensor, target: Tensor, outputs: Outputs, rounding: BackwardRounding | None = None
+) -> Tensor:
     """Each row's cross-entropy, float64 [rows]; 0 for a row that is not labelled."""
     scores = output.double()
     if outputs == "logits":
-        scores = scores - scores.logsumexp(1, keepdim=True)
+        scores = log_softmax(scores, rounding)
     labelled = target != IGNORED
     chosen = scores[torch.arange(len(target)), target.where(labelled, 0)]
     return torch.where(labelled, -chosen, 0.0)

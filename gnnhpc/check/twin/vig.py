@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gnnhpc.check.twin.backward_rounding import gelu
 from gnnhpc.check.twin.layer import (
     Parameters,
     batch_norm,
-    gelu,
     linear,
     linear_values,
     norm_values,
@@ -52,7 +52,7 @@ class Residual:
             source, target = grid_edges(scene.side, len(x))
             neighbours = torch.zeros_like(hidden).index_add(0, target, hidden[source])
             hidden = linear(neighbours, p, "conv.lin_rel") + linear(hidden, p, "conv.lin_root")
-        update = linear(gelu(hidden), p, "fc2")
+        update = linear(gelu(hidden, scene.rounding), p, "fc2")
         return x + batch_norm(update, p, "norm2", f"{self.name}.norm2", scene).view_as(x)
 
 
@@ -75,7 +75,8 @@ class Readout:
 
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         assert isinstance(x, Tensor)
-        return linear(gelu(linear(x.sum(1), p, "fc1")), p, "fc2")
+        hidden = linear(x.sum(1), p, "fc1")
+        return linear(gelu(hidden, scene.rounding), p, "fc2")
 
 
 def grid_edges(side: int, images: int) -> tuple[Tensor, Tensor]:
