@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,10 @@ IN_FRONT = 4
 _HEIGHT_IN = 2.6
 _NARROWEST_IN = 2.2
 """Width of a panel whose labels can be read."""
+_CHARACTER_IN = 0.085
+"""Width that a title's character takes at most, with the axis labels' share of a panel."""
+_LINE_IN = 0.14
+_TITLE_LINES = 4
 
 
 def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
@@ -52,11 +57,25 @@ def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def title_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
-    """Set the panels' titles, and `whole` as title of the figure or of its only panel."""
-    for one, title in zip(axes, titles, strict=False):
-        one.set_title(title or whole, loc="left")
-    if any(titles):
-        figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+    """Set the panels' titles, and `whole` as title of the figure or of its only panel.
+
+    Titles are broken into lines as wide as a panel, for which the figure grows.
+    """
+    if not any(titles):
+        for one in axes:
+            one.set_title(whole, loc="left")
+        return
+    across = len({one.get_position().x0 for one in axes})
+    characters = int(figure.get_figwidth() / across / _CHARACTER_IN)
+    broken = [
+        textwrap.wrap(title, characters, max_lines=_TITLE_LINES, placeholder=" …") or [whole]
+        for title in titles[: len(axes)]
+    ]
+    for one, lines in zip(axes, broken, strict=True):
+        one.set_title("\n".join(lines), loc="left")
+    more = (max(map(len, broken)) - 1) * _LINE_IN * math.ceil(len(axes) / across)
+    figure.set_figheight(figure.get_figheight() + more)
+    figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
 
 
 def layouts_in(frame: pd.DataFrame) -> list[str]:

@@ -43,10 +43,17 @@ _CHUNKS = "chunks a replica"
 
 
 def speedup(study: Study) -> Figure | str:
-    """Speedup over the sequential run with its interval; ticks are the bound of each layout."""
+    """Speedup over the sequential run with its interval; ticks are the bound of each layout.
+
+    Panels in which nothing is compared, but the baseline with itself, are left out.
+    """
     rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["speedup"])
     if rows.empty:
         return "no valid sequential run to compare with"
+    compared = [part.index for _, part in study.panels(rows) if part["effect"].notna().any()]
+    if not compared:
+        return "only sequential runs to compare with, and nothing beside them"
+    rows = rows.loc[np.concatenate(compared)]
     with styled():
         figure, axes = _by_variant(
             study, rows, "speedup", interval=("speedup_low", "speedup_high"), reference="bound"
@@ -68,11 +75,16 @@ def efficiency(study: Study) -> Figure | str:
         )
         for one in axes:
             one.axhline(1.0, color="#606060", lw=0.8)
-        lowest = float(rows["efficiency"].min())
-        axes[0].set_ylim(min(0.8, 0.05 * np.floor(lowest / 0.05)), max(1.02, _upper_limit(rows)))
+        axes[0].set_ylim(_lower_limit(rows), max(1.02, _upper_limit(rows)))
         axes[0].set_ylabel("efficiency (ideal / step time)")
         add_legend(figure, axes)
     return figure
+
+
+def _lower_limit(rows: pd.DataFrame) -> float:
+    """Below every mark and interval."""
+    lowest = float(rows[["efficiency", "efficiency_low"]].astype(float).min().min())
+    return max(0.0, min(0.8, 0.05 * float(np.floor((lowest - 0.02) / 0.05))))
 
 
 def _upper_limit(rows: pd.DataFrame) -> float:

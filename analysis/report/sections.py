@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.figures.catalog import Figures
 from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
+from analysis.render.interval_text import join_intervals
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.stats.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.stats.step_times import OUTLIER_Z
@@ -138,8 +139,9 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     if known:
         blocks.append(
             frame_table(
-                with_study(summary[summary["phase"] == "train"]),
-                "Last losses and accuracies, mean over seeds and repeats",
+                join_intervals(with_study(summary[summary["phase"] == "train"])),
+                "Last losses and accuracies: means, with intervals where there are several seeds; "
+                "repeats of one seed learn the same",
                 {**ROW_KEYS, "cells_used": "cells", **known},
                 keys=len(ROW_KEYS),
             )
@@ -211,7 +213,8 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 "the logarithms of the runs' means or medians. Steps of one run share its "
                 f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "
                 f"fewer than {FEWEST_STEPS} steps; standard deviation, lowest and highest are of "
-                "steps.",
+                "steps. Where steps are few and skewed to the right, so is their mean, and its "
+                "upper bound reaches further (Johnson 1978).",
                 "A speedup is a ratio of samples a second. Repeats are measured in turn, so a "
                 "repeat is a pair on the same machines: the interval is t on the logarithms of the "
                 "pairs' ratios. With fewer than three pairs, or where most runs have no partner, "

@@ -12,6 +12,7 @@ from analysis.stats.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
 from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
 from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.learnt_columns import learnt_columns
 from analysis.summary.row_flags import counted_flags
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
@@ -212,8 +213,6 @@ def _reasons(row: Configuration) -> str:
 def _quality_columns(row: Configuration) -> dict[str, Any]:
     """Counts of cells and steps, noise of the machine, memory, and final losses and accuracies."""
     used, units = row.used, row.cell_phases
-    finals = [c for c in used.columns if c.startswith(("train_", "val_", "test_"))]
-    finals = [c for c in finals if c.endswith(("_loss", "_accuracy"))]
     return {
         "cells": len(row.cells),
         "cells_used": len(used),
@@ -229,7 +228,8 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "data_s": row.mean("data_s") if row.step_times else None,
         "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
         "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
-        **{name: used[name].astype(float).mean() for name in (*_AVERAGED_COLUMNS, *finals)},
+        **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},
+        **learnt_columns(used),
     }
 
 

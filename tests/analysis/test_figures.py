@@ -22,6 +22,7 @@ from analysis.figures.catalog import (
     make_figures,
 )
 from analysis.figures.hover import marks_of
+from analysis.figures.panels import panel_grid, title_panels
 from analysis.figures.studies import Study, find_studies, settings_label
 from analysis.figures.style import (
     COLUMN_IN,
@@ -321,6 +322,33 @@ def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
     ]  # fmt: skip
     width = int.from_bytes(png.read_bytes()[16:20])
     assert width >= 200 * COLUMN_IN
+
+
+def test_titles_of_panels_stay_apart_however_many_settings_they_name() -> None:
+    """Titles of six panels were one line each, over their neighbours; axes collapsed to nothing."""
+    title = "fused, batch size 10, pipelining, batchnorm deferred, 1f1b, train steps 12, sgd"
+    with styled():
+        figure, axes = panel_grid(6)
+        title_panels(figure, axes, [title] * 6, "ViG, cifar10")
+        for one in axes:
+            one.set_xlabel("micro-batches a mini-batch")
+        figure.draw_without_rendering()
+        boxes = [one.get_tightbbox() for one in axes]
+    assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+    assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.width for box in boxes)
+    assert all(one.bbox.height > 0.8 * figure.dpi for one in axes)
+
+
+def test_no_interval_of_an_efficiency_ends_outside_the_axes(vig: Study) -> None:
+    low = vig.summary.assign(efficiency=0.62, efficiency_low=0.41, efficiency_high=0.7)
+    figure = drawn(speedup.efficiency(replace(vig, summary=low)))
+    assert all(0.3 <= axes.get_ylim()[0] < 0.41 for axes in figure.axes)
+
+
+def test_a_speedup_is_not_drawn_where_nothing_stands_beside_the_baseline(vig: Study) -> None:
+    rows = vig.summary
+    alone = rows[(rows["layout"] == "seq") & (rows["microbatches"] == 1)]
+    assert "nothing beside them" in str(speedup.speedup(replace(vig, summary=alone)))
 
 
 def test_what_cannot_be_drawn_is_named_with_its_reason(

@@ -119,6 +119,17 @@ def test_what_was_learned_and_kept_is_averaged(summary: pd.DataFrame) -> None:
     assert gat["edges_kept"] == 1.0
 
 
+def test_what_was_learned_has_an_interval_over_seeds_and_none_over_repeats(tmp_path: Path) -> None:
+    """The made-up accuracy is 0.6 less 0.01 a seed; Student's t of one degree is 12.706."""
+    cells = [vig(seed=seed, repeat=repeat) for seed in (0, 1) for repeat in (0, 1)]
+    found = row(summary_of(tmp_path / "two", cells), "seq", 1)
+    assert found["test_accuracy"] == pytest.approx(0.595)
+    assert found["test_accuracy_high"] - 0.595 == pytest.approx(12.706 * 0.005, rel=1e-4)
+    assert found["test_loss_low"] == found["test_loss_high"] == pytest.approx(1.2)
+    one_seed = row(summary_of(tmp_path / "one", [vig(repeat=r) for r in range(3)]), "seq", 1)
+    assert one_seed["test_accuracy"] == 0.6 and math.isnan(one_seed["test_accuracy_low"])
+
+
 def test_invalid_and_failed_cells_are_kept_out(tmp_path: Path) -> None:
     cells = [vig(repeat=r) for r in range(3)]
     stories = {
