@@ -66,7 +66,7 @@ def _jobs_to_cancel(
     recorded = slurm_arrays(submissions).items()
     unsure = {job for job, name in recorded if array in (None, name)} - spoken_of
     if unsure and not force:
-        shown = ", ".join(sorted(unsure, key=int)[:5]) + (", ..." if len(unsure) > 5 else "")
+        shown = ", ".join(sorted(unsure)[:5]) + (", ..." if len(unsure) > 5 else "")
         raise InputError(
             "cancel",
             None,

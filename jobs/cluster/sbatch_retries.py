@@ -77,7 +77,7 @@ def submit_once(executor: ArrayExecutor, command: str, array: str, sought: Sough
     reached, MaybeSubmittedError where nobody can tell.
     """
     unsure = False
-    for wait in WAITS_S:
+    for number, wait in enumerate(WAITS_S, 1):
         tries = len(executor.scripts)
         try:
             job = executor.submit_command(command)
@@ -87,7 +87,7 @@ def submit_once(executor: ArrayExecutor, command: str, array: str, sought: Sough
         else:
             return _without_double(job, executor, sought) if unsure else job
         unsure = unsure or end == "answer lost"
-        if end == "refused" or (wait == WAITS_S[-1] and not unsure):
+        if end == "refused" or (number == len(WAITS_S) and not unsure):
             break
         time.sleep(wait)
         if unsure and (found := _look(executor, array, sought, words)) is not None:

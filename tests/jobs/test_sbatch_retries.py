@@ -1,0 +1,193 @@
+"""What is done after each way in which sbatch fails, by programs that stand for Slurm's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.records.run_paths import RunPaths
+from jobs.actions.submit import submit
+from jobs.cluster import sbatch_retries, slurm_queue
+from jobs.cluster.array_executor import outside_of_jobs
+from jobs.cluster.arrays import group_by_array, resources_for
+from jobs.cluster.launch import Launch
+from jobs.cluster.sbatch_retries import MaybeSubmittedError
+from jobs.cluster.slurm_submit import submit_array
+from jobs.folder import submission_records
+from jobs.folder.run_folder import create_run_folder
+from jobs.spec.planning import Plan, plan
+
+ERROR = "echo 'sbatch: error: Batch job submission failed: {}' >&2; exit 1"
+LOST = ERROR.format("Socket timed out on send/recv operation")
+REFUSED = ERROR.format("Requested node configuration is not available")
+UNREACHED = ERROR.format("Unable to contact slurm controller (connect failure)")
+DOWN = "echo 'slurm_load_jobs error: nothing answers' >&2; exit 1"
+
+
+@pytest.fixture
+def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of programs, first on PATH; no pause is made between tries."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(sbatch_retries, "WAITS_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(slurm_queue, "_WAITS_S", ())
+    for name in ("srun", "squeue", "sacct", "scancel"):
+        program(folder, name, "")
+    return folder
+
+
+def program(folder: Path, name: str, *bodies: str) -> None:
+    """One body a call, the last one ever after."""
+    cases = "\n".join(f"{number}) {body or ':'} ;;" for number, body in enumerate(bodies[:-1], 1))
+    file = folder / name
+    file.write_text(
+        f'#!/bin/bash\necho "$@" >>{folder}/{name}.calls\n'
+        f'case "$(wc -l <{folder}/{name}.calls)" in\n{cases}\n*) {bodies[-1] or ":"} ;;\nesac\n'
+    )
+    file.chmod(0o755)
+
+
+def calls(folder: Path, name: str) -> list[str]:
+    file = folder / f"{name}.calls"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def one_plan() -> Plan:
+    grid = {"models": "gat", "data": "synthetic-citation", "layouts": "seq"}
+    return plan({"name": "run", "grids": [grid]})
+
+
+def submitted(folder: Path) -> str:
+    one = one_plan()
+    launch = Launch(live=True)
+    paths = create_run_folder(one, folder / "run", launch)
+    array = group_by_array(one.cells)[0]
+    return submit_array(paths, array, resources_for(array.layout, launch.site), launch, {"3"})
+
+
+def row(job: str, script: str, comment: str, name: str = "gat-seq@run") -> str:
+    fields = (f"{job}_0", "PENDING", "Priority", name, script, comment)
+    return "printf '%s\\n' '" + "\x1f".join(fields) + "'"
+
+
+@pytest.mark.parametrize(
+    ("bodies", "tries"),
+    [
+        ([], 1),
+        ([UNREACHED], 2),
+        ([LOST, UNREACHED], 3),
+        # Killed without a word, and an answer that names no job.
+        (["kill -KILL $$", "echo accepted"], 3),
+    ],
+)
+def test_what_did_not_submit_is_tried_again(
+    bodies: list[str], tries: int, bin_: Path, tmp_path: Path
+) -> None:
+    program(bin_, "sbatch", *bodies, "echo Submitted batch job 12")
+    assert submitted(tmp_path) == "12"
+    assert len(calls(bin_, "sbatch")) == tries
+    assert bool(calls(bin_, "squeue")) == (len(bodies) > 0 and bodies != [UNREACHED])
+
+
+def test_a_refusal_is_final_and_leaves_nothing(bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", REFUSED)
+    with pytest.raises(InputError, match="node configuration is not available"):
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert len(calls(bin_, "sbatch")) == 1
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_controller_that_is_never_reached_leaves_nothing(bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", UNREACHED)
+    with pytest.raises(GnnhpcError, match="connect failure") as caught:
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert not isinstance(caught.value, InputError)
+    assert len(calls(bin_, "sbatch")) == 3
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("then", [LOST, REFUSED, UNREACHED])
+def test_what_may_be_submitted_keeps_its_folder(then: str, bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", LOST, then)
+    with pytest.raises(MaybeSubmittedError, match="stays as it is; once Slurm answers"):
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert (tmp_path / "runs/run/manifest.jsonl").is_file()
+
+
+def test_nothing_is_tried_again_while_the_queue_does_not_answer(bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", LOST)
+    program(bin_, "squeue", DOWN)
+    with pytest.raises(MaybeSubmittedError, match=r"Slurm does not say .*nothing answers"):
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert len(calls(bin_, "sbatch")) == 1
+    assert (tmp_path / "runs/run/manifest.jsonl").is_file()
+
+
+def test_the_queued_job_is_known_by_its_script(bin_: Path, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    others = [
+        # By hand, of an earlier time, recorded, another run's, another array's.
+        row("1", f"{run}/arrays/gat-seq.sbatch", run),
+        row("2", f"{run}/.submitit/an-older-one.sh", run),
+        row("3", "/spool/copy", run),
+        row("4", "/spool/copy", f"{run}-2"),
+        row("5", "/spool/copy", run, "gat-pp2@run"),
+    ]
+    program(bin_, "sbatch", f'echo "$1" >{bin_}/script; {LOST}', "echo Submitted batch job 12")
+    ours = row("11", f"'\"$(cat {bin_}/script)\"'", run)
+    program(bin_, "squeue", "\n".join([*others, ours]))
+    assert submitted(tmp_path) == "11"
+    assert len(calls(bin_, "sbatch")) == 1
+
+    program(bin_, "squeue", "\n".join(others))
+    for name in ("sbatch", "squeue"):
+        (bin_ / f"{name}.calls").unlink()
+    assert submitted(tmp_path / "again") == "12"
+
+
+def test_the_queued_job_is_known_where_sbatch_submits_a_copy(bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", LOST)
+    program(bin_, "squeue", row("11", "/spool/copy", str(tmp_path / "run")))
+    assert submitted(tmp_path) == "11"
+
+
+def test_a_job_that_cannot_be_recorded_keeps_its_folder(
+    bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise GnnhpcError("the disk is full, nothing added")
+
+    program(bin_, "sbatch", "echo Submitted batch job 12")
+    monkeypatch.setattr(submission_records, "append_lines", full)
+    with pytest.raises(MaybeSubmittedError, match="gat-seq is Slurm job 12, which could not be"):
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert (tmp_path / "runs/run/manifest.jsonl").is_file()
+
+
+def test_a_job_needs_nothing_that_is_made_after_sbatch(bin_: Path, tmp_path: Path) -> None:
+    """The script that sbatch is given names the manifest and the index, and no pickle."""
+    program(bin_, "sbatch", f'cp "$1" {bin_}/given; echo Submitted batch job 12')
+    submitted(tmp_path)
+    manifest = RunPaths(tmp_path / "run").manifest
+    cell = f'--manifest {manifest} --array gat-seq --index "$SLURM_ARRAY_TASK_ID" --live\n'
+    assert f" -u -m gnnhpc run {cell}" in (bin_ / "given").read_text()
+    assert not list((tmp_path / "run").rglob("*.pkl"))
+
+
+def test_variables_of_a_surrounding_job_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"SLURM_CONF": "c", "SBATCH_ACCOUNT": "a", "SLURM_MEM_PER_CPU": "1", "MASTER_ADDR": "m"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    with outside_of_jobs():
+        assert names.items() <= os.environ.items()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    before = dict(os.environ)
+    with outside_of_jobs():
+        assert names.keys() & os.environ.keys() == {"SLURM_CONF", "SBATCH_ACCOUNT"}
+    assert dict(os.environ) == before
