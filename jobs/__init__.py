@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from jobs.actions.cancel import cancel
     from jobs.actions.rerun import rerun
     from jobs.actions.submit import Submission, submit
-    from jobs.cluster.site import Site, load_site
+    from jobs.cluster.site import Site
+    from jobs.cluster.site_files import load_site
     from jobs.spec.planning import Plan, plan
     from jobs.state.run_status import RunStatus, status
     from jobs.state.states import CellStatus
@@ -44,7 +45,7 @@ _HOME = {
     "Site": "cluster.site",
     "Submission": "actions.submit",
     "cancel": "actions.cancel",
-    "load_site": "cluster.site",
+    "load_site": "cluster.site_files",
     "plan": "spec.planning",
     "rerun": "actions.rerun",
     "status": "state.run_status",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_UNFINISHED, InputError
+from gnnhpc.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INPUT,
+    EXIT_UNFINISHED,
+    InputError,
+)
 
 if TYPE_CHECKING:
     from jobs.actions.local_cells import ProgressListener
     from jobs.actions.submit import Submission
+    from jobs.cluster.launch import Launch
+    from jobs.spec.planning import Plan
 
 
 class Cluster(StrEnum):
@@ -45,7 +54,23 @@ SiteName = Annotated[str | None, typer.Option("--site", help="A site of the site
 SiteFile = Annotated[
     Path | None,
     typer.Option(
-        help="Site settings; else $GNNHPC_SITE_FILE, ./site.yaml, ~/.config/gnnhpc/site.yaml."
+        help="Site settings, over those of ./site.yaml, ~/.config/gnnhpc/site.yaml and "
+        "/etc/xdg/gnnhpc/site.yaml; else $GNNHPC_SITE_FILE."
+    ),
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        metavar="NAME=VALUE",
+        help="An option of sbatch in place of the site's: reservation=x, time=30, exclusive. "
+        "May be given again.",
+    ),
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="RUN|JOB", help="Begin when this run's jobs, or this job, have ended. Again too."
     ),
 ]
 Live = Annotated[
@@ -93,6 +118,14 @@ def submit(
         bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
     ] = False,
     live: Live = False,
+    slurm: SlurmOptions = None,
+    after: After = None,
+    test_only: Annotated[
+        bool,
+        typer.Option(
+            "--test-only", help="Ask Slurm when each array would start; write and submit nothing."
+        ),
+    ] = False,
     precision: Annotated[
         float | None,
         typer.Option(
@@ -109,7 +142,8 @@ def submit(
     """
     from jobs.actions.submit import choose_launch, has_run, run_folder_path
     from jobs.actions.submit import submit as submit_plan
-    from jobs.cluster.site import load_site
+    from jobs.cluster.sbatch_options import parse_options
+    from jobs.cluster.site_files import load_site
     from jobs.spec.planning import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
@@ -120,11 +154,14 @@ def submit(
         return EXIT_DONE
     extends = extend and has_run(run)
     told = None if extends and not (site or site_file) else load_site(site_file, site)
-    if dry_run:
+    settings = parse_options(slurm or [])
+    if dry_run or test_only:
+        how = choose_launch(run, cluster.value, told, settings, extends=extends, live=live)
+        how.tell(_print_note)
+        if test_only:
+            return _try_arrays(planned, run, how.launch, cluster, after or [])
         from jobs.printing.plan_text import print_plan
 
-        how = choose_launch(run, cluster.value, told, extends=extends, live=live)
-        how.tell(_print_note)
         print_plan(planned, run, how.launch)
         return EXIT_DONE
     done = submit_plan(
@@ -132,6 +169,8 @@ def submit(
         cluster=cluster.value,
         runs=runs,
         site=told,
+        settings=settings,
+        after=after or [],
         extend_run=extend,
         live=live,
         wait=wait,
@@ -208,6 +247,21 @@ def rerun(
     cluster: ClusterFlag = Cluster.slurm,
     site: SiteName = None,
     site_file: SiteFile = None,
+    time_: Annotated[
+        str | None, typer.Option("--time", metavar="2:00:00", help="Time limit of a cell.")
+    ] = None,
+    mem: Annotated[str | None, typer.Option(metavar="64G", help="Memory a node.")] = None,
+    exclude: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Nodes that no cell gets, such as n3,n7.")
+    ] = None,
+    exclude_failed: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-failed", help="Nodes too where a rank of this run was lost or hung."
+        ),
+    ] = False,
+    slurm: SlurmOptions = None,
+    after: After = None,
     live: Live = False,
     wait: Wait = False,
 ) -> int:
@@ -217,8 +271,11 @@ def rerun(
     or wait already are left alone; --index refuses them. So are unknown ones, without --force.
     """
     from jobs.actions.rerun import rerun as rerun_cells
-    from jobs.cluster.site import load_site
+    from jobs.cluster.sbatch_options import parse_options
+    from jobs.cluster.site_files import load_site
 
+    flags = {"time": time_, "mem": mem, "exclude": exclude}
+    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
     done = rerun_cells(
         run,
         array=array,
@@ -229,6 +286,9 @@ def rerun(
         force=force,
         cluster=cluster.value,
         site=load_site(site_file, site) if site or site_file else None,
+        settings=parse_options([*(slurm or []), *given]),
+        exclude_failed=exclude_failed,
+        after=after or [],
         live=live,
         wait=wait,
         report=_progress(wait),
@@ -278,13 +338,19 @@ def logs(
 @site_app.command("check")
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
-    from jobs.cluster.site import find_site_file, load_site
+    from jobs.cluster.array_limit import array_limit, query_limits
     from jobs.cluster.site_check import query_partitions, site_mismatches
+    from jobs.cluster.site_files import find_site_files, load_site
 
     name, settings = load_site(site_file, site)
-    print(f"site {name}, of {find_site_file(site_file) or 'no site file'}")
+    files = ", then ".join(map(str, find_site_files(site_file)))
+    print(f"site {name}, of {files or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
+    limits = query_limits()
+    said = "not known" if limits.array_size is None else str(limits.array_size)
+    most = array_limit(settings, limits)
+    print(f"  arrays of at most {most} cells, larger ones in parts (MaxArraySize {said})")
     partitions = query_partitions()
     if partitions is None:
         print("no sinfo here: the file is valid, but cannot be compared with the cluster")
@@ -301,6 +367,22 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     if not wrong:
         print("fits")
     return EXIT_FAILED if wrong else EXIT_DONE
+
+
+def _try_arrays(
+    planned: Plan, run: Path, launch: Launch, cluster: Cluster, after: Sequence[str]
+) -> int:
+    """Print what Slurm says of each array; status 2 if it refuses one."""
+    from jobs.actions.submit import check_cluster
+    from jobs.actions.try_arrays import try_arrays
+    from jobs.printing.plan_text import print_answers
+
+    if cluster is not Cluster.slurm:
+        raise InputError("--test-only", None, f"--cluster {cluster.value}", "--cluster slurm")
+    check_cluster(cluster.value, run)
+    answers = try_arrays(planned, run, launch, after, _print_note)
+    print_answers(answers)
+    return EXIT_INPUT if any(answer.refused for answer in answers) else EXIT_DONE
 
 
 def _tell_precision(run: Path, precision: float) -> bool:

@@ -17,6 +17,9 @@ Launcher = Literal["alone", "torchrun", "slurm", "local"]
 
 SITE_VARIABLE = "GNNHPC_SITE"
 """Name and settings of the site that a job was submitted with: JSON, set by its script."""
+MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
+"""How often a job may go back into the queue; set by its script."""
+MAX_REQUEUES = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Environment:
     array_job_id: str | None = None
     array_task_id: str | None = None
     restart_count: int = 0
+    max_requeues: int = MAX_REQUEUES
     slurm: tuple[tuple[str, str], ...] = ()
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
@@ -74,6 +78,7 @@ class _Common(TypedDict):
     array_job_id: str | None
     array_task_id: str | None
     restart_count: int
+    max_requeues: int
     slurm: tuple[tuple[str, str], ...]
     site: dict[str, Any] | None
 
@@ -91,6 +96,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         "array_job_id": env.get("SLURM_ARRAY_JOB_ID"),
         "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
         "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
+        "max_requeues": _number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
         "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
         "site": _site(env),
     }

@@ -12,6 +12,21 @@ BEFORE_TIME_LIMIT = ("SIGUSR1", "SIGUSR2")
 """What Slurm sends some time before the time limit, as the site's settings say."""
 
 
+def requeues_used_up(environment: Environment, received: str | None) -> str | None:
+    """Why a job that would be requeued now is not; None where it may be, or would not be.
+
+    Without an end, a job that each time has no time for a step would go on for ever.
+    """
+    if environment.launcher != "slurm" or environment.restart_count < environment.max_requeues:
+        return None
+    if not _ends_for_another_start(_job_name(environment), received):
+        return None
+    return (
+        f"requeued {environment.restart_count} times already, and max_requeues is "
+        f"{environment.max_requeues}: a rerun resumes"
+    )
+
+
 def requeue_if_interrupted(environment: Environment, received: str | None) -> bool:
     """After a checkpoint: requeue this job if it ran out of time or was preempted.
 
@@ -22,10 +37,10 @@ def requeue_if_interrupted(environment: Environment, received: str | None) -> bo
     True if requeued. Prints a line where it cannot (scontrol may be missing on compute nodes): the
     cell then counts as interrupted, and a rerun resumes from the checkpoint.
     """
-    if environment.launcher != "slurm":
+    if environment.launcher != "slurm" or environment.restart_count >= environment.max_requeues:
         return False
     job = _job_name(environment)
-    if received not in BEFORE_TIME_LIMIT and not (received == "SIGTERM" and _is_preempted(job)):
+    if not _ends_for_another_start(job, received):
         return False
     try:
         subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, timeout=30)
@@ -33,6 +48,11 @@ def requeue_if_interrupted(environment: Environment, received: str | None) -> bo
         print(f"job {job} could not be requeued ({error}); a rerun resumes", file=sys.stderr)
         return False
     return True
+
+
+def _ends_for_another_start(job: str, received: str | None) -> bool:
+    """Whether the job ends by its time limit or for another one, not by its user's will."""
+    return received in BEFORE_TIME_LIMIT or (received == "SIGTERM" and _is_preempted(job))
 
 
 def _is_preempted(job: str) -> bool:

@@ -77,11 +77,14 @@ def find_first_failure(
         host=hosts[rank] if rank < len(hosts) else "unknown host",
         step=failures[0].step,
         phase=failures[0].phase,
-        error="ended without an error message: killed, or out of memory",
+        error=_LOST_RANK,
         at=failures[0].at,
     )
 
 
+_LOST_RANK = "ended without an error message: killed, or out of memory"
+_HUNG = ("frozen", "hung")
+"""How a watchdog's reason begins."""
 _LOST_CONNECTION = ("connection closed by peer", "connection reset", "broken pipe", "read error")
 _TOLD_TO_END = "told to end"
 
@@ -89,6 +92,11 @@ _TOLD_TO_END = "told to end"
 def is_consequence(failure: Failure) -> bool:
     """Whether a failure only says that another rank has ended, or that a signal ended this one."""
     return _is_lost_connection(failure) or _TOLD_TO_END in failure.error.lower()
+
+
+def is_fault_of_node(failure: Failure) -> bool:
+    """Whether a rank was lost or hung, for which its node may be to blame."""
+    return failure.error == _LOST_RANK or failure.error.startswith(_HUNG)
 
 
 def _is_lost_connection(failure: Failure) -> bool:

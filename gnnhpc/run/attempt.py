@@ -110,7 +110,7 @@ class Attempt:
     def fail(self, error: BaseException) -> None:
         """Report an error of this rank: in its log, in its failure file, in the result."""
         text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
-        self._report(self._failure(self.environment.rank, self.environment.host, text))
+        self._report(self.failure(text))
 
     def exit_after_signal(self, signal_name: str) -> None:
         """A signal told this rank to end, and the loop did not end its step in time."""
@@ -122,6 +122,10 @@ class Attempt:
         host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
         self._report(self._failure(rank, host, why))
         self._exit()
+
+    def failure(self, error: str) -> Failure:
+        """A failure of this rank, where it is now."""
+        return self._failure(self.environment.rank, self.environment.host, error)
 
     def _failure(self, rank: int, host: str, error: str) -> Failure:
         progress = self.progress

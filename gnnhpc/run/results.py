@@ -79,13 +79,21 @@ def _self_checks(checks: Sequence[SelfCheck], attempt_s: float) -> list[Check]:
     return [each.as_check(attempt_s, s) for each, s in zip(checks, before, strict=True)]
 
 
-def write_interrupted(attempt: Attempt, trainer: Trainer, signal_name: str, step: int) -> None:
-    """On rank 0, after the checkpoint before training step `step`."""
+def write_interrupted(
+    attempt: Attempt, trainer: Trainer, signal_name: str, step: int, refused: str | None = None
+) -> None:
+    """On rank 0, after the checkpoint before training step `step`.
+
+    `refused` says why the job is not put back into the queue, if it might have been.
+    """
     result = replace(
         attempt.result("interrupted"),
         train_steps=step,
         test_steps=trainer.test_steps_done,
         resumed_from=attempt.resumed_from,
+        failure=None if refused is None else attempt.failure(refused),
     )
     write_result_once(attempt.known_paths, result)
+    if refused is not None:
+        print(f"{attempt.cell.id}: {refused}", flush=True)
     print(f"{attempt.cell.id}: stopped by {signal_name} before training step {step}", flush=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.ranks.allocator import map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
-from gnnhpc.ranks.requeue import requeue_if_interrupted
+from gnnhpc.ranks.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.ranks.signals import Signals, handled_signals
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
@@ -224,7 +224,8 @@ class Worker:
                 self._save_checkpoint(mesh, parts, trainer, stopped.step)
                 if mesh.rank == 0:
                     received = signals.received or "a signal on another rank"
-                    write_interrupted(self.attempt, trainer, received, stopped.step)
+                    refused = requeues_used_up(self.environment, signals.received)
+                    write_interrupted(self.attempt, trainer, received, stopped.step, refused)
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_FAILED
             self._finish(mesh, parts, trainer, observer, writer, checked)

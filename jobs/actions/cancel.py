@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.cluster.arrays import parse_part_label
 from jobs.cluster.scancel import scancel
 from jobs.folder.locked_files import open_run
 from jobs.folder.submission_records import (
@@ -30,7 +31,7 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     """
     paths = open_run(run)
     submissions = read_submissions(paths)
-    known = {path.stem for path in paths.arrays.glob("*.sbatch")}
+    known = {parse_part_label(path.stem)[0] for path in paths.arrays.glob("*.sbatch")}
     if array is not None and array not in known:
         raise InputError("--array", None, repr(array), ", ".join(sorted(known)))
     alive = {

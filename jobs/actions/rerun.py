@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
 from gnnhpc.spec.manifest import read_manifest
+from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import ProgressListener
 from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
+from jobs.state.failed_nodes import failed_nodes
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import FAILED, LIVE, UNFINISHED, UNKNOWN, CellStatus
 
@@ -30,6 +33,9 @@ def rerun(
     force: bool = False,
     cluster: str = "slurm",
     site: tuple[str, Site] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    exclude_failed: bool = False,
+    after: Sequence[str] = (),
     live: bool = False,
     wait: bool = False,
     report: ProgressListener | None = None,
@@ -39,7 +45,9 @@ def rerun(
     """Submit cells of a run again, each as a new attempt.
 
     They run the code that the run keeps, with the site that it was submitted with; `live` and
-    `site` say otherwise, and `tell` hears what is not as it was.
+    `site` say otherwise, `settings` stand in place of the site's own, and `tell` hears what is not
+    as it was. With `exclude_failed` they get no node where a cell of the run failed by the node's
+    fault; jobs begin `after` these have ended, which are run folders or job ids.
     `failed`: those that ended without a result; `missing`: those too, and those never tried;
     `flagged`: done with a flag; together with `array`, of that array alone. Cells whose jobs may
     wait or run, which Slurm does not say, are left alone unless `force`. Raises InputError if
@@ -47,9 +55,12 @@ def rerun(
     """
     paths = open_run(run)
     check_cluster(cluster, paths.root)
-    how = relaunch(paths, cluster, site, live=live)
+    waits = jobs_to_wait_for(after, cluster, tell)
     with run_lock(paths):
         current = status(paths.root, fresh=True)
+        if exclude_failed:
+            settings = without_nodes(settings or {}, failed_nodes(paths, current.cells), tell)
+        how = relaunch(paths, cluster, site, settings, live=live)
         chosen = select_cells(
             current.cells,
             array=array,
@@ -72,7 +83,7 @@ def rerun(
         how.tell(tell)
         if unknown and tell is not None:
             tell(f"leaves {len(unknown)} unknown cells alone: {unknown[0].detail}")
-        started = start_cells(paths, cells, cluster, how.launch, wait)
+        started = start_cells(paths, cells, cluster, how.launch, wait, waits)
     return started.finish(report, watch)
 
 
@@ -128,6 +139,19 @@ def select_cells(
         found = f"{unknown[0].array} {unknown[0].index}, of which {unknown[0].detail}"
         raise InputError("rerun", None, found, "--force, which may run it twice")
     return pool
+
+
+def without_nodes(
+    settings: Mapping[str, Any], nodes: Sequence[str], tell: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """The settings, with these nodes among those that jobs must not get."""
+    if tell is not None:
+        tell(f"nodes where a cell failed by their fault: {', '.join(nodes) or 'none'}")
+    options = dict(settings.get("slurm") or {})
+    known = [str(options["exclude"])] if "exclude" in options else []
+    if names := [*known, *nodes]:
+        options["exclude"] = ",".join(names)
+    return {**settings, "slurm": options}
 
 
 def _counts(current: RunStatus) -> str:

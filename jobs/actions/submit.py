@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -15,20 +16,22 @@ from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import expand_user
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell
+from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
-from jobs.cluster.arrays import Array, group_by_array, resources_for
-from jobs.cluster.launch import Launch, resolved
+from jobs.cluster.array_limit import check_job_count, query_limits
+from jobs.cluster.arrays import Array, after_jobs, group_by_array, resources_for, take_turns
+from jobs.cluster.launch import Launch, limited, resolved
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
-from jobs.cluster.site import Site
+from jobs.cluster.site import Site, changed_site, check_site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
 from jobs.folder.locked_files import run_lock
 from jobs.folder.recorded_launch import Relaunch, relaunch
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
 from jobs.spec.planning import Plan
-from jobs.state.run_status import RunStatus, status
+from jobs.state.run_status import RunStatus, live_slurm_jobs, status
 from jobs.state.states import MAY_RUN
 
 SLURM_POLL_S = 15.0
@@ -54,6 +57,8 @@ def submit(
     cluster: str = "slurm",
     runs: str | Path = "runs",
     site: tuple[str, Site] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    after: Sequence[str] = (),
     extend_run: bool = False,
     live: bool = False,
     wait: bool = False,
@@ -66,23 +71,26 @@ def submit(
     The run keeps the code that this process runs, and its jobs run that; `live` makes them run the
     checkout. `extend_run` adds the cells that a run of this name does not have and submits these
     alone, with the site and the code that the run was submitted with, unless told otherwise.
-    `report` is told of a local run's cells, `watch` is given a Slurm run's status every 15 seconds,
-    both only with `wait`; `tell` hears what is not as the run was submitted. Raises InputError,
-    with nothing written, if the folder cannot be made or Slurm refuses the job, and
-    MaybeSubmittedError, with the run folder left as it is, where a job may be in Slurm.
+    `settings` stand in place of the site's own; Slurm's jobs begin `after` these have ended, which
+    are run folders or job ids. `report` is told of a local run's cells, `watch` is given a Slurm
+    run's status every 15 seconds, both only with `wait`; `tell` hears what is not as the run was
+    submitted. Raises InputError, with nothing written, if the folder cannot be made or Slurm
+    refuses the job, and MaybeSubmittedError, with the run folder left as it is, where a job may be
+    in Slurm.
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
     fresh = not (extend_run and has_run(run))
-    how = choose_launch(run, cluster, site, extends=not fresh, live=live)
+    how = choose_launch(run, cluster, site, settings, extends=not fresh, live=live)
     how.tell(tell)
     for array in group_by_array(plan.cells):
         resources_for(array.layout, how.launch.site, gpu=array.gpu)
+    waits = jobs_to_wait_for(after, cluster, tell)
     paths = create_run_folder(plan, run, how.launch) if fresh else RunPaths(run)
     with run_lock(paths):
         new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
         try:
-            started = start_cells(paths, new.cells, cluster, how.launch, wait)
+            started = start_cells(paths, new.cells, cluster, how.launch, wait, waits)
         except MaybeSubmittedError:
             raise
         except GnnhpcError:
@@ -104,13 +112,24 @@ def has_run(run: Path) -> bool:
 
 
 def choose_launch(
-    run: Path, cluster: str, site: tuple[str, Site] | None, *, extends: bool, live: bool
+    run: Path,
+    cluster: str,
+    site: tuple[str, Site] | None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    extends: bool,
+    live: bool,
 ) -> Relaunch:
-    """How cells are started: of a new run with this site, else the built-in one."""
+    """How cells are started: of a new run with this site, else the built-in one.
+
+    `settings` stand in place of the site's own. Raises InputError for settings that do not fit.
+    """
     if extends:
-        return relaunch(RunPaths(run), cluster, site, live=live)
-    name, settings = site or ("built-in", Site())
-    launch = Launch(name, resolved(settings, cluster), live=live)
+        return relaunch(RunPaths(run), cluster, site, settings, live=live)
+    name, chosen = site or ("built-in", Site())
+    chosen = changed_site(chosen, settings or {})
+    check_site(chosen, "site")
+    launch = limited(Launch(name, resolved(chosen, cluster), live=live), cluster)
     return Relaunch(launch, launch, ())
 
 
@@ -150,15 +169,26 @@ class StartedCells:
 
 
 def start_cells(
-    paths: RunPaths, cells: Sequence[Cell], cluster: str, launch: Launch, wait: bool
+    paths: RunPaths,
+    cells: Sequence[Cell],
+    cluster: str,
+    launch: Launch,
+    wait: bool,
+    after: Sequence[str] = (),
 ) -> StartedCells:
-    """Submit cells of an existing run; the caller holds its lock."""
+    """Submit cells of an existing run, to begin after these jobs; the caller holds its lock."""
     if cluster == "local":
         return _start_local(paths, cells, launch, wait)
     jobs: list[tuple[str, str, str]] = []
-    recorded = {submission.job_id for submission in read_submissions(paths)}
-    for array in group_by_array(cells):
+    check_job_count(len(cells), query_limits())
+    submissions = read_submissions(paths)
+    recorded = {submission.job_id for submission in submissions}
+    arrays = group_by_array(cells, launch.array_limit)
+    most = launch.site.max_parallel
+    waits = [*after, *(live_slurm_jobs(paths, submissions)[0] if most and submissions else ())]
+    for array in arrays:
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
+        needs = after_jobs(needs, waits)
         try:
             job = submit_array(paths, array, needs, launch, recorded)
         except GnnhpcError as error:
@@ -170,6 +200,8 @@ def start_cells(
                 f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
             ) from None
         recorded.add(job)
+        if take_turns(arrays, most):
+            waits = [job]
         jobs.append((job, array.name, format_indices(array.indices)))
         _record_job(paths, array, job, launch)
     limits = LocalLimits.of_launch(launch, paths)
@@ -179,10 +211,10 @@ def start_cells(
 def _record_job(paths: RunPaths, array: Array, job: str, launch: Launch) -> None:
     """Record a job of Slurm's; raises MaybeSubmittedError if the file system refuses that."""
     try:
-        record_submission(paths, "slurm", array.name, array.indices, job, launch)
+        record_submission(paths, "slurm", array.name, array.indices, job, launch, array.offset)
     except (GnnhpcError, OSError) as error:
         raise MaybeSubmittedError(
-            f"{array.name} is Slurm job {job}, which could not be recorded: {error}"
+            f"{array.label} is Slurm job {job}, which could not be recorded: {error}"
         ) from None
 
 

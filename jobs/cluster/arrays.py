@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
@@ -12,26 +13,36 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.spec.manifest import Cell
 from jobs.cluster.site import Site
 
+_PART = re.compile(r"^(.+)\.([1-9]\d*)$")
+
 
 @dataclass(frozen=True)
 class Array:
-    """The cells of a sweep that share model and layout: one Slurm job array."""
+    """The cells of a sweep that share model and layout: one Slurm job array, or a part of them."""
 
     name: str
     layout: Layout
     cells: tuple[Cell, ...]
+    offset: int = 0
+    """Index of the cell that task 0 runs: Slurm's task ids end early, a sweep's indices do not."""
+
+    @property
+    def label(self) -> str:
+        """The name of the part's script and, before the @, of its jobs."""
+        return part_label(self.name, self.offset)
 
     @property
     def indices(self) -> list[int]:
         return [cell.index for cell in self.cells]
 
     @property
+    def tasks(self) -> list[int]:
+        """Slurm's task ids of the cells."""
+        return [index - self.offset for index in self.indices]
+
+    @property
     def gpu(self) -> bool:
         return any(cell.experiment.device == "gpu" for cell in self.cells)
-
-    def part(self, indices: Iterable[int]) -> Array:
-        wanted = set(indices)
-        return Array(self.name, self.layout, tuple(c for c in self.cells if c.index in wanted))
 
 
 @dataclass(frozen=True)
@@ -51,14 +62,20 @@ class Resources:
     gres: str | None = None
     gpus_per_node: int | None = None
     max_parallel: int | None = None
+    exclusive: bool | str = False
+    hint: str | None = None
+    cpu_bind: str | None = None
+    slurm: tuple[tuple[str, str | int | bool], ...] = ()
+    """Other options of sbatch."""
 
     @property
     def tasks(self) -> int:
         return self.nodes * self.tasks_per_node
 
-    def options(self) -> dict[str, str | int]:
-        """Options of sbatch with their values, without those that are None."""
-        named: dict[str, str | int | None] = {
+    def options(self) -> dict[str, str | int | bool]:
+        """Options of sbatch with their values, True where they have none; what is not asked for is
+        left out."""
+        named: dict[str, str | int | bool | None] = {
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,
@@ -70,19 +87,46 @@ class Resources:
             "gpus-per-node": self.gpus_per_node,
             "mem": self.mem,
             "time": self.time_min,
+            "exclusive": self.exclusive,
+            "hint": self.hint,
         }
-        return {name: value for name, value in named.items() if value is not None}
+        everything = [*named.items(), *self.slurm]
+        return {
+            name: value for name, value in everything if value is not None and value is not False
+        }
 
 
-def group_by_array(cells: Iterable[Cell]) -> list[Array]:
-    """Cells by array, in the order in which the arrays first appear."""
-    found: dict[str, list[Cell]] = {}
+def group_by_array(cells: Iterable[Cell], limit: int | None = None) -> list[Array]:
+    """Cells by array, in the order in which the arrays first appear.
+
+    With a limit of tasks an array's cells come in parts: the indices 0 to limit - 1, then those to
+    2 limit - 1 and so on, whichever of them are there.
+    """
+    names: dict[str, dict[int, list[Cell]]] = {}
     for cell in cells:
-        found.setdefault(cell.array, []).append(cell)
+        offset = cell.index // limit * limit if limit else 0
+        names.setdefault(cell.array, {}).setdefault(offset, []).append(cell)
     return [
-        Array(name, members[0].experiment.layout, tuple(sorted(members, key=lambda c: c.index)))
-        for name, members in found.items()
+        Array(
+            name,
+            members[0].experiment.layout,
+            tuple(sorted(members, key=lambda cell: cell.index)),
+            offset,
+        )
+        for name, parts in names.items()
+        for offset, members in sorted(parts.items())
     ]
+
+
+def part_label(array: str, offset: int) -> str:
+    """`vig-pp2.1000` for the part of vig-pp2 whose task 0 is cell 1000; the first has no number."""
+    return f"{array}.{offset}" if offset else array
+
+
+def parse_part_label(label: str) -> tuple[str, int]:
+    """Array and offset; an array's own name ends in its layout, never in a dot and a number."""
+    match = _PART.match(label)
+    return (match[1], int(match[2])) if match else (label, 0)
 
 
 def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
@@ -113,18 +157,47 @@ def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources
         gres=site.gres if gpu else None,
         gpus_per_node=gpus if gpu else None,
         max_parallel=site.max_parallel,
+        exclusive=site.exclusive,
+        hint=site.hint,
+        cpu_bind=site.cpu_bind,
+        slurm=tuple(site.slurm.items()),
     )
 
 
-def array_range(indices: Sequence[int], max_parallel: int | None) -> str:
-    """The value of --array: `0-9%4`, indices and how many may run at once."""
-    throttle = f"%{max_parallel}" if max_parallel and max_parallel < len(indices) else ""
-    return format_indices(indices) + throttle
+def after_jobs(needs: Resources, jobs: Sequence[str]) -> Resources:
+    """The same, to begin when these jobs have ended, and after what the site waits for."""
+    if not jobs:
+        return needs
+    options = dict(needs.slurm)
+    clauses = [str(options["dependency"])] if "dependency" in options else []
+    options["dependency"] = ",".join([*clauses, f"afterany:{':'.join(jobs)}"])
+    return replace(needs, slurm=tuple(options.items()))
 
 
-def job_name(array: str, run: str) -> str:
+def take_turns(arrays: Sequence[Array], max_parallel: int | None) -> bool:
+    """Whether each array must wait for the one before it.
+
+    Slurm counts the running tasks of one array alone. With a share of the limit each, an array that
+    has ended would leave its share unused, and there may be more arrays than shares.
+    """
+    cells = sum(len(array.cells) for array in arrays)
+    return max_parallel is not None and len(arrays) > 1 and cells > max_parallel
+
+
+def array_range(tasks: Sequence[int], max_parallel: int | None) -> str:
+    """The value of --array: `0-9%4`, task ids and how many may run at once."""
+    throttle = f"%{max_parallel}" if max_parallel and max_parallel < len(tasks) else ""
+    return format_indices(tasks) + throttle
+
+
+def job_name(label: str, run: str) -> str:
     """The job's name in squeue; the array comes first, because squeue cuts long names."""
-    return f"{array}@{run}"
+    return f"{label}@{run}"
+
+
+def array_of_job(name: str) -> tuple[str, int]:
+    """Array and offset that a job's name says."""
+    return parse_part_label(name.partition("@")[0])
 
 
 def log_pattern(run: Path, array: str) -> Path:

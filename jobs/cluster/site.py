@@ -12,20 +12,17 @@ sites:
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Positive, Strict
-from gnnhpc.core.user_paths import expand_user
-from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
-from jobs.spec.yaml_file import read_mapping, read_text
+from gnnhpc.core.settings import Positive, Strict, Whole
+from jobs.cluster.sbatch_options import check_options
+from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error
 
-SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
 _TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
 _FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
 
@@ -65,6 +62,9 @@ Word = Annotated[str, Field(pattern=r"^[^\s'\"\\`$;&|<>]+$")]
 Line = Annotated[str, AfterValidator(_one_line)]
 
 
+Value = bool | int | Annotated[str, AfterValidator(_one_line)]
+
+
 class Site(Strict):
     """One cluster's settings; Slurm's defaults hold for what is left out."""
 
@@ -82,6 +82,16 @@ class Site(Strict):
     """Ranks a node, at most the layout's; it must divide them."""
     mem: Annotated[str, Field(pattern=r"^\d+[KMGT]?B?$")] | None = None
     """Memory a node, such as 16G."""
+    exclusive: bool | Literal["user", "mcs"] = False
+    """Whole nodes, without other jobs beside this one's; Slurm's default shares them."""
+    hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
+    """How tasks are bound, as --hint says, such as nomultithread."""
+    cpu_bind: Word | None = None
+    """How srun binds ranks to CPUs, such as cores."""
+    slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
+        default_factory=dict
+    )
+    """Any other option of sbatch, such as reservation; `true` for one that takes no value."""
     time: Annotated[str, AfterValidator(_checked_time_limit)] = "01:00:00"
     """Time limit of one cell."""
     modules: tuple[Word, ...] = ()
@@ -99,9 +109,13 @@ class Site(Strict):
     scratch: Line | None = None
     """Folder for temporary files on the nodes, set as TMPDIR."""
     max_parallel: Positive | None = None
-    """Cells of one array that run at once."""
+    """Cells of one submission that run at once."""
+    max_array_size: Annotated[Whole, Field(ge=2)] | None = None
+    """Slurm's MaxArraySize, where scontrol does not say it: the highest task id is one less."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90
     """Seconds before the time limit at which ranks are told to save and stop."""
+    max_requeues: Annotated[Whole, Field(ge=0)] = 5
+    """How often a cell that runs out of time, or is preempted, goes back into the queue."""
 
     @property
     def time_min(self) -> int:
@@ -112,60 +126,10 @@ class Site(Strict):
         return self.model_dump(mode="json", exclude_unset=True)
 
 
-def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[str, Site]:
-    """The named site, or the file's default; without any site file, the built-in empty site.
-
-    The file is the given one, else $GNNHPC_SITE_FILE, ./site.yaml, ~/.config/gnnhpc/site.yaml.
-    Raises InputError for an unknown site and for every mistake in the file.
-    """
-    path = find_site_file(file)
-    if path is None:
-        if name is not None:
-            allowed = f"a site of a site file: --site-file, ${SITE_FILE_VARIABLE} or ./site.yaml"
-            raise InputError("--site", None, repr(name), allowed)
-        return "built-in", Site()
-    sites, default = read_site_file(path)
-    chosen = name or default or (next(iter(sites)) if len(sites) == 1 else None)
-    if chosen is None:
-        raise InputError(path, "default", "nothing", f"--site or a default, of {', '.join(sites)}")
-    if chosen not in sites:
-        place = "--site" if name else f"{path}: default"
-        raise InputError(place, None, repr(chosen), ", ".join(sorted(sites)))
-    return chosen, sites[chosen]
-
-
-def find_site_file(file: str | Path | None = None) -> Path | None:
-    """The site file that is used, None if there is none."""
-    named = file or os.environ.get(SITE_FILE_VARIABLE)
-    if named:
-        return expand_user(named, "--site-file")
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    for path in (Path("site.yaml"), config / "gnnhpc" / "site.yaml"):
-        if path.is_file():
-            return path
-    return None
-
-
-def read_site_file(path: Path) -> tuple[dict[str, Site], str | None]:
-    """All sites of a file, and the name of its default."""
-    raw = read_mapping(read_text(path, "a site file"), path, "sites and default")
-    check_keys(raw, {"sites", "default"}, path, None)
-    entries = as_mapping(raw.get("sites"), path, "sites")
-    if not entries:
-        raise InputError(path, "sites", "no site", "at least one")
-    default = raw.get("default")
-    if default is not None and not isinstance(default, str):
-        raise InputError(path, "default", short_value(default), ", ".join(sorted(entries)))
-    sites = {name: parse_site(entry, path, f"sites.{name}") for name, entry in entries.items()}
-    return sites, default
-
-
-def parse_site(entry: object, path: Path, key: str) -> Site:
+def parse_site(entry: object, where: object, key: str) -> Site:
     """One site's settings; raises InputError for every mistake in them, with its key."""
-    raw: dict[str, Any] = {} if entry is None else as_mapping(entry, path, key)
-    check_keys(raw, Site.model_fields, path, key)
-    if raw.get("gres") is not None and raw.get("gpus_per_node") is not None:
-        raise InputError(path, f"{key}.gres", "both gres and gpus_per_node", "one of them")
+    raw: dict[str, Any] = {} if entry is None else as_mapping(entry, where, key)
+    check_keys(raw, Site.model_fields, where, key)
     lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
     # YAML reads a time limit of plain minutes as a number.
     time = raw.get("time")
@@ -173,4 +137,27 @@ def parse_site(entry: object, path: Path, key: str) -> Site:
     try:
         return Site.model_validate(raw | lists | texts, strict=True)
     except ValidationError as error:
-        raise from_validation_error(error, path, key) from None
+        raise from_validation_error(error, where, key) from None
+
+
+def check_site(site: Site, where: object, key: str | None = None) -> None:
+    """Raises InputError for settings that contradict one another, or that sbatch does not have."""
+
+    def at(name: str) -> str:
+        return f"{key}.{name}" if key else name
+
+    for one, other in (("gres", "gpus_per_node"), ("hint", "cpu_bind")):
+        if getattr(site, one) is not None and getattr(site, other) is not None:
+            raise InputError(where, at(one), f"both {one} and {other}", "one of them")
+    if site.time_min * 60 <= site.signal:
+        found = f"{site.time}, and signal {site.signal} s before its end"
+        raise InputError(where, at("time"), found, f"more than {site.signal} seconds")
+    check_options(site.slurm, where, at("slurm"))
+
+
+def changed_site(site: Site, settings: Mapping[str, Any]) -> Site:
+    """The site with these settings in place of its own; those of `slurm` one by one."""
+    raw = site.settings() | dict(settings)
+    if "slurm" in settings:
+        raw["slurm"] = site.slurm | settings["slurm"]
+    return parse_site(raw, "site", "settings") if settings else site

@@ -21,6 +21,7 @@ from pathlib import Path
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.exclusive_lock import exclusive_lock
 from gnnhpc.core.index_list import parse_indices
+from jobs.cluster.arrays import array_of_job
 
 QUERY_INTERVAL_S = 10.0
 NO_SLURM = "no Slurm here"
@@ -53,15 +54,26 @@ class QueuedJob:
     comment: str
 
     def index_list(self) -> list[int]:
+        """Indices of the cells."""
         try:
-            return parse_indices(self.indices.partition("%")[0]) if self.indices else []
+            tasks = parse_indices(self.indices.partition("%")[0]) if self.indices else []
         except InputError:
             return []
+        return [task + self.offset for task in tasks]
+
+    def task(self, index: int) -> str:
+        """Slurm's name of the array task that runs the cell with this index."""
+        return f"{self.job_id}_{index - self.offset}"
 
     @property
     def array(self) -> str:
         """The array that the job's name says."""
-        return self.name.partition("@")[0]
+        return array_of_job(self.name)[0]
+
+    @property
+    def offset(self) -> int:
+        """Index of the cell that task 0 runs."""
+        return array_of_job(self.name)[1]
 
 
 @dataclass(frozen=True)
@@ -204,7 +216,8 @@ def _parse_queue_line(line: str) -> QueuedJob | None:
     if len(parts) != 6:
         return None
     job_id, _, indices = parts[0].partition("_")
-    return QueuedJob(job_id, indices.strip("[]"), *parts[1:])
+    state, reason, name, script, comment = parts[1:]
+    return QueuedJob(job_id, indices.strip("[]"), state, reason, name, script, comment)
 
 
 def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:
@@ -219,7 +232,7 @@ def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:
         job, _, step = name.partition(".")
         number = job.partition("_")[0]
         array = arrays.get(number)
-        if not step and array is not None and job_name.partition("@")[0] != array:
+        if not step and array is not None and array_of_job(job_name)[0] != array:
             foreign.add(number)
         if number in foreign:
             continue

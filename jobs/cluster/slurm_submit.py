@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Collection
@@ -40,9 +41,16 @@ def submit_array(
     """
     code = checkout() if launch.live else shlex.quote(str(paths.code))
     executor = ArrayExecutor(submitit_folder(paths), launch.interpreter())
-    name = job_name(array.name, paths.root.name)
+    name = job_name(array.label, paths.root.name)
+    log, into_log = log_pattern(paths.root, array.name), []
+    if array.offset:
+        # Slurm knows the task's id, and logs are named by the cell's index.
+        log = Path(os.devnull)
+        name_of_log = f'{shlex.quote(array.name)}-"$index-$SLURM_ARRAY_JOB_ID.log"'
+        into_log.append(f'exec >>"$run/logs/"{name_of_log} 2>&1')
     known = {"partition", "account", "qos", "constraint", "gres", "mem"}
     options = {name.replace("-", "_"): value for name, value in needs.options().items()}
+    ours = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "time", *known)
     executor.update_parameters(
         **{name: value for name, value in options.items() if name in known},
         job_name=name,
@@ -53,7 +61,14 @@ def submit_array(
         gpus_per_node=needs.gpus_per_node,
         time=needs.time_min,
         signal_delay_s=needs.signal_s,
-        setup=["umask 022", "trap : TERM USR1 USR2", *setup_lines(launch, needs, code)],
+        setup=[
+            "umask 022",
+            "trap : TERM USR1 USR2",
+            f"run={shlex.quote(str(paths.root))}",
+            f"index=$(({array.offset} + SLURM_ARRAY_TASK_ID))",
+            *into_log,
+            *setup_lines(launch, needs, code, array.name),
+        ],
         stderr_to_stdout=True,
         wckey=None,
         # Since Slurm 22.05 srun does not inherit CPUs per task from the job.
@@ -62,21 +77,23 @@ def submit_array(
             "--label",
             "--output=all",
             f"--cpus-per-task={needs.cpus_per_task}",
+            *([f"--cpu-bind={needs.cpu_bind}"] if needs.cpu_bind else []),
         ],
         additional_parameters={
-            "array": array_range(array.indices, needs.max_parallel),
-            "output": str(log_pattern(paths.root, array.name)),
+            "array": array_range(array.tasks, needs.max_parallel),
+            "output": str(log),
             "requeue": True,
+            **{name: value for name, value in needs.options().items() if name not in ours},
         },
     )
     sought = Sought(paths.root, name, recorded)
-    return submit_once(executor, cell_command(paths, array.name, launch), array.name, sought)
+    return submit_once(executor, cell_command(paths, array.name, launch), array.label, sought)
 
 
 def cell_command(paths: RunPaths, array: str, launch: Launch) -> str:
     """The shell command that each rank of the array's jobs runs, as in the array's own script."""
     manifest = shlex.quote(str(paths.manifest))
-    cell = f'--array {shlex.quote(array)} --index "$SLURM_ARRAY_TASK_ID"'
+    cell = f'--array {shlex.quote(array)} --index "$index"'
     live = " --live" if launch.live else ""
     return f"{launch.interpreter()} -u -m gnnhpc run --manifest {manifest} {cell}{live}"
 

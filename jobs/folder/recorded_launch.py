@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.python_path import ROOT
@@ -14,8 +15,10 @@ from gnnhpc.records.code_snapshot import CodeSnapshot, check_snapshot
 from gnnhpc.records.provenance import code_digest
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
-from jobs.cluster.launch import THREADS_VARIABLE, Launch, differing_settings, resolved
-from jobs.cluster.site import Site, load_site, parse_site
+from jobs.cluster.array_limit import MOST_TASKS
+from jobs.cluster.launch import THREADS_VARIABLE, Launch, differing_settings, limited, resolved
+from jobs.cluster.site import Site, changed_site, check_site, parse_site
+from jobs.cluster.site_files import load_site
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,17 @@ class Relaunch:
 
 
 def relaunch(
-    paths: RunPaths, cluster: str, told: tuple[str, Site] | None, *, live: bool
+    paths: RunPaths,
+    cluster: str,
+    told: tuple[str, Site] | None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    live: bool,
 ) -> Relaunch:
-    """The settings of the submission, with `told` in place of its site.
+    """The settings of the submission, with `told` in place of its site, and `settings` over them.
 
     A run without code of its own runs the checkout's. Raises InputError if that code is not what
-    it was.
+    it was, and for settings that do not fit.
     """
     notes: list[str] = []
     keeps_code = paths.code_record.exists()
@@ -52,11 +60,14 @@ def relaunch(
         notes.append(f"the run does not say with which site it was submitted; uses {name}")
     submitted = replace(submitted, live=not keeps_code)
     name, site = told or (submitted.site_name, submitted.site)
+    site = changed_site(site, settings or {})
+    check_site(site, "site")
     site = resolved(site, cluster)
     launch = replace(submitted, site_name=name, site=site, live=live or not keeps_code)
+    launch = limited(launch, cluster)
     before = resolved(submitted.site, cluster)
-    if told is not None and (differences := differing_settings(site, before)):
-        there = f"not {submitted.site_name} as submitted"
+    if (told is not None or settings) and (differences := differing_settings(site, before)):
+        there = "not as submitted" if told is None else f"not {submitted.site_name} as submitted"
         notes.append(f"site {name}, {there}: {', '.join(differences)}")
     notes += _notes_on_threads(launch, cluster) + _notes_on_python(launch, cluster)
     notes += _notes_on_code(snapshot, live=live)
@@ -81,7 +92,11 @@ def read_launch(paths: RunPaths) -> Launch | None:
     python = facts.get("python") or sys.executable
     if not isinstance(python, str):
         raise InputError(paths.provenance, "python", repr(python), "the path of an interpreter")
-    return Launch(name, site, python if Path(python).is_file() else sys.executable)
+    limit = facts.get("array_limit", MOST_TASKS)
+    if not isinstance(limit, int) or limit < 1:
+        raise InputError(paths.provenance, "array_limit", repr(limit), "a whole number from 1")
+    here = python if Path(python).is_file() else sys.executable
+    return Launch(name, site, here, array_limit=limit)
 
 
 def _notes_on_threads(launch: Launch, cluster: str) -> list[str]:

@@ -129,15 +129,16 @@ def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) ->
         "data_root": plan.data_root,
         "cells": len(plan.cells),
         "site": {"name": launch.site_name} | launch.site.settings(),
+        "array_limit": launch.array_limit,
     }
     write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
 def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], launch: Launch) -> None:
     """Write each array's batch script; `run` is the folder's final path."""
-    for array in group_by_array(cells):
+    for array in group_by_array(cells, launch.array_limit):
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
-        script = paths.script(array.name)
+        script = paths.script(array.label)
         write_atomically(script, render_array_script(array, run.absolute(), needs, launch))
         script.chmod(0o755)
 

@@ -44,11 +44,17 @@ class SubmissionRecord:
     """Whether the checkout's code was to run; None here and below in records that are older."""
     site: dict[str, Any] | None = None
     """The site's name and settings."""
+    offset: int = 0
+    """Index of the cell that the job's task 0 runs."""
     version: int = SUBMISSIONS_VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def index_list(self) -> list[int]:
         return parse_indices(self.indices, "submissions.jsonl")
+
+    def task(self, index: int) -> str:
+        """Slurm's name of the array task that runs the cell with this index."""
+        return f"{self.job_id}_{index - self.offset}"
 
 
 def record_submission(
@@ -58,6 +64,7 @@ def record_submission(
     indices: Sequence[int],
     job: str,
     launch: Launch,
+    offset: int = 0,
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
     submission = SubmissionRecord(
@@ -72,6 +79,7 @@ def record_submission(
         command=tuple(command_line()),
         live=launch.live,
         site={"name": launch.site_name} | launch.site.settings(),
+        offset=offset,
     )
     append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
 

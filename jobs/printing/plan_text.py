@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_support import as_typed
 from jobs.actions.submit import Submission
+from jobs.actions.try_arrays import Answer
 from jobs.cluster.array_script import render_array_script
-from jobs.cluster.arrays import array_range, group_by_array, resources_for
+from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for, take_turns
 from jobs.cluster.launch import Launch
 from jobs.printing.status_table import console, format_duration, new_table
 from jobs.spec.planning import Plan, missing_data
@@ -16,7 +18,7 @@ from jobs.spec.planning import Plan, missing_data
 
 def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
     """Print a dry run: arrays, cells, resources and scripts."""
-    arrays = group_by_array(plan.cells)
+    arrays = group_by_array(plan.cells, launch.array_limit)
     head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {launch.site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
     missing = " ".join(missing_data(plan))
@@ -28,20 +30,42 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
     for array in arrays:
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
         table.add_row(
-            array.name,
+            array.label,
             str(len(array.cells)),
-            array_range(array.indices, needs.max_parallel),
+            array_range(array.tasks, needs.max_parallel),
             str(needs.nodes),
             str(needs.tasks_per_node),
             str(needs.cpus_per_task),
             format_duration(needs.time_min * 60),
         )
     console().print(table)
+    for line in _notes_on_parts(arrays, launch.array_limit):
+        print(line)
+    if take_turns(arrays, launch.site.max_parallel):
+        print(f"at most {launch.site.max_parallel} cells at once: one array after the other")
     print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
     for array in arrays:
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
-        print(f"\n--- {run}/arrays/{array.name}.sbatch")
+        print(f"\n--- {run}/arrays/{array.label}.sbatch")
         print(render_array_script(array, run, needs, launch), end="")
+
+
+def _notes_on_parts(arrays: Sequence[Array], limit: int) -> Iterator[str]:
+    """How arrays are cut that have more cells than one job array takes."""
+    for array in arrays:
+        if array.offset:
+            first, last = array.indices[0], array.indices[-1]
+            yield (
+                f"{array.label}: cells {first} to {last} of {array.name}, as a job array has at "
+                f"most {limit} tasks; task t is cell {array.offset} + t"
+            )
+
+
+def print_answers(answers: Sequence[Answer]) -> None:
+    """Print what Slurm says of each array."""
+    for answer in answers:
+        cells = f"{answer.cells} cell{'s' if answer.cells != 1 else ''}"
+        print(f"{answer.label} ({cells}): {answer.words}")
 
 
 def print_submission(done: Submission) -> None:

@@ -102,12 +102,14 @@ def _ended_status(
             return cell
         detail = f"Slurm says {slurm_state}, and no worker began: see logs"
         return replace(cell, state=_STATE_OF_SLURM_END.get(slurm_state, "failed"), detail=detail)
-    never_began = process is None and submission is not None and _is_local_to_this_host(submission)
+    cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
+    # The job's script records a failure where it could not start the ranks.
+    never_began = process is None and cause is not None
+    never_began |= process is None and submission is not None and _is_local_to_this_host(submission)
     unknown_end = result is None and not slurm_state and not never_began
     if unknown_end and may_still_run(attempt, slurm_answers=lookup.answer.answered):
         return running_status(cell, attempt)
     progress = read_attempt_progress(attempt)
-    cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
     if result is not None:
         state = "interrupted" if result.status == "interrupted" else "failed"
     else:
@@ -126,7 +128,7 @@ def _last_job(
 ) -> str | None:
     """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
     in_slurm = submission is not None and submission.cluster == "slurm"
-    submitted = f"{submission.job_id}_{index}" if submission is not None and in_slurm else None
+    submitted = submission.task(index) if submission is not None and in_slurm else None
     process = read_attempt_process(attempt) if attempt else None
     ran = process.job if process else None
     return max((job for job in (submitted, ran) if job), key=_job_number, default=None)

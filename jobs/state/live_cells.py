@@ -34,7 +34,7 @@ def live_status(
     key = (cell.array, cell.index)
     job, submission = lookup.queued.get(key), lookup.submitted.get(key)
     if job is not None:
-        cell = replace(cell, job=f"{job.job_id}_{cell.index}")
+        cell = replace(cell, job=job.task(cell.index))
         if job.state in _WAITING_IN_SLURM:
             return replace(cell, state="pending", detail=job.reason)
         if not ended:
@@ -50,8 +50,8 @@ def live_status(
         and epoch_seconds(submission.at) > lookup.answer.at - 1
     ):
         # The kept answer of the queue is older than this submission.
-        name = f"{submission.job_id}_{cell.index}"
-        return replace(cell, state="pending", detail="just submitted", job=name)
+        task = submission.task(cell.index)
+        return replace(cell, state="pending", detail="just submitted", job=task)
     return None
 
 

@@ -85,7 +85,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=4000
 PriorityType=priority/basic
-MaxArraySize=20001
+MaxArraySize=1001
 MaxJobCount=50000
 
 PreemptType=preempt/partition_prio

@@ -210,7 +210,9 @@ def interpreter_of(site: Site) -> str:
 
 def test_an_installed_package_needs_no_search_path() -> None:
     needs = resources_for(Layout(), Site())
-    lines = setup_lines(Launch(), needs, checkout(Path("/env/lib/python3.11/site-packages")))
+    lines = setup_lines(
+        Launch(), needs, checkout(Path("/env/lib/python3.11/site-packages")), "gat-seq"
+    )
     assert not any("PYTHONPATH" in line for line in lines)
 
 

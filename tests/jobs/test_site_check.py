@@ -8,8 +8,9 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.cli import main
-from jobs.cluster.site import Site, find_site_file, load_site
+from jobs.cluster.site import Site
 from jobs.cluster.site_check import parse_sinfo, site_mismatches
+from jobs.cluster.site_files import find_site_files, load_site
 
 SINFO = """\
 main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib
@@ -60,7 +61,7 @@ def test_without_slurm_a_check_says_so(
 
 
 def test_the_nearest_site_file_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_site_file() is None
+    assert find_site_files() == []
     user = tmp_path / "config" / "gnnhpc" / "site.yaml"
     user.parent.mkdir(parents=True)
     user.write_text("sites: {user: {}}")

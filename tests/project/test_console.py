@@ -208,7 +208,7 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
 def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
     for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
         plant(console.cwd, name)
-    lines = setup_lines(Launch(), resources_for(Layout(), Site()), checkout())
+    lines = setup_lines(Launch(), resources_for(Layout(), Site()), checkout(), "gat-seq")
     script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
     done = console.run("bash", "-c", script)
     assert done.stdout.startswith("gnnhpc "), done.stderr

@@ -1,0 +1,40 @@
+"""Which jobs a submission waits for: `--after RUN` or `--after JOB`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.records.run_paths import RunPaths
+from jobs.folder.locked_files import open_run
+from jobs.folder.submission_records import read_submissions
+from jobs.state.run_status import live_slurm_jobs
+
+_JOB = re.compile(r"^\d+(_\d+)?$")
+
+
+def jobs_to_wait_for(
+    names: Sequence[str], cluster: str, tell: Callable[[str], None] | None = None
+) -> list[str]:
+    """Slurm's ids of the jobs named: themselves, or those that a run folder has in the queue.
+
+    `tell` hears of runs that have none. Raises InputError for what is neither, GnnhpcError where
+    Slurm cannot be asked.
+    """
+    if names and cluster != "slurm":
+        raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
+    found: list[str] = []
+    for name in names:
+        if _JOB.match(name) and not RunPaths(Path(name)).manifest.is_file():
+            found.append(name)
+            continue
+        paths = open_run(name)
+        live, answer = live_slurm_jobs(paths, read_submissions(paths))
+        if not answer.answered:
+            raise GnnhpcError(f"--after {name}: Slurm does not say what it has ({answer.error})")
+        if not live and tell is not None:
+            tell(f"{name} has no job in the queue: nothing to wait for")
+        found += live
+    return found
