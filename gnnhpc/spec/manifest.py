@@ -16,6 +16,7 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest_lines import (
     MANIFEST_VERSION,
     ManifestLine,
+    find_manifest_line,
     parse_manifest_line,
     read_manifest_lines,
 )
@@ -111,14 +112,17 @@ def read_manifest(path: Path) -> list[Cell]:
 
 
 def find_cell(path: Path, array: str, index: int) -> Cell:
-    """The cell that an array task runs; raises InputError for an index out of range."""
-    every = read_manifest(path)
-    cells = [cell for cell in every if cell.array == array]
-    if not cells:
-        names = sorted({cell.array for cell in every})
+    """The cell that an array task runs; other cells' lines are not looked at where it is found.
+
+    Raises InputError for an index out of range, for a cell that is there twice, and as
+    `Cell.from_read` does.
+    """
+    line = find_manifest_line(path, array, index)
+    if line is not None:
+        return Cell.from_read(line)
+    every = read_manifest_lines(path)
+    indices = [each.index for each in every if each.array == array]
+    if not indices:
+        names = sorted({each.array for each in every})
         raise InputError(path, "array", array, ", ".join(names))
-    for cell in cells:
-        if cell.index == index:
-            return cell
-    highest = max(cell.index for cell in cells)
-    raise InputError(path, f"index of {array}", index, f"0 to {highest}")
+    raise InputError(path, f"index of {array}", index, f"0 to {max(indices)}")

@@ -5,13 +5,15 @@ Experiments are not looked at, as `status` reads ten thousand cells.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
-from gnnhpc.core.json_files import check_version, read_object_lines
+from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object_lines
 from gnnhpc.records.run_facts import read_provenance, read_submission_lines
 from gnnhpc.records.run_paths import CellPaths, RunPaths
 
@@ -55,13 +57,51 @@ def read_manifest_lines(manifest: Path) -> list[ManifestLine]:
     try:
         read = read_object_lines(manifest, _ALLOWED)
     except FileNotFoundError:
-        raise InputError(manifest, None, "no such file", "the manifest.jsonl of a run") from None
+        raise _no_manifest(manifest) from None
     lines = [parse_manifest_line(raw, where) for where, raw in read]
     if not lines:
         raise InputError(manifest, None, "no cell", _ALLOWED)
     _check_each_once(lines)
     _check_none_is_lost(manifest, lines, named)
     return lines
+
+
+def find_manifest_line(manifest: Path, array: str, index: int) -> ManifestLine | None:
+    """The line of one cell, None where no sound line has it.
+
+    Every rank of every cell looks for its line, so only lines that hold this index are parsed; what
+    else is wrong with a manifest `read_manifest_lines` says. Raises InputError where two lines have
+    the cell, and for a wanted line of another version or without a key.
+    """
+    try:
+        text = read_bytes(manifest, _ALLOWED)
+    except FileNotFoundError:
+        raise _no_manifest(manifest) from None
+    found: ManifestLine | None = None
+    for where, line in _lines_with_index(text, index, manifest):
+        try:
+            raw = parse_object(line, where, _ALLOWED)
+        except InputError:
+            continue
+        if (raw.get("array"), raw.get("index")) != (array, index):
+            continue
+        if found is not None:
+            raise _index_taken(where, array, index, found.where)
+        found = parse_manifest_line(raw, where)
+    return found
+
+
+def _lines_with_index(text: bytes, index: int, manifest: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines that have this index somewhere, with their places."""
+    end = number = 0
+    for match in re.finditer(rb'"index"\s*:\s*%d(?![\d.eE])' % index, text):
+        if match.start() < end:
+            continue
+        start = text.rfind(b"\n", 0, match.start()) + 1
+        number += text.count(b"\n", end, start)
+        end = text.find(b"\n", start)
+        end = len(text) if end < 0 else end
+        yield f"{manifest}:{number + 1}", text[start:end]
 
 
 def parse_manifest_line(raw: dict[str, Any], where: str) -> ManifestLine:
@@ -88,12 +128,20 @@ def _check_each_once(lines: list[ManifestLine]) -> None:
             found = f"{line.id}, which {before.where} has too"
             raise InputError(line.where, "id", found, "each cell once")
         if (before := by_index.setdefault((line.array, line.index), line)) is not line:
-            found = f"{line.index} of {line.array}, which {before.where} has too"
-            raise InputError(line.where, "index", found, "each index of an array once")
+            raise _index_taken(line.where, line.array, line.index, before.where)
     for (array, index), line in by_index.items():
         if index and (array, index - 1) not in by_index:
             found = f"{index} of {array} without {index - 1}"
             raise InputError(line.where, "index", found, "every index from 0, as they were given")
+
+
+def _no_manifest(manifest: Path) -> InputError:
+    return InputError(manifest, None, "no such file", "the manifest.jsonl of a run")
+
+
+def _index_taken(where: str, array: str, index: int, before: str) -> InputError:
+    found = f"{index} of {array}, which {before} has too"
+    return InputError(where, "index", found, "each index of an array once")
 
 
 def _check_none_is_lost(manifest: Path, lines: list[ManifestLine], named: _Named) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,44 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     absent.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="damaged JSON"):
         read_manifest(absent)
+
+
+@given(sweeps)
+def test_every_cell_is_found_by_its_array_and_index(experiments: list[Experiment]) -> None:
+    cells = assign_indices(experiments)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "manifest.jsonl"
+        write_manifest(path, cells)
+        assert [find_cell(path, cell.array, cell.index) for cell in cells] == cells
+
+
+@pytest.mark.parametrize("line", [*DAMAGE, OTHER.to_line().replace("gat-pp4", "another")])
+def test_a_worker_reads_its_own_line_alone(tmp_path: Path, line: str) -> None:
+    """What is wrong with other cells is for status and the report to say."""
+    path = write(tmp_path / "manifest.jsonl", line, "", CELL.to_line(), line)
+    assert find_cell(path, CELL.array, CELL.index) == CELL
+
+
+@pytest.mark.parametrize("line", DAMAGE)
+def test_a_worker_refuses_its_own_damaged_line(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "manifest.jsonl", CELL.to_line(), line)
+    with pytest.raises(InputError, match=r"manifest.jsonl"):
+        find_cell(path, OTHER.array, OTHER.index)
+
+
+def test_a_cell_that_is_there_twice_is_not_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "manifest.jsonl", OTHER.to_line(), CELL.to_line(), OTHER.to_line())
+    with pytest.raises(InputError) as refused:
+        find_cell(path, OTHER.array, 1)
+    said = f"index: found 1 of gat-pp4, which {path}:1 has too; allowed: each index of an array"
+    assert str(refused.value).startswith(f"{path}:3: {said}")
+
+
+def test_an_index_elsewhere_in_a_line_is_not_the_cells(tmp_path: Path) -> None:
+    """Numbers of more digits, and keys of the same name inside an experiment or before the index."""
+    twelve = json.dumps({"data": {"index": 1}} | json.loads(changed(index=12)))
+    path = write(tmp_path / "manifest.jsonl", twelve, OTHER.to_line().replace(": ", " :  "))
+    assert find_cell(path, OTHER.array, 1) == OTHER
 
 
 def test_an_array_task_that_means_no_cell(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "status": status,
     "rerun": lambda root: rerun(root, missing=True, cluster="local"),
     "report": load,
-    "worker": lambda root: read_manifest(root / "manifest.jsonl"),
+    "verify": lambda root: read_manifest(root / "manifest.jsonl"),
 }
 
 
