@@ -27,15 +27,21 @@ TIMES_FLOPS = 8.0
 
 
 def verify_rank(
-    experiment: Experiment, environment: Environment, root: Path | None, steps: int = STEPS
+    experiment: Experiment,
+    environment: Environment,
+    root: Path | None,
+    steps: int = STEPS,
+    secret_file: Path | None = None,
 ) -> Verdict | None:
     """Run as one rank of the layout; rank 0 returns the verdict, the others None.
 
+    `secret_file` is where ranks keep what they know each other by, if the launcher sets no port.
     Raises InputError for an experiment that cannot be run here, GnnhpcError for a user's model
     that draws random numbers of its own.
     """
     torch.set_num_threads(environment.cpus)
-    mesh = join(environment, experiment.layout, choose_device(experiment.device, environment))
+    device = choose_device(experiment.device, environment)
+    mesh = join(environment, experiment.layout, device, secret_file=secret_file)
     parts = set_up(experiment, mesh, root)
     part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps, whole=True)
     found = self_check(experiment, parts, mesh, environment, root, part, audited=True)

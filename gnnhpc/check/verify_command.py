@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, GnnhpcError
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.ranks.environment import Environment, read_environment
+from gnnhpc.ranks.secret import secret_of_user
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell, read_manifest
@@ -58,7 +59,8 @@ def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     from gnnhpc.check.verify import verify_rank
     from gnnhpc.data.roots import data_root
 
-    verdict = verify_rank(cell.experiment, environment, data_root(cell.data_root), steps)
+    root = data_root(cell.data_root)
+    verdict = verify_rank(cell.experiment, environment, root, steps, secret_of_user())
     if verdict is None:
         return EXIT_DONE
     print_verdict(cell.experiment, verdict)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.rank_map import RankMap
+from gnnhpc.ranks.addresses import resolves
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
 
@@ -38,6 +39,8 @@ class Environment:
     """The same on all ranks of one start, and different for every other start."""
     host: str
     cpus: int
+    several_hosts: bool = False
+    """Whether ranks may be on more than this host."""
     job_id: str | None = None
     array_job_id: str | None = None
     array_task_id: str | None = None
@@ -108,6 +111,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             local_rank=_number(env, "LOCAL_RANK", 0),
             first_host=_required(env, "MASTER_ADDR"),
             port=_number(env, "MASTER_PORT"),
+            several_hosts=env.get("LOCAL_WORLD_SIZE") != env["WORLD_SIZE"],
             job_key=env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
             **common,
         )
@@ -131,6 +135,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             local_rank=_number(env, "SLURM_LOCALID", 0),
             first_host=_first_host(env),
             port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+            several_hosts=_nodes(env) > 1,
             job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
             **common,
         )
@@ -160,28 +165,6 @@ def check_world_size(environment: Environment, ranks: RankMap) -> None:
             f"{wanted}, one rank for each of {ranks.layout}; start it with srun -n "
             f"{wanted} or torchrun --nproc-per-node {wanted}",
         )
-
-
-def check_interface(env: Mapping[str, str] | None = None) -> None:
-    """Raises InputError if a network interface is asked for that this node does not have."""
-    env = os.environ if env is None else env
-    there = [name for _, name in socket.if_nameindex()]
-    for name in filter(None, env.get("GLOO_SOCKET_IFNAME", "").split(",")):
-        if name not in there:
-            raise InputError("environment", "GLOO_SOCKET_IFNAME", repr(name), ", ".join(there))
-
-
-def resolve(name: str) -> str:
-    """The address of a host name; raises InputError with the name, at once, if it has none."""
-    try:
-        return socket.gethostbyname(name)
-    except OSError:
-        raise InputError(
-            "environment",
-            "MASTER_ADDR",
-            f"{name!r}, which does not resolve on {socket.gethostname()}",
-            "a name every node resolves (set MASTER_ADDR), or the interface of the site file",
-        ) from None
 
 
 def expand_nodelist(nodelist: str) -> list[str]:
@@ -214,11 +197,13 @@ def _first_host(env: Mapping[str, str]) -> str:
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
     names = expand_nodelist(nodelist)
     name = names[0] if names else "127.0.0.1"
-    try:
-        socket.gethostbyname(name)
-    except OSError:
-        return env.get("SLURM_LAUNCH_NODE_IPADDR") or name
-    return name
+    return name if resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+
+
+def _nodes(env: Mapping[str, str]) -> int:
+    """How many nodes a step of Slurm's has."""
+    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    return _number(env, "SLURM_STEP_NUM_NODES", len(expand_nodelist(nodelist)))
 
 
 _GRANTED = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,11 +15,12 @@ import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.rank_map import RankMap
+from gnnhpc.ranks.addresses import check_interface
 from gnnhpc.ranks.devices import check_sharing, exchange, own_device, uses_nccl
-from gnnhpc.ranks.environment import Environment, check_interface, resolve
-from gnnhpc.ranks.rendezvous import StorePortServer, find_store_port
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.rendezvous import StorePortServer
+from gnnhpc.ranks.store import connect
 
-RENDEZVOUS_S = 120.0
 COLLECTIVE_S = 1800.0
 Direction = Literal["forward", "backward"]
 """Activations travel forward, gradients backward."""
@@ -43,7 +44,7 @@ class Mesh:
     store: Any = None
     """The watchdog's own connection to the ranks' store (torch gives it no public type)."""
     port_server: StorePortServer | None = None
-    """On rank 0, tells the other ranks the port of the store; none where the launcher sets it."""
+    """On rank 0, tells the other ranks where the store is; none where the launcher sets it."""
 
     stages_per_process: int = 1
     links: Mapping[tuple[Direction, int], dist.ProcessGroup] = field(default_factory=dict)
@@ -150,12 +151,18 @@ class Mesh:
 
 
 def join(
-    environment: Environment, layout: Layout, device: torch.device, stages_per_process: int = 1
+    environment: Environment,
+    layout: Layout,
+    device: torch.device,
+    stages_per_process: int = 1,
+    secret_file: Path | None = None,
 ) -> Mesh:
     """Connect to the other ranks and make the process groups.
 
-    Raises InputError for a host name that does not resolve and for ranks that share a GPU without
-    being told to, and GnnhpcError if the other ranks do not come in time.
+    `secret_file` is where ranks keep what they know each other by, if the launcher sets no port.
+    Raises InputError for a host name that does not resolve, for a secret that is not to be had and
+    for ranks that share a GPU without being told to, and GnnhpcError if the other ranks do not come
+    in time.
     """
     ranks = RankMap(layout, stages_per_process)
     mine = own_device(environment, device)
@@ -163,7 +170,7 @@ def join(
         return Mesh(layout, 0, device, stages_per_process=stages_per_process, gpu=mine.gpu)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interface()
-    store, port_server = _store(environment)
+    store, port_server = connect(environment, secret_file)
     nccl = False
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -248,23 +255,6 @@ def _connect(mesh: Mesh) -> None:
     mesh.sum_over_replicas(number)
     if mesh.device.type == "cuda":
         torch.cuda.synchronize(mesh.device)
-
-
-def _store(environment: Environment) -> tuple[Any, StorePortServer | None]:
-    """The store that all ranks connect to, and on rank 0 the server that says its port."""
-    timeout = datetime.timedelta(seconds=RENDEZVOUS_S)
-    size = environment.world_size
-    address = resolve(environment.first_host)
-    if environment.port is not None:
-        # torchrun's agent already serves a store at MASTER_PORT.
-        serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
-        store = dist.TCPStore(address, environment.port, size, serves, timeout)
-        return dist.PrefixStore(f"gnnhpc/{environment.job_key}", store), None
-    if environment.rank == 0:
-        store = dist.TCPStore(address, 0, size, True, timeout, wait_for_workers=False)
-        return store, StorePortServer(environment.job_key, store.port)
-    port = find_store_port(address, environment.job_key, RENDEZVOUS_S)
-    return dist.TCPStore(address, port, size, False, timeout, wait_for_workers=False), None
 
 
 def leave(mesh: Mesh) -> None:

@@ -140,7 +140,8 @@ class Worker:
             torch.set_num_threads(self.environment.cpus)
         with self._timed("rendezvous"):
             device = choose_device(self.cell.experiment.device, self.environment)
-            mesh = join(self.environment, self.cell.experiment.layout, device)
+            layout, secret = self.cell.experiment.layout, self.run_paths.secret
+            mesh = join(self.environment, layout, device, secret_file=secret)
             paths = self.attempt.paths
             ranks = mesh.gather_objects(
                 {

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.ranks.secret import make_secret
 from gnnhpc.records.code_snapshot import read_snapshot
 from gnnhpc.records.provenance import (
     code_digest,
@@ -60,6 +61,7 @@ def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:
         _write_provenance(paths, plan, launch, code)
         _write_scripts(paths, run, plan.cells, launch)
         _make_readable(work)
+        make_secret(paths.secret)
         try:
             work.rename(run)
         except OSError:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.ranks.rendezvous import candidate_ports
+from gnnhpc.ranks.secret import read_secret
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import processes, slurm
@@ -138,17 +139,19 @@ def test_nodes_whose_names_do_not_resolve_still_find_each_other(user: User) -> N
 
 
 def test_ports_taken_by_strangers_are_passed_over(user: User) -> None:
-    newest = user.cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true").stdout
-    # The next submission's job; its ranks derive the ports from this key.
-    key = f"slurm-{int(newest) + 1}.0.0"
-    strangers = [socket.create_server(("", port)) for port in candidate_ports(key)[:3]]
-    try:
-        run = user.submit([SHORT], name="ports")
-        assert run.result(run.cells[0]).status == "done"
-        assert run.job("gat-pp2") == str(int(newest) + 1)
-    finally:
-        for stranger in strangers:
-            stranger.close()
+    user.cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    with contextlib.ExitStack() as strangers:
+        try:
+            run = user.submit([SHORT], name="ports")
+            secret = read_secret(run.paths.secret)
+            assert secret is not None
+            for port in candidate_ports(secret, f"slurm-{run.job('gat-pp2')}.0.0")[:3]:
+                strangers.enter_context(socket.create_server(("", port)))
+        finally:
+            user.cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
+        result = run.result(run.cells[0])
+        assert result.status == "done"
+        assert result.provenance["slurm"]["SLURM_JOB_ID"] == run.job("gat-pp2")
 
 
 def test_a_port_asked_for_and_taken_is_named(user: User) -> None:

@@ -37,7 +37,7 @@ def test_a_run_folder_holds_what_the_contract_says(tmp_path: Path) -> None:
     paths = make(tmp_path, one)
     assert {path.name for path in paths.root.iterdir()} == {
         "sweep.yaml", "manifest.jsonl", "provenance.json", "arrays", "cells", "logs", "code",
-        "code.json",
+        "code.json", ".private",
     }  # fmt: skip
     assert {path.name for path in paths.arrays.iterdir()} == {"gat-seq.sbatch", "gat-pp2.sbatch"}
     assert tuple(read_manifest(paths.manifest)) == one.cells
@@ -66,11 +66,28 @@ def test_others_may_read_a_run_and_not_write_it(tmp_path: Path) -> None:
         paths = make(tmp_path, planned())
     finally:
         os.umask(before)
+    private = (paths.secret.parent, paths.secret)
     for path in [paths.root, *paths.root.rglob("*")]:
+        if path in private:
+            continue
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode & 0o044 == 0o044, path
         assert mode & 0o022 == 0, path
         assert path.is_file() or mode & 0o055 == 0o055, path
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_the_secret_of_a_runs_ranks_is_for_its_user_alone(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        paths = make(tmp_path, planned())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(paths.secret.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(paths.secret.stat().st_mode) == 0o600
+    text = paths.secret.read_text().strip().encode()
+    others = [path for path in paths.root.rglob("*") if path.is_file() and path != paths.secret]
+    assert [path for path in others if text in path.read_bytes()] == []
 
 
 def test_a_second_run_of_the_same_name_is_refused_and_changes_nothing(tmp_path: Path) -> None:

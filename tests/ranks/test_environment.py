@@ -19,7 +19,6 @@ from gnnhpc.ranks.environment import (
     check_world_size,
     expand_nodelist,
     read_environment,
-    resolve,
 )
 
 TORCHRUN = {
@@ -171,10 +170,21 @@ def test_a_wrong_world_size_says_how_to_start() -> None:
     )
 
 
-def test_a_name_that_does_not_resolve_is_told_at_once() -> None:
-    assert resolve("localhost").startswith("127.")
-    with pytest.raises(InputError, match=r"MASTER_ADDR: found 'no-such-node.invalid', which"):
-        resolve("no-such-node.invalid")
+@pytest.mark.parametrize(
+    ("env", "several"),
+    [
+        (SRUN, True),
+        (SRUN | {"SLURM_STEP_NODELIST": "n1"}, False),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "1"}, False),
+        (TORCHRUN, True),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, False),
+        (without(TORCHRUN, "LOCAL_WORLD_SIZE"), True),
+        (LOCAL, False),
+        ({}, False),
+    ],
+)
+def test_whether_ranks_may_be_on_other_hosts(env: dict[str, str], several: bool) -> None:
+    assert read_environment(env).several_hosts == several
 
 
 @pytest.mark.parametrize(
