@@ -23,6 +23,7 @@ from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt
+from gnnhpc.run.finished_before import finished_before
 from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
 
@@ -115,21 +116,42 @@ class Worker:
                 return EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
-        if self.environment.rank == 0:
-            cell_paths = self.run_paths.cell(self.cell.id)
-            self.attempt.paths = _claim_attempt(cell_paths)
+        finished = self._claim() if self.environment.rank == 0 else None
+        if finished is not None and self.environment.world_size == 1:
+            return EXIT_DONE
         self.startup_s["before"] = seconds_since_process_start()
-        mesh = self._join()
-        parts = self._set_up(mesh)
-        status = self._train(mesh, parts, signals)
+        mesh, ranks = self._join(finished)
+        if ranks[0]["finished"] is None:
+            self._begin(mesh, ranks)
+            parts = self._set_up(mesh)
+            status = self._train(mesh, parts, signals)
+        else:
+            status = EXIT_DONE
         from gnnhpc.ranks.mesh import leave
 
         mesh.barrier()
         leave(mesh)
         return status
 
-    def _join(self) -> Mesh:
-        """Import torch, connect to the other ranks, check that all have the same code and cell."""
+    def _claim(self) -> int | None:
+        """On rank 0, for all: the next attempt's folder; or the number of the job's finished one.
+
+        A job that is done has nothing to do where Slurm starts it once more.
+        """
+        cell_paths = self.run_paths.cell(self.cell.id)
+        finished = finished_before(cell_paths, self.environment)
+        if finished is None:
+            self.attempt.paths = _claim_attempt(cell_paths)
+            return None
+        print(
+            f"{self.cell.id}: nothing to do, attempt {finished.number} of this job is done and "
+            "valid; it was requeued after its result",
+            flush=True,
+        )
+        return finished.number
+
+    def _join(self, finished: int | None) -> tuple[Mesh, list[dict[str, Any]]]:
+        """Import torch, connect to the other ranks; also what each of them says of itself."""
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
@@ -146,18 +168,22 @@ class Worker:
             ranks = mesh.gather_objects(
                 {
                     "attempt": paths.number if paths else None,
+                    "finished": finished,
                     "code": code_digest(),
                     "versions": versions(),
                     "cell": self.cell.id,
                     "host": self.environment.host,
                 }
             )
+        return mesh, ranks
+
+    def _begin(self, mesh: Mesh, ranks: list[dict[str, Any]]) -> None:
+        """Take the attempt that rank 0 has claimed; check that all have the same code and cell."""
         self.attempt.hosts = [entry["host"] for entry in ranks]
         self.attempt.paths = self.run_paths.cell(self.cell.id).attempt(ranks[0]["attempt"])
         if self.environment.launcher != "alone":
             self.attempt.log.redirect(self.attempt.paths.log(mesh.rank))
         _check_ranks_run_the_same(ranks)
-        return mesh
 
     def _set_up(self, mesh: Mesh) -> TrainingParts:
         from gnnhpc.data.roots import data_root

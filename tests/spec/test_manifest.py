@@ -167,7 +167,7 @@ def test_a_cell_that_is_there_twice_is_not_run(tmp_path: Path) -> None:
 
 
 def test_an_index_elsewhere_in_a_line_is_not_the_cells(tmp_path: Path) -> None:
-    """Numbers of more digits, and keys of the same name inside an experiment or before the index."""
+    """Longer numbers, and keys of the same name before the index."""
     twelve = json.dumps({"data": {"index": 1}} | json.loads(changed(index=12)))
     path = write(tmp_path / "manifest.jsonl", twelve, OTHER.to_line().replace(": ", " :  "))
     assert find_cell(path, OTHER.array, 1) == OTHER

@@ -1,0 +1,37 @@
+"""Whether a job that Slurm starts again has finished its cell already."""
+
+from __future__ import annotations
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.records.run_paths import AttemptPaths, CellPaths
+from gnnhpc.records.schema import Result
+from gnnhpc.records.slurm_job import slurm_job
+
+
+def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:
+    """The newest valid attempt of this very job, if this is not its first start.
+
+    A job can be requeued between its result and its end, and then has nothing left to do. Another
+    job at the same cell was asked for, and so was a local run within a job.
+    """
+    mine = slurm_job(dict(environment.slurm))
+    if mine is None or not environment.restart_count or environment.launcher == "local":
+        return None
+    for attempt in reversed(cell.attempts()):
+        result = _result(attempt)
+        if result is not None and result.valid and _job_of(result) == mine:
+            return attempt
+    return None
+
+
+def _result(attempt: AttemptPaths) -> Result | None:
+    """None for an attempt without a result, or with a damaged one, which the report tells of."""
+    try:
+        return Result.read(attempt.result)
+    except (FileNotFoundError, InputError):
+        return None
+
+
+def _job_of(result: Result) -> tuple[str, str] | None:
+    return slurm_job(result.provenance.get("slurm"))

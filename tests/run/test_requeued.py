@@ -1,0 +1,140 @@
+"""A job that is requeued after its result has nothing to do; whoever asks for the cell again does.
+
+Real ranks with torchrun's variables, in what says that it is a task of a Slurm array.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.ranks.environment import read_environment
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.run.finished_before import finished_before
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.manifest import read_manifest
+from tests.ranks.test_environment import LOCAL, SRUN, without
+from tests.tools.cells import Ran, gat, manifest_of, run
+
+TASK = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_ARRAY_JOB_ID": "1230",
+    "SLURM_ARRAY_TASK_ID": "4",
+    "SLURM_CLUSTER_NAME": "lab",
+}
+AGAIN = TASK | {"SLURM_RESTART_COUNT": "1"}
+STEPS: dict[str, Any] = {"train_steps": 3, "test_steps": 1, "test_every": 3, "warmup_steps": 1}
+CELLS = {"one rank": gat(**STEPS), "two ranks": gat(layout="pp2", **STEPS)}
+
+
+def start(root: Path, env: dict[str, str]) -> Ran:
+    """One more start of the one cell of a run."""
+    return run(root, read_manifest(RunPaths(root).manifest)[0], env=env)
+
+
+def done_once(root: Path, experiment: Experiment) -> Path:
+    """A run whose one cell was done by a job's first start."""
+    manifest_of(root, experiment)
+    assert start(root, TASK).result.valid
+    return root
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return done_once(tmp_path_factory.mktemp("done"), CELLS["one rank"])
+
+
+def attempts(root: Path) -> list[AttemptPaths]:
+    (cell,) = RunPaths(root).cells.iterdir()
+    return RunPaths(root).cell(cell.name).attempts()
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", CELLS)
+def test_a_job_requeued_after_its_result_ends_at_once(tmp_path: Path, ranks: str) -> None:
+    root = done_once(tmp_path, CELLS[ranks])
+    before = contents(RunPaths(root).cells)
+    again = start(root, AGAIN)
+    assert set(again.statuses) == {0}, again.err
+    said = "nothing to do, attempt 1 of this job is done and valid; it was requeued after its resul"
+    assert again.out[0].startswith(f"{again.cell.id}: {said}")
+    assert "".join(again.out).count("\n") == 1
+    assert contents(RunPaths(root).cells) == before
+
+
+@pytest.mark.distributed
+def test_a_rerun_that_was_asked_for_runs(tmp_path: Path) -> None:
+    root = done_once(tmp_path, CELLS["two ranks"])
+    again = start(root, TASK | {"SLURM_JOB_ID": "2000", "SLURM_ARRAY_JOB_ID": "2000"})
+    assert again.statuses == [0, 0]
+    assert [attempt.number for attempt in attempts(root)] == [1, 2]
+    assert again.result.valid
+
+
+def found(root: Path, env: dict[str, str]) -> int | None:
+    (cell,) = RunPaths(root).cells.iterdir()
+    attempt = finished_before(RunPaths(root).cell(cell.name), read_environment(env))
+    return attempt and attempt.number
+
+
+@pytest.mark.parametrize(
+    ("env", "number"),
+    [
+        (SRUN | AGAIN, 1),
+        (SRUN | AGAIN | {"SLURM_RESTART_COUNT": "3"}, 1),
+        (SRUN | TASK, None),
+        (SRUN | AGAIN | {"SLURM_ARRAY_TASK_ID": "5"}, None),
+        (SRUN | AGAIN | {"SLURM_ARRAY_JOB_ID": "1231"}, None),
+        (SRUN | AGAIN | {"SLURM_CLUSTER_NAME": "another"}, None),
+        (without(SRUN | AGAIN, "SLURM_ARRAY_TASK_ID"), None),
+        (LOCAL | AGAIN, None),
+        ({"SLURM_RESTART_COUNT": "1"}, None),
+    ],
+    ids=range(9),
+)
+def test_only_the_same_job_started_again_is_finished(
+    done: Path, env: dict[str, str], number: int | None
+) -> None:
+    assert found(done, env) == number
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "failed": lambda result: result.update(status="failed"),
+    "interrupted": lambda result: result.update(status="interrupted"),
+    "flagged": lambda result: result["audit"][0].update(verdict="invalid"),
+    "of another schema": lambda result: result.update(schema=0),
+    "outside Slurm": lambda result: result["provenance"].update(slurm={}),
+    "older": lambda result: result["provenance"].pop("slurm"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_cell_that_is_not_done_or_not_valid_is_run_again(
+    done: Path, tmp_path: Path, change: str
+) -> None:
+    root = tmp_path / "run"
+    shutil.copytree(done, root)
+    file = attempts(root)[0].result
+    result = json.loads(file.read_text())
+    CHANGES[change](result)
+    file.write_text(json.dumps(result))
+    assert found(root, SRUN | AGAIN) is None
+
+
+def test_the_newest_valid_attempt_of_the_job_is_found(done: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    shutil.copytree(done, root)
+    first = attempts(root)[0].root
+    for number in (2, 3):
+        shutil.copytree(first, first.with_name(f"attempt-{number}"))
+    attempts(root)[2].result.write_text("{")
+    assert found(root, SRUN | AGAIN) == 2
