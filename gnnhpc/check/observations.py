@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.train.setup import TrainingParts
+
+PIXEL_EDGES = 8
+"""Of a pixel: a message along each is a row of its own."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,9 @@ class RankObservations:
     """From before the first step to the end of the last observation."""
     threads_used: dict[int, int] = field(default_factory=dict)
     """How many threads computed: how many training steps that are no warm-up."""
+    largest_tensor: int | None = None
+    """Elements that no tensor which its layers make of a micro-batch of images has more of; None
+    of a graph, whose edges are more or fewer."""
     lost_cpus: list[str] = field(default_factory=list)
     """Where a computing thread could use fewer CPUs than before."""
     calls: dict[str, int] = field(default_factory=dict)
@@ -160,6 +167,18 @@ def _loaded() -> dict[str, str]:
     return {name: str(version) for name, version in found.items() if version is not None}
 
 
+def _largest_tensor(parts: TrainingParts) -> int:
+    """Pixels times the widest that a layer is, which shows in a parameter, times their edges."""
+    images = parts.batches.shape_after(-1)[0]
+    found = 0
+    for outline, layer in zip(parts.stage.outlines, parts.stage.layers, strict=True):
+        *pixels, channels = outline.inputs
+        sides = [side for parameter in layer.parameters() for side in parameter.shape]
+        widest = max(channels, outline.shape[-1], *sides) if sides else channels
+        found = max(found, images * math.prod(pixels) * PIXEL_EDGES * widest)
+    return found
+
+
 def gather_observations(
     mesh: Mesh, parts: TrainingParts, observer: RunObserver, environment: Environment
 ) -> list[RankObservations]:
@@ -175,6 +194,7 @@ def gather_observations(
         trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),
         implementation=parts.implementation,
         threads_wanted=environment.cpus,
+        largest_tensor=None if is_graph else _largest_tensor(parts),
         samples=parts.batches.samples,
         repeated_samples=repeated,
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.compute_threads import ComputeThreads
-from gnnhpc.engines.system_counters import steal_s
+from gnnhpc.engines.system_counters import run_delay_s, steal_s
 
 SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
 COMPUTING: tuple[SpanName, ...] = ("forward", "backward", "optimizer")
@@ -29,6 +29,8 @@ class Span:
     end_s: float
     cpu_s: float = field(default=0.0, compare=False)
     """Processor time of the computing threads in it."""
+    delay_before_s: float | None = field(default=None, compare=False)
+    """How long the engine's thread had waited for a processor, since it began, when this began."""
 
     @property
     def seconds(self) -> float:
@@ -37,7 +39,7 @@ class Span:
     def split(self, at: float, before: SpanName, after: SpanName, cpu_before: float) -> list[Span]:
         """Two spans, of which the first ends and the second begins at `at`."""
         return [
-            Span(before, self.microbatch, self.start_s, at, cpu_before),
+            Span(before, self.microbatch, self.start_s, at, cpu_before, self.delay_before_s),
             Span(after, None, at, self.end_s, self.cpu_s - cpu_before),
         ]
 
@@ -48,6 +50,7 @@ class _OpenSpan:
     microbatch: int | None
     start: Mark
     cpu_before_s: float
+    delay_before_s: float | None = None
     end: Mark | None = None
     cpu_s: float = 0.0
     reduced_from: Mark | None = None
@@ -155,7 +158,8 @@ class StepTimer:
 
     @contextlib.contextmanager
     def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_OpenSpan]:
-        opened = _OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s())
+        delay_s = run_delay_s()
+        opened = _OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
         self._open.append(opened)
         self.work += 1
         self.doing = opened.doing
@@ -243,7 +247,12 @@ class StepTimer:
             if each.end is None:
                 continue
             span = Span(
-                each.name, each.microbatch, seconds(each.start), seconds(each.end), each.cpu_s
+                each.name,
+                each.microbatch,
+                seconds(each.start),
+                seconds(each.end),
+                each.cpu_s,
+                each.delay_before_s,
             )
             at = None if each.reduced_from is None else seconds(each.reduced_from)
             if at is None or not span.start_s < at < span.end_s:

@@ -10,6 +10,7 @@ import pytest
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.audit import audit
+from gnnhpc.check.audits.machine import TORCH_GRAIN
 from gnnhpc.check.observations import RankObservations, rank_observations
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.watches.processor_use import ProcessorUse
@@ -311,6 +312,33 @@ SLOWER = [1.0] * 8 + [1.25] * 4
 def test_a_drift_names_the_rank_and_what_changed(changes: dict[str, Any], words: str) -> None:
     found = checks({0: {"step_s": SLOWER}, 3: changes})["drift"]
     assert found.detail == f"from step 9 on, of 12 after the warm-up, steps took +25%: {words}"
+
+
+SINGLE = {"threads_used": {1: 6}, "threads_wanted": 2, "threads": {2: "train step 0"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"largest_tensor": TORCH_GRAIN, "calls": {}}, "ok"),
+        ({"largest_tensor": TORCH_GRAIN, "calls": {"torch vig_forward": 4}}, "ok"),
+        ({"largest_tensor": TORCH_GRAIN, "calls": {"vig-avx2 vig_forward": 4}}, "suspect"),
+        ({"largest_tensor": TORCH_GRAIN + 1, "calls": {}}, "suspect"),
+        ({}, "suspect"),
+        ({"threads_used": {1: 1}}, "ok"),
+        ({"threads_used": {1: 1, 2: 5}}, "ok"),
+        ({"threads_used": {1: 2}}, "suspect"),
+        ({"threads_used": {3: 1}}, "invalid"),
+        ({"threads_used": {3: 6}, "largest_tensor": TORCH_GRAIN}, "invalid"),
+    ],
+)
+def test_one_thread_is_told_where_more_would_have_had_work(
+    changes: dict[str, Any], verdict: str
+) -> None:
+    found = checks({1: SINGLE | changes})["threads_used"]
+    assert found.verdict == verdict, found
+    words = "but on ranks [1], whose tensors torch leaves to one thread"
+    assert (words in found.detail) is (verdict == "ok" and "largest_tensor" in changes)
 
 
 def test_edges_that_chunks_lost_are_told() -> None:

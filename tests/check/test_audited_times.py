@@ -18,7 +18,7 @@ import torch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
-from tests.tools.cells import GAT, Ran, manifest_of, run, vig
+from tests.tools.cells import GAT, VIG, Ran, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed
 
@@ -177,6 +177,11 @@ def one_thread_that_says_two() -> None:
     around(vig, "_sizes", sizes)
 
 
+def one_thread_of_torch() -> None:
+    torch.get_num_threads = lambda: 2
+    around(torch, "set_num_threads", lambda true, count: true(1))
+
+
 def a_pool_of_its_own() -> None:
     """A thread that computes beside the one that was asked for, as another library's pool would."""
     import zlib
@@ -305,6 +310,16 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
         TWO,
         ("threads_used", "suspect", "rank 0 computed with 1 threads in 4 of 4 steps"),
     ),
+    "one thread of torch": (
+        one_thread_of_torch,
+        vig(
+            layout="seq",
+            model=VIG["model"] | {"implementation": "reference"},
+            data=VIG["data"] | {"image_size": 32},
+        ),
+        TWO,
+        ("threads_used", "suspect", "rank 0 computed with 1 threads in 4 of 4 steps"),
+    ),
     "a pool of its own": (
         a_pool_of_its_own,
         vig(layout="seq"),
@@ -350,6 +365,18 @@ def done(root: Path, experiment: Experiment, env: dict[str, str], plant: Any = N
 
 def complaints(ran: Ran) -> list[Check]:
     return [check for check in ran.result.audit if check.verdict in ("invalid", "suspect")]
+
+
+def test_tensors_too_small_for_a_second_thread_accuse_nobody(tmp_path: Path) -> None:
+    """Torch computes 16 pixels on one thread, whatever it is set to."""
+    small = vig(
+        layout="seq",
+        dtype="float64",
+        data=VIG["data"] | {"image_size": 4},
+        batch_size=4,
+    )
+    found = {check.name: check for check in done(tmp_path, small, TWO).result.audit}
+    assert found["threads_used"].verdict == "ok", found["threads_used"]
 
 
 @pytest.mark.parametrize("name", PLANTED)

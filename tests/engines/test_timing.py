@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.system_counters import peak_rss_mib, steal_s
+from gnnhpc.engines.system_counters import peak_rss_mib, run_delay_s, steal_s
 from gnnhpc.engines.timing import Span, StepTimer
 
 
@@ -229,6 +231,34 @@ def test_steal_is_that_of_the_cpus_this_process_may_use(
         assert steal_s() is None
     stat.unlink()
     assert steal_s() is None
+
+
+BUSY = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
+
+
+@pytest.mark.skipif(run_delay_s() is None, reason="this system does not say")
+def test_a_wait_for_a_processor_is_counted() -> None:
+    """Two that compute on one processor wait for each other."""
+    cpu = min(os.sched_getaffinity(0))
+    waited: list[float] = []
+
+    def compute() -> None:
+        os.sched_setaffinity(0, {cpu})
+        before, deadline = run_delay_s() or 0.0, time.monotonic() + 30.0
+        while (run_delay_s() or 0.0) - before < 0.01 and time.monotonic() < deadline:
+            pass
+        waited.append((run_delay_s() or 0.0) - before)
+
+    busy = subprocess.Popen([sys.executable, "-c", BUSY.format(cpu)])
+    try:
+        # A thread of its own: where it may run is its own, too.
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+    finally:
+        busy.kill()
+        busy.wait()
+    assert waited[0] >= 0.01
 
 
 PEAK = "from gnnhpc.engines.system_counters import peak_rss_mib; print(peak_rss_mib())"

@@ -10,7 +10,10 @@ from gnnhpc.kernels.calls import TORCH
 from gnnhpc.records.schema import Check
 
 USED_OTHERWISE = 0.1
-"""Of the training steps, from which on threads used are not those set: one may be disturbed."""
+"""Of the training steps, from which on threads used are not those set: one may be disturbed, and
+then fewer threads are seen in it."""
+TORCH_GRAIN = 32768
+"""Elements up to which torch leaves a loop to one thread (at::internal::GRAIN_SIZE)."""
 
 
 def kernels(observations: Sequence[RankObservations]) -> Check:
@@ -112,12 +115,20 @@ def threads(observations: Sequence[RankObservations]) -> Check:
 
 
 def threads_used(observations: Sequence[RankObservations]) -> Check:
-    """Threads that used a processor within the steps, whatever torch was set to."""
-    more, fewer = [], []
+    """Threads that used a processor within the steps, whatever torch was set to.
+
+    Torch leaves small tensors to one thread, whatever it was set to; compiled kernels do not.
+    """
+    more, fewer, small = [], [], []
     for each in observations:
         steps = sum(each.threads_used.values())
         for number, count in sorted(each.threads_used.items()):
             if each.gpu is not None or count <= USED_OTHERWISE * steps:
+                continue
+            if number < each.threads_wanted and _too_small_for_threads(each):
+                small.append(each.rank)
+                continue
+            if number < each.threads_wanted and count == 1:
                 continue
             found = (
                 f"rank {each.rank} computed with {number} threads in {count} of {steps} steps, "
@@ -132,7 +143,16 @@ def threads_used(observations: Sequence[RankObservations]) -> Check:
         return Check("threads_used", "invalid", "; ".join(more + fewer), values)
     if fewer:
         return Check("threads_used", "suspect", "; ".join(fewer), values)
-    return Check("threads_used", "ok", "as many threads computed as were set", values)
+    detail = "as many threads computed as were set"
+    if small:
+        detail += f", but on ranks {sorted(set(small))}, whose tensors torch leaves to one thread"
+    return Check("threads_used", "ok", detail, values)
+
+
+def _too_small_for_threads(each: RankObservations) -> bool:
+    if any(not name.startswith(f"{TORCH} ") for name in _of_layers(each)):
+        return False
+    return each.largest_tensor is not None and each.largest_tensor <= TORCH_GRAIN
 
 
 def memory(observations: Sequence[RankObservations]) -> Check:

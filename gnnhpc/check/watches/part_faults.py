@@ -132,12 +132,21 @@ class PartFaults:
     def _see_loose(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
         order = _microbatches(times.spans, "forward")
         forwards = dict(zip(order, seen.forward_begins_s, strict=False))
-        begins: tuple[tuple[SpanName, Mapping[int, float]], ...] = (
-            ("forward", forwards if len(order) == len(seen.forward_begins_s) else {}),
-            ("backward", {} if self.stage.is_last else seen.backward_begins_s),
+        forward_delays = dict(zip(order, seen.forward_delays_s, strict=False))
+        begins: tuple[tuple[SpanName, Mapping[int, float], Mapping[int, float | None]], ...] = (
+            (
+                "forward",
+                forwards if len(order) == len(seen.forward_begins_s) else {},
+                forward_delays,
+            ),
+            (
+                "backward",
+                {} if self.stage.is_last else seen.backward_begins_s,
+                seen.backward_delays_s,
+            ),
         )
-        for name, begin in begins:
-            total, before_s = times.total(name), _before_work(times.spans, name, begin)
+        for name, begin, delays in begins:
+            total, before_s = times.total(name), _before_work(times.spans, name, begin, delays)
             self._with_spans[name] = self._with_spans.get(name, 0) + (total > 0)
             least = max(
                 LOOSE_SHARE * total,
@@ -161,8 +170,8 @@ class PartFaults:
     def loose(self) -> str | None:
         """Spans that began long before their work did, as in a receive, in most steps.
 
-        What lies between takes microseconds: even a busy machine rarely takes a processor away
-        just there.
+        What lies between takes microseconds, but for what a busy machine takes the processor away:
+        that is not counted.
         """
         for name, steps in self._loose.items():
             if len(steps) > self._with_spans[name] / 2:
@@ -180,10 +189,19 @@ def _microbatches(spans: Sequence[Span], name: SpanName) -> list[int]:
     return list(dict.fromkeys(s.microbatch for s in found if s.microbatch is not None))
 
 
-def _before_work(spans: Sequence[Span], name: SpanName, begin: Mapping[int, float]) -> float:
-    """Seconds in a kind of span before the stage began with their micro-batch."""
+def _before_work(
+    spans: Sequence[Span],
+    name: SpanName,
+    begin: Mapping[int, float],
+    delays: Mapping[int, float | None],
+) -> float:
+    """Seconds in a kind of span before the stage began with their micro-batch, less what the
+    engine's thread waited for a processor meanwhile; `delays` are its waits until it began."""
     before_s = 0.0
     for span in spans:
         if span.name == name and span.microbatch is not None and span.microbatch in begin:
-            before_s += max(0.0, min(span.end_s, begin[span.microbatch]) - span.start_s)
+            before, after = span.delay_before_s, delays.get(span.microbatch)
+            waited = 0.0 if before is None or after is None else max(0.0, after - before)
+            until = min(span.end_s, begin[span.microbatch])
+            before_s += max(0.0, until - span.start_s - waited)
     return before_s

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.engines.system_counters import run_delay_s
+
 
 def seconds() -> float:
     """Of a clock that counts from the machine's start and is never adjusted."""
@@ -50,6 +52,10 @@ class SeenStep:
     """Taking its batch, before it."""
     backward_begins_s: dict[int, float] = field(default_factory=dict)
     """When each micro-batch's gradient reached the stage's output, since the first barrier."""
+    forward_delays_s: list[float | None] = field(default_factory=list)
+    """How long the engine's thread had waited for a processor when each forward began."""
+    backward_delays_s: dict[int, float | None] = field(default_factory=dict)
+    """And when each micro-batch's gradient reached the stage's output."""
     ready_s: float | None = None
     """When the gradients of its first trained layer were complete, since the first barrier."""
     optimizer_steps: int = 0
@@ -91,6 +97,8 @@ class SecondClock:
     _began: float = 0.0
     _ended: float = 0.0
     _backward_begins_at: dict[int, float] = field(default_factory=dict)
+    _forward_delays: list[float | None] = field(default_factory=list)
+    _backward_delays: dict[int, float | None] = field(default_factory=dict)
     _forwards_before: int | None = None
     _ready: float | None = None
     _optimizer_from: float = 0.0
@@ -112,7 +120,7 @@ class SecondClock:
         optimizer: torch.optim.Optimizer | None,
         met: Sequence[int] = (),
     ) -> None:
-        """Hook a stage and what trains it; a hook takes about a microsecond a micro-batch.
+        """Hook a stage and what trains it; a hook takes about two microseconds a micro-batch.
 
         `met` counts barriers.
         """
@@ -146,6 +154,7 @@ class SecondClock:
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
         self._forward_begins_at, self._backward_begins_at = [], {}
+        self._forward_delays, self._backward_delays = [], {}
         self._ready, self._optimizer_s = None, 0.0
         self._forwards_before = None
         self._process_cpu = time.process_time()
@@ -181,6 +190,8 @@ class SecondClock:
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
             backward_begins_s={m: at - self._began for m, at in self._backward_begins_at.items()},
+            forward_delays_s=self._forward_delays,
+            backward_delays_s=self._backward_delays,
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
@@ -199,6 +210,7 @@ class SecondClock:
         self._forward_from = seconds()
         if self._in_step:
             self._forward_begins_at.append(self._forward_from)
+            self._forward_delays.append(run_delay_s())
 
     def _barriers(self) -> tuple[int, int] | None:
         if len(self._met_at) < 3:
@@ -220,6 +232,7 @@ class SecondClock:
         self._note("backward")
         self._backward_from = seconds()
         self._backward_begins_at[microbatch] = self._backward_from
+        self._backward_delays[microbatch] = run_delay_s()
 
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()

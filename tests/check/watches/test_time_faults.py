@@ -69,3 +69,54 @@ def test_waiting_for_data_is_a_part_of_taking_it(
     found = told(RIGHT, data_s, read_s)
     assert len(found) == bool(words), found
     assert "".join(found).startswith(words)
+
+
+def loose(began_s: float, delays: tuple[float | None, float | None]) -> str | None:
+    """What is said of three steps whose forward span begins at 0 and lasts for a second, and whose
+    stage begins with it at `began_s`; `delays` are the thread's waits for a processor until the one
+    and the other."""
+    faults = TimeFaults()
+    faults.parts.stage = StageFacts(GROUPS)
+    for step in range(3):
+        spans = [Span("forward", 0, 0.0, 1.0, delay_before_s=delays[0])]
+        times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
+        record = StepRecord(
+            *("train", step, 0, False, 2.0 * step, 1.2),
+            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
+            forward_s=1.0,
+            backward_s=0.0,
+            data_s=0.0,
+            samples=1,
+            loss=None,
+            groups=RIGHT,
+        )
+        seen = SeenStep(
+            *(1.2, 1.2, 2.0 * step, 2.0 * step),
+            forward_begins_s=[began_s],
+            forward_delays_s=[delays[1]],
+        )
+        faults.compare(record, times, seen)
+    return faults.parts.loose()
+
+
+@pytest.mark.parametrize(
+    ("began_s", "delays", "told"),
+    [
+        (0.1, (5.0, 5.0), False),
+        (0.6, (5.0, 5.0), True),
+        # Between the two it could have run and had no processor.
+        (0.6, (5.0, 5.5), False),
+        (0.6, (5.0, 5.1), True),
+        (0.6, (None, None), True),
+        # Of another thread: it says nothing of this one.
+        (0.6, (5.0, 1.0), True),
+        (0.1, (5.0, 1.0), False),
+    ],
+)
+def test_a_wait_for_a_processor_is_no_work_before_the_work(
+    began_s: float, delays: tuple[float | None, float | None], told: bool
+) -> None:
+    found = loose(began_s, delays)
+    assert (found is not None) is told, found
+    if found is not None:
+        assert found.startswith("forward spans of 3 steps hold 3.000 s, of which 1.")
