@@ -27,6 +27,7 @@ REPORTS = "Report"
 COMMANDS = {
     "submit": ("jobs", SWEEPS),
     "status": ("jobs", SWEEPS),
+    "list": ("jobs", SWEEPS),
     "rerun": ("jobs", SWEEPS),
     "cancel": ("jobs", SWEEPS),
     "logs": ("jobs", SWEEPS),

@@ -223,6 +223,31 @@ def status(
     return EXIT_DONE if current.complete else EXIT_FAILED
 
 
+@app.command("list", epilog="Example: python -m jobs list --runs /scratch/me/runs")
+def list_runs(
+    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
+    json_: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> int:
+    """List the runs of a folder, newest first: age, size on disk, cells and their states.
+
+    Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
+    """
+    from gnnhpc.core.user_paths import expand_user
+    from jobs.printing.runs_table import runs_json, runs_lines
+    from jobs.state.known_runs import known_runs
+
+    found = known_runs(expand_user(runs, "--runs"))
+    if json_:
+        print(runs_json(found))
+        return EXIT_DONE
+    print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
+    for told in {
+        one.status.slurm for one in found if one.status and "unknown" in one.status.counts()
+    }:
+        _print_note(f"unknown cells may run or wait: {told}")
+    return EXIT_DONE
+
+
 @app.command(
     epilog="Examples:\n\n"
     "python -m jobs rerun runs/quickstart --failed\n\n"

@@ -5,24 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.records.provenance import user
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.slurm_queue import NO_SLURM, QueueAnswer, QueuedJob, query_queue
-from jobs.folder.attempt_files import (
-    AttemptResult,
-    ManifestEntry,
-    list_attempts,
-    read_attempt_process,
-    read_attempt_result,
-    read_manifest_entries,
-)
-from jobs.folder.locked_files import open_run
-from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
+from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.cell_state import cell_status
+from jobs.state.run_reading import ReadRun, read_run
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
 
 
@@ -63,81 +55,26 @@ def status(run: str | Path, *, fresh: bool = False) -> RunStatus:
 
     Raises InputError if the folder is no run, or its manifest or submissions are damaged.
     """
-    paths = open_run(run)
-    entries = read_manifest_entries(paths.manifest)
-    submissions = read_submissions(paths)
-    attempts_of = list_attempts(paths)
-    results = {
-        entry.id: _deciding_result(attempts_of[entry.id])
-        for entry in entries
-        if entry.id in attempts_of
-    }
-    lookup = _look_up_jobs(paths, entries, submissions, results, attempts_of, fresh=fresh)
+    read = read_run(run)
+    if not read.may_be_in_slurm:
+        return judge(read, QueueAnswer(time.time(), error="no job in Slurm"))
+    return judge(read, query_queue(read.paths.root, read.users, read.jobs, fresh=fresh))
+
+
+def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
+    """The state of every cell, as the run's files and this answer of Slurm's tell it."""
+    submissions, slurm = read.submissions, read.in_slurm
+    silent = not answer.answered and read.may_be_in_slurm
+    silent = silent and (slurm or answer.error != NO_SLURM)
+    queued = _queued_cells(read.paths, answer, submissions) if read.may_be_in_slurm else {}
+    lookup = JobLookup(answer, silent, queued, read.supervised, read.submitted)
     cells = tuple(
-        cell_status(entry, attempts_of.get(entry.id, []), results.get(entry.id), lookup)
-        for entry in entries
+        cell_status(entry, read.attempts_of.get(entry.id, []), read.results.get(entry.id), lookup)
+        for entry in read.entries
     )
-    answer = lookup.answer
-    slurm = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
-    slurm += "; sacct did answer" if answer.error and answer.accounted else ""
-    return RunStatus(paths.root, cells, slurm if _uses_slurm(submissions, answer) else "local run")
-
-
-def _uses_slurm(submissions: list[SubmissionRecord], answer: QueueAnswer) -> bool:
-    return bool(answer.jobs) or any(submission.cluster == "slurm" for submission in submissions)
-
-
-def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:
-    """The newest valid result, else that of the newest attempt if it has one."""
-    first: AttemptResult | None = None
-    for number, attempt in enumerate(attempts):
-        result = read_attempt_result(attempt)
-        if result is not None and result.valid:
-            return result
-        if number == 0:
-            first = result
-    return first
-
-
-def _look_up_jobs(
-    paths: RunPaths,
-    entries: list[ManifestEntry],
-    submissions: list[SubmissionRecord],
-    results: Mapping[str, AttemptResult | None],
-    attempts_of: Mapping[str, list[AttemptPaths]],
-    *,
-    fresh: bool,
-) -> JobLookup:
-    submitted = {(s.array, index): s for s in submissions for index in s.index_list()}
-    supervised = {key: s for key, s in submitted.items() if supervisor_is_alive(s)}
-    unfinished = [e for e in entries if not ((result := results.get(e.id)) and result.valid)]
-    slurm = [s for s in submissions if s.cluster == "slurm"]
-    # Unfinished cells without a supervisor may have been submitted by hand.
-    if not slurm and (supervised or not unfinished):
-        answer = QueueAnswer(time.time(), error="no job in Slurm")
-        return JobLookup(answer, supervised=supervised, submitted=submitted)
-    users = {s.user for s in slurm} or {user()}
-    arrays: dict[str, str | None] = dict.fromkeys(
-        _jobs_of_attempts(
-            attempts_of[entry.id][0] for entry in unfinished if attempts_of.get(entry.id)
-        )
-    )
-    arrays |= {
-        submission.job_id: submission.array
-        for entry in unfinished
-        if (submission := submitted.get((entry.array, entry.index)))
-        and submission.cluster == "slurm"
-    }
-    answer = query_queue(paths.root, users, arrays, fresh=fresh)
-    silent = not answer.answered and (bool(slurm) or answer.error != NO_SLURM)
-    queued = _queued_cells(paths, answer, submissions)
-    return JobLookup(answer, silent, queued, supervised, submitted)
-
-
-def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
-    """Ids of the jobs that made these attempts; jobs submitted by hand have no other record."""
-    processes = [read_attempt_process(attempt) for attempt in newest]
-    return {process.job.partition("_")[0] for process in processes if process and process.job}
+    told = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
+    told += "; sacct did answer" if answer.error and answer.accounted else ""
+    return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
 
 
 def _queued_cells(

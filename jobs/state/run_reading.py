@@ -1,0 +1,127 @@
+"""What the files of a run say of its cells, and what they leave to Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gnnhpc.records.provenance import user
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from jobs.folder.attempt_files import (
+    AttemptResult,
+    ManifestEntry,
+    list_attempts,
+    read_attempt_process,
+    read_attempt_result,
+    read_manifest_entries,
+)
+from jobs.folder.locked_files import open_run
+from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
+from jobs.state.live_cells import epoch_seconds
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """A run's manifest, submissions, attempts and results, each read once."""
+
+    paths: RunPaths
+    entries: list[ManifestEntry]
+    submissions: list[SubmissionRecord]
+    attempts_of: Mapping[str, list[AttemptPaths]]
+    """Of each cell that was tried, newest first."""
+    results: Mapping[str, AttemptResult | None]
+    """Of these the newest valid result, else that of the newest attempt if it has one."""
+
+    @cached_property
+    def submitted(self) -> dict[tuple[str, int], SubmissionRecord]:
+        """The newest submission of each cell, by array and index."""
+        return {(s.array, index): s for s in self.submissions for index in s.index_list()}
+
+    @cached_property
+    def supervised(self) -> dict[tuple[str, int], SubmissionRecord]:
+        """Submissions to a local supervisor that still runs."""
+        return {key: s for key, s in self.submitted.items() if supervisor_is_alive(s)}
+
+    @cached_property
+    def unfinished(self) -> list[ManifestEntry]:
+        """The cells without a valid result."""
+        results = self.results
+        return [e for e in self.entries if not ((found := results.get(e.id)) and found.valid)]
+
+    @property
+    def in_slurm(self) -> bool:
+        """Whether a cell was submitted to Slurm."""
+        return any(submission.cluster == "slurm" for submission in self.submissions)
+
+    @property
+    def may_be_in_slurm(self) -> bool:
+        """False where no job of Slurm's can be this run's.
+
+        Unfinished cells without a supervisor may have been submitted by hand.
+        """
+        return self.in_slurm or bool(self.unfinished and not self.supervised)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether Slurm may have a job of a cell that has no valid result, or one from before its
+        submission."""
+        again = map(self._is_measured_again, self.entries)
+        return self.may_be_in_slurm and (bool(self.unfinished) or any(again))
+
+    def _is_measured_again(self, entry: ManifestEntry) -> bool:
+        submission = self.submitted.get((entry.array, entry.index))
+        result = self.results.get(entry.id)
+        if submission is None or submission.cluster != "slurm" or result is None:
+            return False
+        return epoch_seconds(submission.at) > epoch_seconds(result.ended_at)
+
+    @property
+    def users(self) -> set[str]:
+        """Whose jobs in Slurm may be this run's."""
+        return {s.user for s in self.submissions if s.cluster == "slurm"} or {user()}
+
+    @property
+    def jobs(self) -> dict[str, str | None]:
+        """The jobs of unfinished cells, with their arrays; None where these are not known."""
+        newest = (self.attempts_of[e.id][0] for e in self.unfinished if self.attempts_of.get(e.id))
+        arrays: dict[str, str | None] = dict.fromkeys(_jobs_of_attempts(newest))
+        return arrays | {
+            submission.job_id: submission.array
+            for entry in self.unfinished
+            if (submission := self.submitted.get((entry.array, entry.index)))
+            and submission.cluster == "slurm"
+        }
+
+
+def read_run(run: str | Path) -> ReadRun:
+    """Raises InputError if the folder is no run, or its manifest or submissions are damaged."""
+    paths = open_run(run)
+    entries = read_manifest_entries(paths.manifest)
+    submissions = read_submissions(paths)
+    attempts_of = list_attempts(paths)
+    results = {
+        entry.id: _deciding_result(attempts_of[entry.id])
+        for entry in entries
+        if entry.id in attempts_of
+    }
+    return ReadRun(paths, entries, submissions, attempts_of, results)
+
+
+def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:
+    """The newest valid result, else that of the newest attempt if it has one."""
+    first: AttemptResult | None = None
+    for number, attempt in enumerate(attempts):
+        result = read_attempt_result(attempt)
+        if result is not None and result.valid:
+            return result
+        if number == 0:
+            first = result
+    return first
+
+
+def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
+    """Ids of the jobs that made these attempts; jobs submitted by hand have no other record."""
+    processes = [read_attempt_process(attempt) for attempt in newest]
+    return {process.job.partition("_")[0] for process in processes if process and process.job}
