@@ -3,13 +3,15 @@
 Three runs of one GAT cell are measured in turn, repeat by repeat: one, another in which the first
 layer takes longer, forward and backward, and a third equal to the first. `compare` must name that
 layer in the second, beyond its usual tolerance, and nothing in the third (of equal runs it calls
-something slower once in twenty times at most). Of so many times over, with `--tries`, how often.
+something slower once in twenty times at most). With `--tries` half of the repeats are drawn so many
+times, of the equal runs with sides changed at random, and each draw is compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 from analysis.cli import main as analyse
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run
 
@@ -27,23 +30,53 @@ STEPS = {"train_steps": 150, "test_steps": 6, "test_every": None, "warmup_steps"
 
 
 def main() -> int:
-    """0 when every slower run was found, and at most one equal run in twenty was called slower."""
+    """0 when the slower run was found, and at most one equal run in twenty was called slower."""
     parser = argparse.ArgumentParser(prog="python -m tests.slower_layer", description=__doc__)
     parser.add_argument("out", type=Path, help="a folder for the three runs, which is not there")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--slower", type=float, default=0.05, help="share of the layer's seconds")
-    parser.add_argument("--tries", type=int, default=1, help="so many studies, each of its own")
+    parser.add_argument("--tries", type=int, default=0, help="draws of half of the repeats")
     given = parser.parse_args()
-    found: dict[str, list[int]] = {SLOWER: [], EQUAL: []}
-    for number in range(given.tries):
-        root = given.out / str(number) if given.tries > 1 else given.out
-        measure(root, given.repeats, given.slower)
-        for name, statuses in found.items():
-            statuses.append(_compare(root, name))
-    named, alarms = (statuses.count(EXIT_FAILED) for statuses in found.values())
-    print(f"of {given.tries}: {named} named the slower layer, {alarms} called an equal run slower")
-    good = named == given.tries and alarms <= max(0, given.tries // 20)
+    measure(given.out, given.repeats, given.slower)
+    found = [_compare(given.out / BEFORE, given.out / name) for name in (SLOWER, EQUAL)]
+    good = found == [EXIT_FAILED, EXIT_DONE]
+    if given.tries:
+        named, alarms = redraw(given.out, given.repeats, given.tries)
+        print(
+            f"of {given.tries} draws of {given.repeats // 2} repeats: {named} named the slower "
+            f"layer, {alarms} called an equal run slower"
+        )
+        good = good and alarms <= given.tries / 20
     return EXIT_DONE if good else EXIT_FAILED
+
+
+def redraw(out: Path, repeats: int, tries: int) -> tuple[int, int]:
+    """How many draws named the slower layer, and how many called something of an equal run slower.
+
+    Draws share repeats, so they are not independent of one another.
+    """
+    numbers = random.Random(0)
+    counts = {SLOWER: 0, EQUAL: 0}
+    for number in range(tries):
+        chosen = sorted(numbers.sample(range(repeats), repeats // 2))
+        for name in counts:
+            sides = [
+                (name, BEFORE) if name == EQUAL and numbers.random() < 0.5 else (BEFORE, name)
+                for _ in chosen
+            ]
+            drawn = out / "draws" / f"{name}-{number}"
+            for side, picked in zip("ab", zip(*sides, strict=True), strict=True):
+                _gather(out, drawn / side, dict(zip(chosen, picked, strict=True)))
+            counts[name] += _compare(drawn / "a", drawn / "b") == EXIT_FAILED
+    return counts[SLOWER], counts[EQUAL]
+
+
+def _gather(out: Path, root: Path, picked: dict[int, str]) -> None:
+    """A run folder of these repeats, each from the run that is named."""
+    cells = manifest_of(root, *(cell(repeat) for repeat in picked))
+    RunPaths(root).cells.mkdir()
+    for one, name in zip(cells, picked.values(), strict=True):
+        RunPaths(root).cell(one.id).root.symlink_to(RunPaths(out / name).cell(one.id).root)
 
 
 def measure(out: Path, repeats: int, share: float) -> None:
@@ -117,10 +150,9 @@ def _spin(seconds: float) -> None:
         pass
 
 
-def _compare(out: Path, name: str) -> int:
-    print(f"compare {BEFORE} {name}", flush=True)
-    roots = [str(out / BEFORE), str(out / name)]
-    return analyse(["compare", *roots, "--of", "median"])
+def _compare(one: Path, other: Path) -> int:
+    print(f"compare {one} {other}", flush=True)
+    return analyse(["compare", str(one), str(other), "--of", "median"])
 
 
 if __name__ == "__main__":
