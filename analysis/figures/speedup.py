@@ -75,20 +75,17 @@ def efficiency(study: Study) -> Figure | str:
         )
         for one in axes:
             one.axhline(1.0, color="#606060", lw=0.8)
-        axes[0].set_ylim(_lower_limit(rows), max(1.02, _upper_limit(rows)))
+        axes[0].set_ylim(*_efficiency_limits(rows))
         axes[0].set_ylabel("efficiency (ideal / step time)")
         add_legend(figure, axes)
     return figure
 
 
-def _lower_limit(rows: pd.DataFrame) -> float:
-    """Below every mark and interval."""
-    lowest = float(rows[["efficiency", "efficiency_low"]].astype(float).min().min())
-    return max(0.0, min(0.8, 0.05 * float(np.floor((lowest - 0.02) / 0.05))))
-
-
-def _upper_limit(rows: pd.DataFrame) -> float:
-    return float(rows["efficiency"].max()) + 0.02
+def _efficiency_limits(rows: pd.DataFrame) -> tuple[float, float]:
+    """Around every mark and interval, and 1."""
+    drawn = rows[["efficiency", "efficiency_low", "efficiency_high"]].astype(float)
+    low, high = float(drawn.min().min()) - 0.02, float(drawn.max().max()) + 0.02
+    return max(0.0, min(0.8, 0.05 * float(np.floor(low / 0.05)))), max(1.02, high)
 
 
 def bubble(study: Study) -> Figure | str:
