@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.cli_support import add_version, run_app_for_reader
+from gnnhpc.core.cli_support import add_version, as_typed, run_app_for_reader
 from gnnhpc.core.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -43,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 add_version(app)
-site_app = typer.Typer(help="Check site settings.", no_args_is_help=True)
+site_app = typer.Typer(help="Write and check site settings.", no_args_is_help=True)
 app.add_typer(site_app, name="site")
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
@@ -357,6 +357,20 @@ def logs(
     with path.open(encoding="utf-8", errors="replace") as stream:
         for line in stream:
             sys.stdout.write(line)
+    return EXIT_DONE
+
+
+@site_app.command("init", epilog="Example: python -m jobs site init --out site.yaml")
+def site_init(
+    out: Annotated[Path, typer.Option(help="The file to write; it must not be there.")] = Path(
+        "site.yaml"
+    ),
+) -> int:
+    """Write a site file from what Slurm says of this cluster: partitions, limits, your accounts."""
+    from jobs.cluster.site_init import query_offer, site_file_text, write_site_file
+
+    write_site_file(out, site_file_text(query_offer()))
+    print(f"wrote {out}; next: {as_typed('jobs', 'site check')} --site-file {out}")
     return EXIT_DONE
 
 

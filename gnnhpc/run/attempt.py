@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.other_jobs import OtherJobs, other_jobs
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import (
     find_first_failure,
@@ -47,6 +48,8 @@ class Attempt:
     implementation: str | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """What each process computes with (`rank_facts`); empty until all are set up."""
+    other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
+    """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
     progress: Progress | None = None
     log: RankLog = field(default_factory=RankLog)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,6 +68,11 @@ class Attempt:
     @property
     def resumed_from(self) -> dict[str, Any] | None:
         return self.resume_point.as_record() if self.resume_point else None
+
+    def look_at_other_jobs(self, when: Literal["start", "end"]) -> None:
+        """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""
+        if self.environment.job_id is not None:
+            self.other_jobs[when] = other_jobs(self.environment)
 
     def result(self, status: Status) -> Result:
         """The fields that all results have, however the attempt ended."""
@@ -97,6 +105,10 @@ class Attempt:
                 "site": self.environment.site,
                 "passed_over": list(self.resume.passed_over),
                 "slurm": dict(self.environment.slurm),
+                "other_jobs": {
+                    when: None if seen is None else asdict(seen)
+                    for when, seen in self.other_jobs.items()
+                },
                 "command": command_line(),
                 "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},
             },

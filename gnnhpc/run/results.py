@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnnhpc.check.audit import audit
+from gnnhpc.check.audits.nodes import shared_node
 from gnnhpc.check.audits.records import throughput, written
 from gnnhpc.check.audits.reported import planned_steps, reported
 from gnnhpc.check.audits.told import engine, told
@@ -61,6 +62,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
             ),
             throughput(experiment, observations, samples),
             engine(experiment, observations),
+            *shared_node(attempt.other_jobs),
             *([found.final_check] if found.final_check else []),
         ],
         resumed_from=attempt.resumed_from,

@@ -190,6 +190,8 @@ class Worker:
         from gnnhpc.run.rank_facts import rank_facts
         from gnnhpc.train.setup import set_up
 
+        if mesh.rank == 0:
+            self.attempt.look_at_other_jobs("start")
         with self._timed("build"):
             # Not before all ranks know the attempt: whichever cannot load it leaves a record.
             load_model(self.cell.experiment, self.run_paths)
@@ -289,6 +291,7 @@ class Worker:
             differing = mesh.gather_objects(observer.records.differing(writer.path))
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:
+                self.attempt.look_at_other_jobs("end")
                 found = Finished(
                     observations, files, steps, differing, [first_check, *last_checks], final
                 )

@@ -5,6 +5,7 @@ $GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
   raise   the rank raises ValueError after that training step
   hog     the rank takes memory until somebody stops it
   slow    every step from that one on takes a quarter of a second longer, until a requeue
+  slower  the same, after a requeue too
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MIB = 2**20
 
 def fail(kind: str, late: int) -> None:
     """What happens at the `late`-th step after the one asked for."""
-    if kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ:
+    if kind == "slower" or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
         time.sleep(0.25)
     if kind == "deaf" and late == 0:
         for number in HANDLED:

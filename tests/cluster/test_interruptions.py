@@ -121,6 +121,26 @@ def test_a_cell_told_of_its_time_limit_goes_on_bitwise(user: User, undisturbed: 
     assert Result.read(run.attempt(cell, 1).result).status == "interrupted"
 
 
+def test_a_cell_goes_back_into_the_queue_as_often_as_the_site_lets_it(user: User) -> None:
+    site = planted("slower", 0, 20) | {"signal": 120, "max_requeues": 1}
+    run = user.submit([GRID | {"train_steps": 100_000}], name="often", site=site)
+    cell = run.cells[0]
+    job = task(run, cell)
+    for number in (1, 2):
+        run.wait_for_step(cell, EARLY, number)
+        run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=2")
+        if number == 1:
+            wait_for_requeue(run, job)
+            run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
+            expedite(run, job)
+    run.result(cell, 2)
+    run.wait_until_idle()
+    state = run.status()[cell.id]
+    assert state["state"] == "interrupted"
+    assert "requeued 1 times already, and max_requeues is 1: a rerun resumes" in state["detail"]
+    assert len(run.paths.cell(cell.id).attempts()) == 2
+
+
 def test_a_cell_on_a_lost_node_goes_on_from_its_checkpoint(user: User, undisturbed: Run) -> None:
     run = user.submit([GRID], name="lost-node")
     cell = run.cells[0]
