@@ -22,6 +22,8 @@ from tests.cluster.slurm import Cluster
 Value = TypeVar("Value")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
+LONG_S = 480.0
+"""For what ranks must start for and compute, on a machine that may be busy with anything else."""
 
 TINY_VIG: dict[str, Any] = {
     "model": {
@@ -44,11 +46,18 @@ TINY_GAT: dict[str, Any] = {
 }
 
 
-def wait_for(look: Callable[[], Value], what: str, patience_s: float = PATIENCE_S) -> Value:
-    """The first true answer of `look`; fails the test if none comes."""
+def wait_for(
+    look: Callable[[], Value], what: str | Callable[[], str], patience_s: float = PATIENCE_S
+) -> Value:
+    """The first true answer of `look`; fails the test if none comes.
+
+    `what` in words; a function is asked for them when all waiting was in vain.
+    """
     deadline = time.monotonic() + patience_s
     while not (value := look()):
-        assert time.monotonic() < deadline, f"waited {patience_s:.0f} s for {what}"
+        if time.monotonic() > deadline:
+            words = what if isinstance(what, str) else what()
+            raise AssertionError(f"waited {patience_s:.0f} s for {words}")
         time.sleep(0.1)
     return value
 
@@ -138,7 +147,7 @@ class Run:
     def result(self, cell: Cell, number: int = 1) -> Result:
         """Wait for the attempt's result."""
         attempt = self.attempt(cell, number)
-        wait_for(attempt.result.exists, f"{attempt.result}\n{self.logs()}")
+        wait_for(attempt.result.exists, lambda: f"{attempt.result}\n{self.told()}", LONG_S)
         return Result.read(attempt.result)
 
     def results(self) -> dict[str, Result]:
@@ -152,14 +161,16 @@ class Run:
         def reached() -> bool:
             return any(line["step"] >= step for line in steps(attempt, 0))
 
-        wait_for(reached, f"step {step} of {attempt.root}\n{self.logs()}")
+        wait_for(reached, lambda: f"step {step} of {attempt.root}\n{self.told()}", LONG_S)
         return attempt
 
     def wait_until_idle(self) -> None:
         """Until Slurm has no job left, requeued ones included."""
         queue = ("squeue", "-h", "-o", "%i %T %r")
         wait_for(
-            lambda: not self.cluster.run(*queue).stdout.strip(), f"an empty queue\n{self.logs()}"
+            lambda: not self.cluster.run(*queue).stdout.strip(),
+            lambda: f"an empty queue\n{self.told()}",
+            LONG_S,
         )
 
     def status(self) -> dict[str, dict[str, Any]]:
@@ -167,6 +178,10 @@ class Run:
         done = self.user.jobs("status", self.paths.root, "--json", check=False)
         assert done.returncode in (0, 1, 3), done.stderr
         return {cell["cell"]: cell for cell in json.loads(done.stdout)["cells"]}
+
+    def told(self) -> str:
+        """What Slurm says of its jobs and what these printed, for the message of a failed test."""
+        return self.cluster.run("scontrol", "show", "job").stdout + self.logs()
 
     def logs(self) -> str:
         """What the jobs printed, for the message of a failed test."""
