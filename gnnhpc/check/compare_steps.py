@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from torch import Tensor
+
 from gnnhpc.check.capture import INPUT, Array, RankSeen
 from gnnhpc.check.compare_activations import (
     compare_activations,
@@ -106,6 +109,23 @@ class StepComparison:
             self.rounding,
             self.lost,
         )
+
+    def diverges(self) -> bool:
+        """Whether the twin, in the run's precision, has no finite numbers left after the steps."""
+        model = self.single or self.twin
+        rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
+        before = self._held(rule)
+        outputs = self.experiment.model.loaded.outputs
+        for step in range(self.first, self.experiment.train_steps):
+            twin = train_step(model, self.pieces("train", step), before, step, outputs)
+            if not math.isfinite(twin.loss):
+                return not self.causes
+            with np.errstate(over="ignore", invalid="ignore"):
+                before = rule.after(before, twin.gradients)
+        if not self.experiment.test_steps or self.causes:
+            return False
+        scores = [each[-1] for each in evaluate(model, self.pieces("test", 0), before, 0)]
+        return not all(isinstance(s, Tensor) and bool(s.isfinite().all()) for s in scores)
 
     def _in_single_precision(
         self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep

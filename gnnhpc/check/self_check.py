@@ -64,6 +64,8 @@ class SelfCheck:
     """A layer of a user's model that draws its own random numbers, so nothing can be compared."""
     not_finite: str = ""
     """What became no finite number, so that nothing can be compared."""
+    diverges: bool = False
+    """Whether it does so in the twin as well, which goes on from what the run holds."""
 
     @property
     def name(self) -> str:
@@ -73,7 +75,7 @@ class SelfCheck:
     @property
     def cause(self) -> str | None:
         """The likeliest cause of its failing; None where it passed or nothing was compared."""
-        if self.not_finite:
+        if self.not_finite and not self.diverges:
             return f"loss: {self.not_finite}"
         failed = self.verdict is not None and not self.verdict.passed
         return self.verdict.causes[0] if self.verdict is not None and failed else None
@@ -104,6 +106,12 @@ class SelfCheck:
                 f"not drawn from the context: nothing can be held against it; {cost}"
             )
             return Check(name, "unknown", detail, values)
+        if self.diverges:
+            detail = (
+                f"the run diverges: one step more, {self.not_finite}, and the twin's is no finite "
+                f"number either, so nothing can be compared; {cost}"
+            )
+            return Check(name, "unknown", detail, values)
         whose = "; the arithmetic of its layers is the user's own" if self.own_arithmetic else ""
         detail = f"{taken}{on} are the twin's"
         if self.verdict is not None and self.verdict.lost:
@@ -131,11 +139,9 @@ def self_check(
     began = time.perf_counter()
     part = part or check_slice(experiment)
     with generators_put_back():
-        try:
-            seen, checks = _take_steps(part, parts, mesh, environment, root, audited)
-        except NotFiniteError as error:
-            # On every rank: the loss is all ranks'.
-            return SelfCheck(part, time.perf_counter() - began, not_finite=str(error))
+        seen, checks, not_finite = _take_steps(part, parts, mesh, environment, root, audited)
+        if not_finite and not part.first:
+            return SelfCheck(part, time.perf_counter() - began, not_finite=not_finite)
         for check in checks:
             if check.name == "cut" and check.verdict == "invalid":
                 raise GnnhpcError(f"cut: {check.detail}")
@@ -144,13 +150,13 @@ def self_check(
         found: dict[str, Any] = {}
         if mesh.rank == 0:
             with parts.timer.storage("reading the twin's data"), one_thread():
-                found = _compare(part, parts, everyone, invalid, root)
+                found = _compare(part, parts, everyone, invalid, root, not_finite)
         mesh.barrier()
     # What a run's steps need is not what the twin needed.
     gc.collect()
     give_back_freed_memory()
     forget_peak_rss()
-    return SelfCheck(part, time.perf_counter() - began, **found)
+    return SelfCheck(part, time.perf_counter() - began, not_finite=not_finite, **found)
 
 
 def _take_steps(
@@ -160,7 +166,8 @@ def _take_steps(
     environment: Environment,
     root: Path | None,
     audited: bool,
-) -> tuple[RankSeen, list[Check]]:
+) -> tuple[RankSeen, list[Check], str]:
+    """What was seen, the audit of it, and which loss ended it by being no finite number."""
     experiment = part.experiment
     small = set_up(
         experiment,
@@ -192,10 +199,14 @@ def _take_steps(
         observer=observer,
         report=engine.keep_step,
     )
-    trainer.run(part.first)
+    try:
+        trainer.run(part.first)
+    except NotFiniteError as error:
+        # On every rank: the loss is all ranks'.
+        return seen, [], str(error)
     observations = gather_observations(mesh, small, observer, environment)
     graph = small.batches.graph_facts()
-    return seen, audit(observations, part.outlines, mesh.layout, parts.planned, graph)
+    return seen, audit(observations, part.outlines, mesh.layout, parts.planned, graph), ""
 
 
 def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -219,6 +230,7 @@ def _compare(
     seen: list[RankSeen],
     invalid: Mapping[str, str],
     root: Path | None,
+    not_finite: str,
 ) -> dict[str, Any]:
     """The fields of the self-check that rank 0 alone knows."""
     experiment = part.experiment
@@ -247,6 +259,8 @@ def _compare(
         single=single,
         first=part.first,
     )
+    if not_finite:
+        return {"own_arithmetic": own, "diverges": comparison.diverges()}
     return {"own_arithmetic": own, "verdict": comparison.run(invalid)}
 
 

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from gnnhpc.check.check_slice import check_slice
-from gnnhpc.check.self_check import SelfCheck
+from gnnhpc.check.capture import RankSeen
+from gnnhpc.check.check_slice import check_slice, last_slices
+from gnnhpc.check.compare_steps import StepComparison
+from gnnhpc.check.seen_ranks import SeenRanks
+from gnnhpc.check.self_check import SelfCheck, twin_of
+from gnnhpc.check.twin.data import TwinImages
 from gnnhpc.engines.system_counters import CLEAR_REFS, forget_peak_rss, peak_rss_mib
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.experiment import Experiment, OptimizerConfig
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 
@@ -92,6 +96,19 @@ def late_scaled_output() -> None:
     FusedFfn.forward = wrong  # type: ignore[method-assign]
 
 
+def no_number_after_the_run() -> None:
+    """Two steps of the first self-check, six of the run, and then one that is not the twin's."""
+    from gnnhpc.models.vig.fused import FusedFfn
+    from tests.defects.patching import Steps
+
+    true, steps = FusedFfn.forward, Steps()
+
+    def wrong(layer: Any, *args: Any) -> torch.Tensor:
+        return true(layer, *args) * (float("nan") if steps.taken > 8 else 1.0)
+
+    FusedFfn.forward = wrong  # type: ignore[method-assign]
+
+
 def late_update() -> None:
     from gnnhpc.train import optimizer
     from tests.defects.patching import Steps
@@ -164,6 +181,70 @@ def test_a_loss_that_is_no_number_is_said_and_the_run_says_which(tmp_path: Path)
     assert "self-check failed, loss: the train loss of step " in log(found)
     assert found.result.failure is not None
     assert found.result.failure.step is not None
+
+
+def test_a_step_more_that_is_no_number_in_the_run_alone_is_invalid(tmp_path: Path) -> None:
+    found = ran(tmp_path, vig(layout="pp2"), no_number_after_the_run)
+    assert check_of(found).verdict == "ok"
+    last = check_of(found, "last self-check")
+    assert last.verdict == "invalid"
+    assert last.detail.startswith("loss: the train loss of step 6 is nan on ")
+
+
+DIVERGING = vig(
+    layout="seq", dtype="float64", train_steps=7, test_steps=1, optimizer={"name": "sgd", "lr": 0.1}
+)
+STANDING = DIVERGING.model_copy(update={"optimizer": OptimizerConfig(name="sgd", lr=1e-100)})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "readout", "diverges"),
+    [
+        (DIVERGING, 1.0, False),
+        # Scores of the step are the product of two such numbers.
+        (DIVERGING, 1e200, True),
+        # The step's are finite, and what it leads to is not, which the evaluation shows.
+        (
+            DIVERGING.model_copy(update={"optimizer": OptimizerConfig(name="sgd", lr=1e308)}),
+            1,
+            True,
+        ),
+        # In single precision it is less that overflows.
+        (STANDING, 1e20, False),
+        (STANDING.model_copy(update={"dtype": "float32"}), 1e20, True),
+    ],
+)
+def test_a_run_diverges_where_its_twin_does(
+    experiment: Experiment, readout: float, diverges: bool
+) -> None:
+    """The twin goes on, after six steps, from what a run holds with this much larger a readout."""
+    (part,) = last_slices(experiment.model_copy(update={"train_steps": 6}))
+    twin, single = twin_of(part)
+    held = {n: v.double().numpy() for n, v in twin.initial().items()}
+    held = {n: v * readout if n.startswith("readout.fc") else v for n, v in held.items()}
+    buffers = {n: b.double().numpy() for n, b in twin.buffers(0).items()}
+    data = TwinImages(part, None)
+    comparison = StepComparison(
+        experiment=part.experiment,
+        layers=[layer.name for layer in part.outlines],
+        stages={},
+        seen=SeenRanks([RankSeen(0, 0, held, buffers, {})], 1),
+        twin=twin,
+        pieces=data.pieces,
+        single=single,
+        first=part.first,
+    )
+    assert comparison.diverges() is diverges
+
+
+def test_a_run_that_diverges_is_not_accused() -> None:
+    check = SelfCheck(
+        check_slice(vig()), 1.0, not_finite="the test loss of step 0 is nan", diverges=True
+    ).as_check(60.0)
+    assert check.verdict == "unknown"
+    assert check.detail.startswith(
+        "the run diverges: one step more, the test loss of step 0 is nan"
+    )
 
 
 def test_what_it_costs_is_said_where_it_is_too_much() -> None:
