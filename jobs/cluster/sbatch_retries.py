@@ -51,7 +51,7 @@ class Sought:
     """Ids of the jobs that the run knows already."""
 
     def find(self, scripts: list[str]) -> str | None:
-        """The id of the queued job that came of one of these scripts, None if there is none.
+        """The id of the job that came of one of these scripts, queued or ended; None without.
 
         Raises SlurmSilentError if Slurm cannot be asked.
         """

@@ -25,10 +25,11 @@ from jobs.cluster.arrays import array_of_job
 
 QUERY_INTERVAL_S = 10.0
 NO_SLURM = "no Slurm here"
-LIVE_STATES = frozenset(
-    ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING", "SIGNALING")
-)
-"""What sacct calls jobs that have not ended."""
+ENDED_STATES = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
+     "OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT")
+)  # fmt: skip
+"""What Slurm calls jobs that have ended; under any other word they may run."""
 _NOT_CONFIGURED = re.compile(r"configuration (source|file)", re.IGNORECASE)
 """What squeue says where its package is installed and no cluster is."""
 _WAITS_S = (0.5, 2.0)
@@ -66,6 +67,11 @@ class QueuedJob:
         return f"{self.job_id}_{index - self.offset}"
 
     @property
+    def has_ended(self) -> bool:
+        """Slurm lists a job for some minutes more."""
+        return self.state in ENDED_STATES
+
+    @property
     def array(self) -> str:
         """The array that the job's name says."""
         return array_of_job(self.name)[0]
@@ -83,7 +89,7 @@ class QueueAnswer:
     at: float
     jobs: tuple[QueuedJob, ...] = ()
     accounted: dict[str, str] = field(default_factory=dict)
-    """Array task -> its state in the accounting, such as TIMEOUT; empty without sacct."""
+    """Array task -> its state, such as TIMEOUT: of what sacct has, or has just ended."""
     error: str | None = None
 
     @property
@@ -92,7 +98,7 @@ class QueueAnswer:
 
     def accounted_as_live(self, task: str | None) -> bool:
         """Whether the accounting has an array task that has not ended."""
-        return self.accounted.get(task or "") in LIVE_STATES
+        return self.accounted.get(task or "", "COMPLETED") not in ENDED_STATES
 
 
 def query_queue(
@@ -147,26 +153,17 @@ def _kept_answer(path: Path) -> QueueAnswer | None:
 def _ask_slurm(users: list[str], arrays: Mapping[str, str | None]) -> QueueAnswer:
     now = time.time()
     try:
-        jobs, error = ask_squeue(users), None
+        listed, error = ask_squeue(users), None
     except SlurmSilentError as silent:
-        jobs, error = (), str(silent)
-    known = _ask_sacct(arrays)
-    queued = {job.job_id for job in jobs}
-    for wait in _WAITS_S:
-        # The accounting hears of an end a moment after the queue.
-        if error or not _live_without(queued, known):
-            break
-        time.sleep(wait)
-        known = _ask_sacct(arrays)
-    return QueueAnswer(now, jobs, known, error)
-
-
-def _live_without(queued: set[str], accounted: Mapping[str, str]) -> bool:
-    """Whether the accounting has a live task of a job that is in no queue."""
-    return any(
-        state in LIVE_STATES and task.partition("_")[0] not in queued
-        for task, state in accounted.items()
-    )
+        listed, error = (), str(silent)
+    accounted = _ask_sacct(arrays)
+    for job in listed:
+        # The accounting hears of an end a moment after the queue, but more of its cause.
+        if job.has_ended and arrays.get(job.job_id, "") in (None, job.array):
+            for task in (f"{job.job_id}_{index}" for index in job.index_list()):
+                if accounted.get(task, "PENDING") not in ENDED_STATES:
+                    accounted[task] = job.state
+    return QueueAnswer(now, tuple(job for job in listed if not job.has_ended), accounted, error)
 
 
 class SlurmSilentError(Exception):
@@ -174,12 +171,13 @@ class SlurmSilentError(Exception):
 
 
 def ask_squeue(users: Iterable[str]) -> tuple[QueuedJob, ...]:
-    """The queued jobs of these users, in hidden partitions too.
+    """The jobs of these users that are queued or have just ended, in hidden partitions too.
 
     Raises SlurmSilentError after several tries.
     """
     form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
-    command = ("squeue", "--all", "--noheader", f"--user={','.join(users)}", f"--format={form}")
+    which = ("--all", "--states=all", f"--user={','.join(users)}")
+    command = ("squeue", *which, "--noheader", f"--format={form}")
     deadline = time.monotonic() + _PATIENCE_S
     for wait in (*_WAITS_S, None):
         try:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from gnnhpc.core.process_start import process_start_ticks
 from gnnhpc.records.run_paths import AttemptPaths
-from jobs.cluster.slurm_queue import LIVE_STATES, QueueAnswer
+from jobs.cluster.slurm_queue import QueueAnswer
 from jobs.folder.attempt_files import (
     last_write_time,
     read_attempt_process,
@@ -82,7 +82,7 @@ def _unasked_status(
     word = answer.accounted.get(cell.job or "")
     if word in _WAITING_IN_SLURM:
         return replace(cell, state="pending", detail=f"sacct: {word}")
-    if word in LIVE_STATES:
+    if answer.accounted_as_live(cell.job):
         return running_status(cell, attempt)
     if word is not None and word not in _MAY_COME_BACK:
         return None

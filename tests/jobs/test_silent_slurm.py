@@ -190,6 +190,21 @@ def test_status_ends_with_what_a_gate_needs(
     assert ends_with() == 2
 
 
+def test_an_end_that_the_accounting_has_not_heard_of_yet_is_the_queues(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    ended = "\x1fNonZeroExitCode\x1fgat-seq@run\x1f/x\x1f"
+    rows = [f"17_0\x1fTIMEOUT{ended}", f"17_1\x1fFAILED{ended}"]
+    script(tmp_path, "squeue", f"printf '%s\\n' '{rows[0]}' '{rows[1]}'")
+    known = [("17_0", "RUNNING"), ("17_1", "FAILED"), ("17_1.0", "OUT_OF_MEMORY")]
+    lines = [f"{job}\x1f{state}\x1fgat-seq@run" for job, state in known]
+    script(tmp_path, "sacct", f"printf '%s\\n' '{lines[0]}' '{lines[1]}' '{lines[2]}'")
+    line = json.loads(run.submissions.read_text())
+    run.submissions.write_text(json.dumps(line | {"at": EARLIER}) + "\n")
+    assert states(run) == ["timed out", "out of memory"]
+
+
 def script(folder: Path, name: str, body: str) -> None:
     file = folder / name
     file.write_text(f"#!/bin/bash\n{body}\n")
