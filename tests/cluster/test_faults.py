@@ -193,7 +193,7 @@ def test_a_rank_that_finds_a_gnnhpc_apart_from_jobs_is_refused(user: User) -> No
     python = python_with_other_code(user, "gnnhpc")
     run = user.submit([SHORT], name="mixed", site={"python": python})
     run.wait_until_idle()
-    assert "error: python path: found gnnhpc in " in run.logs()
+    assert "error: python path: found jobs in " in run.logs()
     assert [cell["state"] for cell in run.status().values()] != ["done"]
 
 
