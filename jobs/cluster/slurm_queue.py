@@ -89,7 +89,7 @@ class QueueAnswer:
     at: float
     jobs: tuple[QueuedJob, ...] = ()
     accounted: dict[str, str] = field(default_factory=dict)
-    """Array task -> its state, such as TIMEOUT: of what sacct has, or has just ended."""
+    """Array task -> its state, such as TIMEOUT, of jobs that sacct has or that ended just now."""
     error: str | None = None
 
     @property
@@ -160,7 +160,7 @@ def _ask_slurm(users: list[str], arrays: Mapping[str, str | None]) -> QueueAnswe
     for job in listed:
         # The accounting hears of an end a moment after the queue, but more of its cause.
         if job.has_ended and arrays.get(job.job_id, "") in (None, job.array):
-            for task in (f"{job.job_id}_{index}" for index in job.index_list()):
+            for task in map(job.task, job.index_list()):
                 if accounted.get(task, "PENDING") not in ENDED_STATES:
                     accounted[task] = job.state
     return QueueAnswer(now, tuple(job for job in listed if not job.has_ended), accounted, error)

@@ -173,8 +173,10 @@ def test_a_job_needs_nothing_that_is_made_after_sbatch(bin_: Path, tmp_path: Pat
     program(bin_, "sbatch", f'cp "$1" {bin_}/given; echo Submitted batch job 12')
     submitted(tmp_path)
     manifest = RunPaths(tmp_path / "run").manifest
-    cell = f'--manifest {manifest} --array gat-seq --index "$SLURM_ARRAY_TASK_ID" --live\n'
-    assert f" -u -m gnnhpc run {cell}" in (bin_ / "given").read_text()
+    cell = f'--manifest {manifest} --array gat-seq --index "$index" --live\n'
+    text = (bin_ / "given").read_text()
+    assert "\nindex=$((0 + SLURM_ARRAY_TASK_ID))\n" in text
+    assert f" -u -m gnnhpc run {cell}" in text
     assert not list((tmp_path / "run").rglob("*.pkl"))
 
 

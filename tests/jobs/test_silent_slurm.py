@@ -205,6 +205,19 @@ def test_an_end_that_the_accounting_has_not_heard_of_yet_is_the_queues(
     assert states(run) == ["timed out", "out of memory"]
 
 
+def test_the_queue_names_the_tasks_of_a_part_by_slurms_ids(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    part = json.loads(run.submissions.read_text())
+    part |= {"at": EARLIER, "job_id": "18", "indices": "1", "offset": 1}
+    run.submissions.write_text(json.dumps(part) + "\n")
+    row = "18_0\x1fTIMEOUT\x1fTimeLimit\x1fgat-seq.1@run\x1f/x\x1f"
+    script(tmp_path, "squeue", f"echo '{row}'")
+    script(tmp_path, "sacct", "")
+    assert states(run) == ["missing", "timed out"]
+
+
 def script(folder: Path, name: str, body: str) -> None:
     file = folder / name
     file.write_text(f"#!/bin/bash\n{body}\n")
