@@ -13,6 +13,8 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_UNFINISHED = 3
+EXIT_INTERRUPTED = 130
+"""As a shell has it for a command that SIGINT ended."""
 
 
 class GnnhpcError(Exception):

@@ -26,8 +26,7 @@ def find_log(
         raise InputError(
             "--attempt", None, attempt, _choices(attempts) or "none, it was never tried"
         )
-    if rank is not None and not 0 <= rank < entry.world_size:
-        raise InputError("--rank", None, rank, f"0 to {entry.world_size - 1}")
+    check_rank(entry, rank)
     if not attempts:
         return _job_log(paths, entry)
     chosen = attempts[attempt or max(attempts)]
@@ -35,6 +34,12 @@ def find_log(
     if log.is_file():
         return log
     return _job_log(paths, entry)
+
+
+def check_rank(entry: ManifestEntry, rank: int | None) -> None:
+    """Raises InputError for a rank that the cell does not have."""
+    if rank is not None and not 0 <= rank < entry.world_size:
+        raise InputError("--rank", None, rank, f"0 to {entry.world_size - 1}")
 
 
 def find_cell(entries: list[ManifestEntry], cell: str) -> ManifestEntry:
@@ -59,14 +64,19 @@ def _first_failing(attempt: AttemptPaths, world_size: int) -> int:
     return first.rank if first else 0
 
 
-def _job_log(paths: RunPaths, entry: ManifestEntry) -> Path:
+def newest_job_log(paths: RunPaths, entry: ManifestEntry) -> Path | None:
     """The log of the newest job of this cell, written before the ranks opened theirs."""
     logs = list(paths.logs.glob(f"{entry.array}-{entry.index}-*.log"))
-    if not logs:
+    return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _job_log(paths: RunPaths, entry: ManifestEntry) -> Path:
+    log = newest_job_log(paths, entry)
+    if log is None:
         raise InputError(
             paths.logs, None, f"no log of {entry.array} {entry.index}", "a cell that was started"
         )
-    return max(logs, key=lambda path: path.stat().st_mtime)
+    return log
 
 
 def _choices(numbers: dict[int, AttemptPaths]) -> str:

@@ -99,8 +99,18 @@ def read_run(run: str | Path) -> ReadRun:
     """Raises InputError if the folder is no run, or its manifest or submissions are damaged."""
     paths = open_run(run)
     entries = read_manifest_entries(paths.manifest)
+    return _read_cells(paths, entries, list_attempts(paths))
+
+
+def read_cell(paths: RunPaths, entry: ManifestEntry) -> ReadRun:
+    """As `read_run`, of one cell of its manifest."""
+    return _read_cells(paths, [entry], {entry.id: paths.cell(entry.id).attempts()[::-1]})
+
+
+def _read_cells(
+    paths: RunPaths, entries: list[ManifestEntry], attempts_of: dict[str, list[AttemptPaths]]
+) -> ReadRun:
     submissions = read_submissions(paths)
-    attempts_of = list_attempts(paths)
     results = {
         entry.id: _deciding_result(attempts_of[entry.id])
         for entry in entries

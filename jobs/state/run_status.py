@@ -12,9 +12,10 @@ from pathlib import Path
 from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.slurm_queue import NO_SLURM, QueueAnswer, QueuedJob, query_queue
+from jobs.folder.attempt_files import ManifestEntry
 from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.cell_state import cell_status
-from jobs.state.run_reading import ReadRun, read_run
+from jobs.state.run_reading import ReadRun, read_cell, read_run
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
 
 
@@ -55,7 +56,15 @@ def status(run: str | Path, *, fresh: bool = False) -> RunStatus:
 
     Raises InputError if the folder is no run, or its manifest or submissions are damaged.
     """
-    read = read_run(run)
+    return _ask_and_judge(read_run(run), fresh=fresh)
+
+
+def status_of_cell(paths: RunPaths, entry: ManifestEntry) -> CellStatus:
+    """The state of one cell of a run; asks Slurm as seldom as `status`."""
+    return _ask_and_judge(read_cell(paths, entry), fresh=False).cells[0]
+
+
+def _ask_and_judge(read: ReadRun, *, fresh: bool) -> RunStatus:
     if not read.may_be_in_slurm:
         return judge(read, QueueAnswer(time.time(), error="no job in Slurm"))
     return judge(read, query_queue(read.paths.root, read.users, read.jobs, fresh=fresh))
