@@ -110,7 +110,7 @@ def test_a_mistake_is_one_line(
     ("typed", "offered"),
     [
         ("gnnhpc re", "rerun report"),
-        ("gnnhpc site ", "check"),
+        ("gnnhpc site ", "init check"),
         ("gnnhpc submit --clus", "--cluster"),
         ("gnnhpc submit --cluster ", "slurm local"),
         ("gnnhpc verify --mic", "--microbatches"),
