@@ -1,8 +1,8 @@
-"""Sixty short cells under random faults: python -m tests.cluster.soak [--seed N] [--cells N].
+"""Short cells under random faults: python -m tests.cluster.soak [--seed N] [--minutes N].
 
 The same sweep is run twice on the test cluster: once in peace, once while ranks are killed, jobs
-requeued and nodes drained at random, then rerun until it is done. Both must come out equal in
-everything but times. About 20 minutes on two cores.
+requeued, also such as are done, and nodes drained at random, then rerun until it is done. Both must
+come out equal in everything but times. Sixty cells, which take about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from gnnhpc.records.schema import Result, read_lines
+from jobs.folder.attempt_files import read_attempt_process
 from tests.cluster import config, slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, steps, wait_for
@@ -28,6 +29,8 @@ from tests.cluster.slurm import Cluster
 
 HOUR_S = 3600.0
 STEPS = 120
+CELLS_A_MINUTE = 3
+"""On two cores, with both runs of a cell and all its attempts."""
 BETWEEN_S = (2.0, 8.0)
 """Seconds between two faults, at least and at most."""
 
@@ -55,7 +58,8 @@ class Troublemaker:
         self.drained: list[str] = []
 
     def act(self) -> None:
-        fault = self.random.choice([self.kill_rank, self.kill_rank, self.requeue, self.drain])
+        faults = [self.kill_rank, self.kill_rank, self.requeue, self.requeue_done, self.drain]
+        fault = self.random.choice(faults)
         if fault():
             self.done[fault.__name__] += 1
 
@@ -81,8 +85,23 @@ class Troublemaker:
         jobs = self.run.cluster.run(*queue).stdout.split()
         if not jobs:
             return False
-        command = ("scontrol", "requeue", self.random.choice(jobs))
-        return self.run.cluster.run(*command, check=False).returncode == 0
+        return self._requeue(self.random.choice(jobs))
+
+    def requeue_done(self) -> bool:
+        """The job of an attempt that has its result, whether or not the job has ended by now."""
+        attempts = [
+            attempt
+            for cell in self.run.cells
+            for attempt in self.run.paths.cell(cell.id).attempts()
+            if attempt.result.exists()
+        ]
+        done = [one for one in map(read_attempt_process, attempts) if one and one.job]
+        if not done:
+            return False
+        return self._requeue(str(self.random.choice(done).job))
+
+    def _requeue(self, job: str) -> bool:
+        return self.run.cluster.run("scontrol", "requeue", job, check=False).returncode == 0
 
     def drain(self) -> bool:
         """One node at a time takes no new cells until the next is chosen."""
@@ -206,13 +225,13 @@ def say(line: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="which faults, where and when")
-    parser.add_argument("--cells", type=int, default=60, help="cells of the sweep")
+    parser.add_argument("--minutes", type=int, default=20, help="about how long, on two cores")
     options = parser.parse_args(arguments)
     root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
     home = Path(tempfile.mkdtemp(prefix="gnnhpc-soak-"))
     cluster = slurm.start(root, owner=os.getpid())
     try:
-        soak(cluster, home, options.cells, options.seed)
+        soak(cluster, home, options.minutes * CELLS_A_MINUTE, options.seed)
     except AssertionError as error:
         print(f"failed: {error}; the runs are kept in {home}", file=sys.stderr)
         return 1
