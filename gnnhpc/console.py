@@ -31,6 +31,7 @@ COMMANDS = {
     "rerun": ("jobs", SWEEPS),
     "cancel": ("jobs", SWEEPS),
     "logs": ("jobs", SWEEPS),
+    "clean": ("jobs", SWEEPS),
     "site": ("jobs", SWEEPS),
     "run": ("gnnhpc", ONE_CELL),
     "verify": ("gnnhpc", ONE_CELL),
