@@ -52,8 +52,9 @@ def test_twelve_hundred_cells_of_one_array_are_all_taken_and_found_again(user: U
     assert run.result(last).valid
     assert list(run.paths.logs.glob("gat-seq-1199-*.log"))
 
-    by_hand = ("sbatch", "--parsable", "--array=7")
-    job = run.cluster.run(*by_hand, run.paths.script("gat-seq.1000")).stdout.strip()
+    job = run.cluster.run(
+        "sbatch", "--parsable", "--array=7", run.paths.script("gat-seq.1000")
+    ).stdout.strip()
     run.user.jobs("cancel", run.paths.root)
     wait_for(lambda: not queued(run), f"the cancelled jobs to end, {job} by hand among them")
     after = run.status()

@@ -34,13 +34,13 @@ def test_slurm_says_when_each_array_would_start(user: User) -> None:
     told = ("submit", spec(user), "--runs", user.runs, "--test-only")
     done = user.jobs(*told, *user.site({}))
     first, second = done.stdout.splitlines()
-    assert first.startswith("gat-seq (3 cells): Job ")
+    assert first.startswith("gat-seq (6 cells): Job ")
     assert second.startswith("gat-pp2 (3 cells): Job ")
     assert " to start at 20" in first
     assert "in partition main" in second
-    done = user.jobs(*told, *user.site({"partition": "short", "time": "00:05:00"}), check=False)
+    done = user.jobs(*told, *user.site({"cpus_per_task": 3}), check=False)
     assert done.returncode == 2
-    refused = "allocation failure: Requested time limit is invalid"
+    refused = "allocation failure: Requested node configuration is not available"
     assert done.stdout.count(refused) == 2, done.stdout + done.stderr
     assert not user.runs.exists()
     assert user.cluster.run("squeue", "-h").stdout == ""
@@ -99,11 +99,12 @@ def test_a_rerun_leaves_out_the_node_where_a_rank_was_lost(user: User) -> None:
     done = user.jobs(*told)
     host = header["host"]
     assert f"note: nodes where a cell failed by their fault: {host}\n" in done.stderr
-    wait_for(lambda: run.attempt(cell, 2).records(0).exists(), f"the rerun\n{run.logs()}")
+    records = [run.attempt(cell, 2).records(rank) for rank in (0, 1)]
+    wait_for(lambda: all(file.exists() for file in records), f"the rerun\n{run.logs()}")
     excluded = next(
         word for word in shown(run, "gat-pp2").split() if word.startswith("ExcNodeList=")
     )
     assert host[1:] in excluded
     assert "4" in excluded
-    hosts = {read_lines(run.attempt(cell, 2).records(rank))[0]["host"] for rank in (0, 1)}
+    hosts = {read_lines(file)[0]["host"] for file in records}
     assert host not in hosts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_hint_is_recorded_with_what_may_decide_speed(user: User) -> None:
 def test_an_option_that_sbatch_does_not_have_is_told_before_anything_is_written(user: User) -> None:
     spec = user.home / "spec.yaml"
     spec.write_text("name: s\ngrids: [{models: gat, layouts: seq, data: synthetic-citation}]\n")
-    told = ("submit", spec, "--runs", user.runs, *user.site({}), "--slurm")
+    told: list[str | Path] = ["submit", spec, "--runs", user.runs, *user.site({}), "--slurm"]
     done = user.jobs(*told, "reservatoin=x", check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert (
@@ -134,8 +135,7 @@ def test_a_set_up_line_that_fails_is_the_cells_cause(user: User, how: str) -> No
     assert state["state"] == "failed"
     assert "set-up line 'module load gcc/99' failed with status" in state["detail"]
     assert "error: set-up line 'module load gcc/99'" in run.logs()
-    rerun = ("rerun", run.paths.root, "--failed", *user.site({}))
-    run.user.jobs(*rerun)
+    run.user.jobs("rerun", run.paths.root, "--failed", *user.site({}))
     assert run.result(cell, 2).valid
 
 
