@@ -21,6 +21,21 @@ def requeues_used_up(environment: Environment, received: str | None) -> str | No
         return None
     if not _ends_for_another_start(_job_name(environment), received):
         return None
+    return _told(environment)
+
+
+def requeued_too_often(environment: Environment) -> str | None:
+    """Why a job that Slurm has started once more goes no further; None for all others.
+
+    Slurm requeues by itself where a node fails, or a job ends too late for another.
+    """
+    in_slurm = environment.job_id is not None and environment.launcher != "local"
+    if not in_slurm or environment.restart_count <= environment.max_requeues:
+        return None
+    return _told(environment)
+
+
+def _told(environment: Environment) -> str:
     return (
         f"requeued {environment.restart_count} times already, and max_requeues is "
         f"{environment.max_requeues}: a rerun resumes"

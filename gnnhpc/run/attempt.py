@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from gnnhpc.train.loop import Progress
 
 
+def write_not_begun(attempt: Attempt, why: str) -> None:
+    """The result of an attempt that ends before its first step, as a later one may go on."""
+    result = replace(attempt.result("interrupted"), failure=attempt.failure(why))
+    write_result_once(attempt.known_paths, result)
+    print(f"{attempt.cell.id}: {why}", flush=True)
+
+
 @dataclass
 class Attempt:
     """What the rank knows of its attempt; the worker fills it in as the rank starts and runs."""

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.ranks.allocator import map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
-from gnnhpc.ranks.requeue import requeue_if_interrupted, requeues_used_up
+from gnnhpc.ranks.requeue import (
+    requeue_if_interrupted,
+    requeued_too_often,
+    requeues_used_up,
+)
 from gnnhpc.ranks.signals import Signals, handled_signals
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
@@ -22,7 +26,7 @@ from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.records.written_by import written_by
-from gnnhpc.run.attempt import Attempt
+from gnnhpc.run.attempt import Attempt, write_not_begun
 from gnnhpc.run.finished_before import finished_before
 from gnnhpc.spec.manifest import Cell, find_cell
 from gnnhpc.spec.own_model_files import load_model
@@ -116,17 +120,16 @@ class Worker:
                 return EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
-        finished = self._claim() if self.environment.rank == 0 else None
-        if finished is not None and self.environment.world_size == 1:
-            return EXIT_DONE
+        ended = self._claim() if self.environment.rank == 0 else None
+        if ended is not None and self.environment.world_size == 1:
+            return ended
         self.startup_s["before"] = seconds_since_process_start()
-        mesh, ranks = self._join(finished)
-        if ranks[0]["finished"] is None:
+        mesh, ranks = self._join(ended)
+        status: int | None = ranks[0]["ended"]
+        if status is None:
             self._begin(mesh, ranks)
             parts = self._set_up(mesh)
             status = self._train(mesh, parts, signals)
-        else:
-            status = EXIT_DONE
         from gnnhpc.ranks.mesh import leave
 
         mesh.barrier()
@@ -134,23 +137,28 @@ class Worker:
         return status
 
     def _claim(self) -> int | None:
-        """On rank 0, for all: the next attempt's folder; or the number of the job's finished one.
+        """On rank 0, for all: the next attempt's folder; or the status with which all end at once.
 
-        A job that is done has nothing to do where Slurm starts it once more.
+        A job that is done has nothing to do where Slurm starts it once more, and one that was
+        requeued too often goes no further.
         """
         cell_paths = self.run_paths.cell(self.cell.id)
         finished = finished_before(cell_paths, self.environment)
-        if finished is None:
-            self.attempt.paths = _claim_attempt(cell_paths)
+        if finished is not None:
+            print(
+                f"{self.cell.id}: nothing to do, attempt {finished.number} of this job is done and "
+                "valid; it was requeued after its result",
+                flush=True,
+            )
+            return EXIT_DONE
+        self.attempt.paths = _claim_attempt(cell_paths)
+        refused = requeued_too_often(self.environment)
+        if refused is None:
             return None
-        print(
-            f"{self.cell.id}: nothing to do, attempt {finished.number} of this job is done and "
-            "valid; it was requeued after its result",
-            flush=True,
-        )
-        return finished.number
+        write_not_begun(self.attempt, refused)
+        return EXIT_FAILED
 
-    def _join(self, finished: int | None) -> tuple[Mesh, list[dict[str, Any]]]:
+    def _join(self, ended: int | None) -> tuple[Mesh, list[dict[str, Any]]]:
         """Import torch, connect to the other ranks; also what each of them says of itself."""
         with self._timed("imports"), _no_garbage_collection():
             import torch
@@ -168,7 +176,7 @@ class Worker:
             ranks = mesh.gather_objects(
                 {
                     "attempt": paths.number if paths else None,
-                    "finished": finished,
+                    "ended": ended,
                     "code": code_digest(),
                     "versions": versions(),
                     "cell": self.cell.id,

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.ranks.environment import Environment, read_environment
-from gnnhpc.ranks.requeue import requeue_if_interrupted
+from gnnhpc.ranks.requeue import (
+    requeue_if_interrupted,
+    requeued_too_often,
+    requeues_used_up,
+)
 from tests.ranks.test_environment import LOCAL, SRUN, TORCHRUN, without
 
 
@@ -34,6 +38,28 @@ def test_a_warning_of_the_time_limit_requeues_this_task_alone(asked: Path, warni
     """The last task of an array has the array's own job id, which would requeue its siblings."""
     assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), warning)
     assert asked.read_text() == "requeue 1230_4\n"
+
+
+def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = slurm(SLURM_RESTART_COUNT="5")
+    told = "requeued 5 times already, and max_requeues is 5: a rerun resumes"
+    assert requeues_used_up(last, "SIGUSR2") == told
+    assert not requeue_if_interrupted(last, "SIGUSR2")
+    assert not asked.exists()
+    # Cancelled, and not for another job: nobody wanted to requeue it.
+    assert requeues_used_up(last, "SIGTERM") is None
+    monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
+    assert requeues_used_up(last, "SIGTERM") == told
+    for count in ("4", "5"):
+        more = slurm(SLURM_RESTART_COUNT=count, GNNHPC_MAX_REQUEUES="6")
+        assert requeues_used_up(more, "SIGUSR2") is None
+        assert requeue_if_interrupted(more, "SIGUSR2")
+        assert requeued_too_often(more) is None
+    assert requeued_too_often(last) is None
+    assert requeued_too_often(slurm(SLURM_RESTART_COUNT="6")) is not None
+    assert requeued_too_often(read_environment(LOCAL | {"SLURM_RESTART_COUNT": "6"})) is None
 
 
 def test_a_job_that_is_no_array(asked: Path) -> None:

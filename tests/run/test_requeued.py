@@ -80,6 +80,22 @@ def test_a_rerun_that_was_asked_for_runs(tmp_path: Path) -> None:
     assert again.result.valid
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", CELLS)
+def test_a_job_requeued_more_often_than_it_may_be_is_interrupted(
+    tmp_path: Path, ranks: str
+) -> None:
+    manifest_of(tmp_path, CELLS[ranks])
+    twice = TASK | {"SLURM_RESTART_COUNT": "2"}
+    ran = start(tmp_path, twice | {"GNNHPC_MAX_REQUEUES": "1"})
+    assert set(ran.statuses) == {1}, ran.err
+    assert (ran.result.status, ran.result.train_steps) == ("interrupted", 0)
+    assert ran.result.failure is not None
+    told = "requeued 2 times already, and max_requeues is 1: a rerun resumes"
+    assert ran.result.failure.error == told
+    assert start(tmp_path, twice | {"GNNHPC_MAX_REQUEUES": "2"}).result.valid
+
+
 def found(root: Path, env: dict[str, str]) -> int | None:
     (cell,) = RunPaths(root).cells.iterdir()
     attempt = finished_before(RunPaths(root).cell(cell.name), read_environment(env))
