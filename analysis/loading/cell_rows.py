@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.loading.attempts import Attempt, resume_point
+from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.schema import Failure, Result
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import Cell
@@ -84,7 +85,7 @@ def cell_row(
         "threads": max((h["threads"] for h in headers), default=None),
         "parameters": _parameters_of_replica(headers),
         "startup_s": max(map(_startup_s, headers), default=None),
-        "failure": failure_text(result.failure) if result else None,
+        "failure": _failure_of_cell(cell, result, attempts),
         **(result.final if result else {}),
     }
 
@@ -112,6 +113,18 @@ def _parameters_of_replica(headers: list[dict[str, Any]]) -> int | None:
     return sum(int(h["parameters"]) for h in mine)
 
 
+def _failure_of_cell(cell: Cell, result: Result | None, attempts: list[Attempt]) -> str | None:
+    """Of the result; without any, what the newest attempt has written before it died."""
+    if result is not None:
+        return failure_text(result.failure)
+    ended = any(attempt.result is not None or attempt.damage for attempt in attempts)
+    return None if ended or not attempts else _recorded_failure(cell, attempts[-1])
+
+
+def _recorded_failure(cell: Cell, attempt: Attempt) -> str | None:
+    return failure_text(recorded_cause(attempt.paths, cell.experiment.layout.world_size))
+
+
 def failure_text(failure: Failure | None) -> str | None:
     """The failing rank, its host, step and error, in one line."""
     if failure is None:
@@ -131,5 +144,6 @@ def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str,
         "valid": attempt.valid,
         "used": used is not None and used.number == attempt.number,
         "resumed_from": f"{origin.attempt}:{origin.step}" if origin else None,
-        "failure": attempt.damage or (failure_text(result.failure) if result else None),
+        "failure": attempt.damage
+        or (failure_text(result.failure) if result else _recorded_failure(cell, attempt)),
     }

@@ -225,7 +225,7 @@ def _reason_not_valid(cell: dict[Any, Any]) -> str:
     if cell["status"] == "missing":
         return "no attempt"
     if cell["status"] == "unfinished":
-        return "its attempts have not ended, or died without a result"
+        return str(cell["failure"] or "its attempts have not ended, or died without a result")
     return str(cell["failure"] or "its result gives no reason")
 
 

@@ -49,6 +49,13 @@ def read_failures(attempt: AttemptPaths, world_size: int) -> list[Failure]:
     return sorted(failures, key=lambda failure: failure.at)
 
 
+def recorded_cause(attempt: AttemptPaths, world_size: int) -> Failure | None:
+    """The earliest failure that is no consequence of another, if ranks have written any."""
+    failures = read_failures(attempt, world_size)
+    causes = [failure for failure in failures if not is_consequence(failure)]
+    return next(iter(causes or failures), None)
+
+
 def find_first_failure(
     attempt: AttemptPaths, world_size: int, hosts: list[str], own: Failure
 ) -> Failure:

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.records.failures import is_consequence, read_failures
+from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Failure, Result, read_lines
 from gnnhpc.spec.manifest_lines import ManifestLine, read_manifest_lines
@@ -114,8 +114,7 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
 
 def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
     """The failure that the first failing rank recorded, for attempts without a result."""
-    failures = read_failures(attempt, world_size)
-    first = next((f for f in failures if not is_consequence(f)), failures[0] if failures else None)
+    first = recorded_cause(attempt, world_size)
     return _failure_text(first) if first else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.failures import is_consequence, read_failures
+from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from jobs.folder.attempt_files import ManifestEntry, read_manifest_entries
 from jobs.folder.locked_files import open_run
@@ -59,8 +59,7 @@ def find_cell(entries: list[ManifestEntry], cell: str) -> ManifestEntry:
 
 
 def _first_failing(attempt: AttemptPaths, world_size: int) -> int:
-    failures = read_failures(attempt, world_size)
-    first = next((f for f in failures if not is_consequence(f)), failures[0] if failures else None)
+    first = recorded_cause(attempt, world_size)
     return first.rank if first else 0
 
 

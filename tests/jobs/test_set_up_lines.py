@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import analysis
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.array_script import setup_lines
 from jobs.cluster.arrays import group_by_array, resources_for
@@ -167,3 +168,11 @@ def test_a_site_without_lines_has_nothing_to_look_at(planned: Plan) -> None:
     array = group_by_array(planned.cells)[0]
     lines = setup_lines(Launch(), resources_for(array.layout, Site()), None, array.name)
     assert not any("gnnhpc_" in line for line in lines)
+
+
+def test_a_report_tells_the_cause_too(run: RunPaths, planned: Plan) -> None:
+    job(run, planned, Site(setup=("ls /no/such/place",)), "true")
+    loaded = analysis.load(run.root)
+    told = "rank 0 on n1: set-up line 'ls /no/such/place' failed with status 2: ls: cannot access"
+    assert loaded.cells["failure"].dropna().str.startswith(told).tolist() == [True]
+    assert loaded.attempts["failure"].str.startswith(told).tolist() == [True]
