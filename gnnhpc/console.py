@@ -33,6 +33,7 @@ COMMANDS = {
     "logs": ("jobs", SWEEPS),
     "clean": ("jobs", SWEEPS),
     "site": ("jobs", SWEEPS),
+    "schema": ("jobs", SWEEPS),
     "run": ("gnnhpc", ONE_CELL),
     "verify": ("gnnhpc", ONE_CELL),
     "data": ("gnnhpc", DATA_SETS),

@@ -33,6 +33,11 @@ class Cluster(StrEnum):
     local = "local"
 
 
+class Written(StrEnum):
+    sweep = "sweep"
+    site = "site"
+
+
 app = typer.Typer(
     help="Submit sweeps as Slurm job arrays, show their status, rerun or cancel cells.\n\n"
     "A sweep spec becomes a run folder (manifest, batch scripts, records) and one job array a "
@@ -435,6 +440,21 @@ def clean(
         return EXIT_FAILED
     removed = clean_run(run, found)
     print(f"removed {together(removed)}")
+    return EXIT_DONE
+
+
+@app.command(epilog="Example: python -m jobs schema sweep > sweep.schema.json")
+def schema(what: Annotated[Written, typer.Argument(help="Of sweeps, or of site files.")]) -> int:
+    """Print the JSON Schema of sweeps or site files, by which editors complete and check them.
+
+    The first line of a file names it: # yaml-language-server: $schema=sweep.schema.json
+    """
+    import json
+
+    from jobs.printing.json_schema import site_schema, sweep_schema
+
+    found = sweep_schema() if what == Written.sweep else site_schema()
+    print(json.dumps(found, indent=1, ensure_ascii=False))
     return EXIT_DONE
 
 

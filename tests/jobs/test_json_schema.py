@@ -1,0 +1,160 @@
+"""`schema sweep|site`: what users write fits, what is refused does not, and both are told of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.models.gat.model import Gat
+from jobs.cli import main
+from jobs.cluster.site_files import read_site_file
+from jobs.printing.json_schema import field_docstrings, site_schema, sweep_schema
+from jobs.spec.planning import plan
+from jobs.spec.sweep import GRID_KEYS
+from tests.tools.json_schema import mistakes
+
+FOLDER = Path(__file__).parents[2] / "jobs/sweeps"
+SHIPPED = sorted(FOLDER.rglob("*.yaml"))
+HEADER = "# yaml-language-server: $schema="
+
+GRID: dict[str, Any] = {"models": "gat", "data": "synthetic-citation", "layouts": "seq"}
+VIG = {"models": "vig", "data": [{"name": "synthetic-cifar10", "train": 100}], "batch_size": 10}
+
+GOOD = [
+    GRID,
+    VIG | {"seq_microbatches": [1, 5], "microbatches": 5, "layouts": ["dp2-pp2", "pp4", "dp3"]},
+    GRID | {"models": ["gat", {"name": "gat", "layers": 3, "dropout": 0}], "seeds": [0, 1]},
+    GRID | {"data": [{"name": "pubmed", "features": "made"}, "cora"], "balance": [1, 2, 1, 2]},
+    GRID | {"balance": "profile", "schedules": ["gpipe", "1f1b"], "microbatches": [2, 4]},
+    {"model": {"name": "gat"}, "data": "synthetic-citation", "layout": "seq", "seed": 1},
+    GRID | {"optimizer": {"lr": 1}, "spans": True, "checkpoint_every": None, "repeats": 2},
+]
+BAD = [
+    GRID | {"modles": "gat"},
+    GRID | {"models": "gta"},
+    GRID | {"models": [{"name": "gat", "heds": 3}]},
+    GRID | {"models": [{"heads": 3}]},
+    GRID | {"models": []},
+    GRID | {"data": "file"},
+    GRID | {"data": [{"name": "file"}]},
+    GRID | {"data": "cora-typo"},
+    GRID | {"data": [{"name": "synthetic-citation", "nodes": 9}]},
+    GRID | {"data": [{"name": "cora", "features": "invented"}]},
+    GRID | {"layouts": ["pp0"]},
+    GRID | {"layouts": "pp2-dp2"},
+    GRID | {"layouts": [2]},
+    GRID | {"microbatches": 0},
+    GRID | {"microbatches": "2"},
+    GRID | {"seeds": [-1]},
+    GRID | {"repeats": 0},
+    GRID | {"repeats": True},
+    GRID | {"train_steps": 2.5},
+    GRID | {"spans": "yes"},
+    GRID | {"optimizer": {"lr": 0}},
+    GRID | {"optimizer": {"momentum": 0.9}},
+    GRID | {"optimizer": "adam"},
+    GRID | {"balance": "equal"},
+    GRID | {"repeat": 1},
+]
+SITES = [
+    ({"default": "a", "sites": {"a": {"partition": "p", "time": 30, "modules": ["gcc/12"]}}}, True),
+    ({"sites": {"a": None, "b": {"slurm": {"reservation": "x", "no-kill": True}}}}, True),
+    ({"sites": {"a": {"time": "2:00:00", "exclusive": "user", "mem": "16G", "signal": 5}}}, True),
+    ({"sites": {}}, False),
+    ({"default": "a"}, False),
+    ({"sites": {"a": {}}, "more": 1}, False),
+    ({"sites": {"a": {"partitoin": "p"}}}, False),
+    ({"sites": {"a": {"partition": "a b"}}}, False),
+    ({"sites": {"a": {"cpus_per_task": 0}}}, False),
+    ({"sites": {"a": {"modules": "gcc/12"}}}, False),
+    ({"sites": {"a": {"mem": "16 G"}}}, False),
+    ({"sites": {"a": {"exclusive": "mine"}}}, False),
+    ({"sites": {"a": {"signal": 1}}}, False),
+    ({"sites": {"a": {"slurm": {"RESERVATION": "x"}}}}, False),
+]
+
+
+def sweep(grid: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "run", "grids": [grid]}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_sweeps_fit_and_name_their_schema(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert mistakes(yaml.safe_load(text), sweep_schema()) == []
+    first = text.partition("\n")[0]
+    assert first.startswith(HEADER)
+    assert (path.parent / first.removeprefix(HEADER)).resolve() == FOLDER / "sweep.schema.json"
+
+
+def test_the_shipped_schema_is_of_these_models() -> None:
+    """python -m jobs schema sweep > jobs/sweeps/sweep.schema.json"""
+    shipped = json.loads((FOLDER / "sweep.schema.json").read_text(encoding="utf-8"))
+    assert shipped == sweep_schema()
+
+
+@pytest.mark.parametrize("grid", GOOD)
+def test_what_is_planned_fits(grid: dict[str, Any]) -> None:
+    plan(sweep(grid), check=False)
+    assert mistakes(sweep(grid), sweep_schema()) == []
+    assert mistakes({"name": "run", "defaults": grid, "grids": [{}]}, sweep_schema()) == []
+
+
+@pytest.mark.parametrize("grid", BAD)
+def test_what_is_refused_does_not_fit(grid: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        plan(sweep(grid), check=False)
+    assert mistakes(sweep(grid), sweep_schema())
+
+
+@pytest.mark.parametrize(
+    "top",
+    [{"grids": [GRID]}, {"name": "", "grids": [GRID]}, {"name": "run", "grids": []},
+     sweep(GRID) | {"nmae": "x"}, {"name": "run"}],
+)  # fmt: skip
+def test_the_top_of_a_sweep(top: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        plan(top, check=False)
+    assert mistakes(top, sweep_schema())
+
+
+@pytest.mark.parametrize(("raw", "fits"), SITES)
+def test_site_files(raw: dict[str, Any], fits: bool, tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    if fits:
+        read_site_file(path)
+    else:
+        with pytest.raises(InputError):
+            read_site_file(path)
+    assert (mistakes(raw, site_schema()) == []) == fits
+
+
+def test_every_key_of_a_grid_is_there() -> None:
+    assert sweep_schema()["$defs"]["grid"]["properties"].keys() == GRID_KEYS
+
+
+def test_descriptions_are_those_under_the_fields() -> None:
+    assert field_docstrings(Gat)["hidden"] == "Channels a head in every layer but the last."
+    layers = sweep_schema()["$defs"]["model"]["anyOf"]
+    gat = next(one for one in layers if "heads" in one.get("properties", {}))
+    assert gat["properties"]["hidden"]["description"] == field_docstrings(Gat)["hidden"]
+    assert "--gres" in site_schema()["$defs"]["site"]["properties"]["gres"]["description"]
+
+
+@pytest.mark.parametrize("what", ["sweep", "site"])
+def test_the_command_prints_json(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", what]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"sweep": sweep_schema, "site": site_schema}[what]()
+    assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_another_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "cell"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
