@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.artifact.evidence import Evidence, Finding, few
 from analysis.loading.attempts import DAMAGED
+from analysis.loading.measured_again import measured_again
 from analysis.stats.intervals import FEWEST_STEPS
 
 CHECKED = ("self-check", "final-check")
@@ -105,12 +106,19 @@ def no_flags(evidence: Evidence) -> Finding:
 
 
 def no_second_choice(evidence: Evidence) -> Finding:
-    """A valid measurement that another one replaced was perhaps not to somebody's liking."""
+    """A valid measurement that another one replaced was perhaps not to somebody's liking.
+
+    Unless a requeue of Slurm's made the job measure its cell once more: nobody chose that.
+    """
     attempts = evidence.run.attempts
+    requeued = measured_again(attempts)
     replaced = attempts[attempts["valid"].astype(bool) & ~attempts["used"].astype(bool)]
+    replaced = replaced[~replaced.index.isin(requeued.index)]
     failed = int((~attempts["valid"].astype(bool)).sum())
     words = few([f"{cell}: attempt {number}" for cell, number in _pairs(replaced, "attempt")])
     found = f"{len(attempts)} attempts at {len(evidence.run.cells)} cells, {failed} not valid"
+    if len(requeued):
+        found += f", {len(requeued)} measured again by their own job, which Slurm requeued"
     return Finding(
         "no valid measurement was replaced by a later one", replaced.empty, words or found
     )

@@ -144,6 +144,7 @@ def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str,
         "valid": attempt.valid,
         "used": used is not None and used.number == attempt.number,
         "resumed_from": f"{origin.attempt}:{origin.step}" if origin else None,
+        "job": result.slurm_job if result else None,
         "failure": attempt.damage
         or (failure_text(result.failure) if result else _recorded_failure(cell, attempt)),
     }

@@ -137,5 +137,5 @@ def _attempt_frame(folder: RunFolder) -> pd.DataFrame:
             )
             for attempt in attempts
         ],
-        columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "failure"],
+        columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "job", "failure"],
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures.catalog import Figures
 from analysis.loading.attempts import DAMAGED
+from analysis.loading.measured_again import measured_again
 from analysis.render.document import (
     Block,
     Folded,
@@ -251,9 +252,17 @@ def what_was_run(run: Run) -> TableBlock:
         ("implementations", _distinct_values(run.cells["implementation"])),
         ("layouts", _distinct_values(run.cells["layout"])),
         ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
-        ("attempts", f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"),
+        ("attempts", _attempts_text(run)),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
+
+
+def _attempts_text(run: Run) -> str:
+    text = f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"
+    again = len(measured_again(run.attempts))
+    if again:
+        text += f"; {again} valid, of jobs that Slurm requeued after their result: the newer counts"
+    return text
 
 
 def _provenance_text(value: object) -> str:

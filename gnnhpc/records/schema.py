@@ -15,6 +15,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object
 from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.records.slurm_job import slurm_job
 
 SCHEMA = 1
 Phase = Literal["train", "test"]
@@ -212,6 +213,11 @@ class Result:
     def valid(self) -> bool:
         """Done, and no audit found it invalid."""
         return self.status == "done" and all(check.verdict != "invalid" for check in self.audit)
+
+    @property
+    def slurm_job(self) -> str | None:
+        """Names the job that made the attempt; None outside Slurm."""
+        return slurm_job(self.provenance.get("slurm"))
 
     @property
     def flags(self) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def slurm_job(slurm: Mapping[str, str] | None) -> tuple[str, str] | None:
-    """Cluster, and array job and task or else the job's id; None outside Slurm.
+def slurm_job(slurm: object) -> str | None:
+    """Names a job and its cluster: `1230_4 of lab`, with the task of an array; None outside Slurm.
 
     `slurm` is what results and headers keep of SLURM_*.
     """
-    slurm = slurm or {}
+    if not isinstance(slurm, Mapping):
+        return None
     array, task = slurm.get("SLURM_ARRAY_JOB_ID"), slurm.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{task}" if array and task else slurm.get("SLURM_JOB_ID")
-    return (slurm.get("SLURM_CLUSTER_NAME", ""), job) if job else None
+    cluster = slurm.get("SLURM_CLUSTER_NAME")
+    return f"{job} of {cluster}" if job and cluster else job and str(job)

@@ -20,7 +20,7 @@ def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths |
         return None
     for attempt in reversed(cell.attempts()):
         result = _result(attempt)
-        if result is not None and result.valid and _job_of(result) == mine:
+        if result is not None and result.valid and result.slurm_job == mine:
             return attempt
     return None
 
@@ -31,7 +31,3 @@ def _result(attempt: AttemptPaths) -> Result | None:
         return Result.read(attempt.result)
     except (FileNotFoundError, InputError):
         return None
-
-
-def _job_of(result: Result) -> tuple[str, str] | None:
-    return slurm_job(result.provenance.get("slurm"))

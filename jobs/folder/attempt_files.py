@@ -47,6 +47,10 @@ class AttemptResult:
     valid: bool
     flags: tuple[str, ...]
     cause: str | None
+    job: str | None = None
+    """Names the job of Slurm's that made the attempt."""
+    twice: int | None = None
+    """A valid attempt of the same job before it: the job was requeued after its result."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         valid=result.valid,
         flags=tuple(result.flags),
         cause=_failure_text(result.failure) if result.failure else None,
+        job=result.slurm_job,
     )
 
 

@@ -74,12 +74,15 @@ def cell_status(
     if result is None or result.status != "done":
         return _ended_status(entry, cell, newest, result, job, lookup)
     later = None if result.attempt == cell.attempt else f"attempt {cell.attempt} is not valid"
+    twice = None
+    if result.twice is not None:
+        twice = f"attempt {result.twice} of the same job is valid too, the newer counts"
     return replace(
         cell,
         state="done" if result.valid else "flagged",
         attempt=result.attempt,
         step=entry.train_steps,
-        detail=later or (", ".join(result.flags) or None),
+        detail=later or (", ".join(result.flags) or None) or twice,
         flags=result.flags,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -125,10 +125,19 @@ def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:
     for number, attempt in enumerate(attempts):
         result = read_attempt_result(attempt)
         if result is not None and result.valid:
-            return result
+            return replace(result, twice=_measured_before(result, attempts[number + 1 :]))
         if number == 0:
             first = result
     return first
+
+
+def _measured_before(result: AttemptResult, earlier: list[AttemptPaths]) -> int | None:
+    """The earlier attempt by which the same job of Slurm's had measured the cell already."""
+    for attempt in earlier if result.job else ():
+        before = read_attempt_result(attempt)
+        if before is not None and before.valid and before.job == result.job:
+            return before.attempt
+    return None
 
 
 def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:

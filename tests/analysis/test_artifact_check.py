@@ -13,6 +13,7 @@ import pytest
 
 from analysis.artifact.check_run import QUESTIONS, check_run
 from analysis.cli import main
+from analysis.loading.run import load
 from gnnhpc.data.commands.checksums import write_checksums
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCitation
@@ -191,6 +192,17 @@ DEFECTS: dict[str, tuple[Callable[[Path], object], set[str]]] = {
         {"no valid measurement was replaced by a later one"},
     ),
 }
+
+
+def test_a_job_that_measured_its_cell_twice_made_no_choice(whole: Path, tmp_path: Path) -> None:
+    """As jobs did that were requeued after their result, before they looked for it."""
+    root = shutil.copytree(whole, tmp_path / "run")
+    another_attempt(root)
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_CLUSTER_NAME": "lab"}
+    edit_results(root, lambda found: found["provenance"].update(slurm=task))
+    assert wrong(root) == {}
+    again = load(root).attempts.query("job == '7_0 of lab'")
+    assert len(again) == len(load(root).attempts)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

@@ -91,3 +91,15 @@ def test_the_command_shows_unlike_cells_apart(tmp_path: Path) -> None:
     summary = pd.read_csv(tmp_path / "out" / "summary.csv")
     assert set(summary["apart"].dropna()) == {"threads a rank 2 beside 1"}
     assert set(summary["cells_used"]) == {1}
+
+
+def test_a_job_that_measured_its_cell_twice_is_told(tmp_path: Path) -> None:
+    """As jobs did that were requeued after their result, before they looked for it."""
+    seven, eight = ({"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": "0"} for job in "78")
+    twice = (Story(slurm=seven), Story(slurm=eight), Story(slurm=eight))
+    root = make_run(tmp_path / "run", FOUR[:2], stories={FOUR[0].id: twice})
+    _, tables = words_of(root)
+    (row,) = [row for row in tables["What was run"] if row[0] == "attempts"]
+    said = "1 valid, of jobs that Slurm requeued after their result: the newer counts"
+    assert row[1] == f"4 for 2 cells; {said}"
+    assert main(["report", str(root)]) == 0

@@ -97,6 +97,20 @@ def test_an_invalid_result_is_flagged_and_a_suspect_one_is_done(run: RunPaths) -
     assert (only(run, 1).state, only(run, 1).flags) == ("done", ("noisy",))
 
 
+def test_a_job_that_measured_its_cell_twice_is_told(run: RunPaths) -> None:
+    """As jobs did that were requeued after their result, before they looked for it."""
+    one = cell(run)
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    for job in (task, task | {"SLURM_ARRAY_JOB_ID": "8"}):
+        for _ in range(2):
+            finish(attempt(run, one), one, provenance={"slurm": job})
+    found = only(run)
+    assert (found.state, found.attempt) == ("done", 4)
+    assert found.detail == "attempt 3 of the same job is valid too, the newer counts"
+    finish(attempt(run, one), one, provenance={"slurm": task | {"SLURM_ARRAY_JOB_ID": "9"}})
+    assert only(run).detail is None
+
+
 def test_a_failure_is_told_by_rank_host_step_and_cause(run: RunPaths) -> None:
     one = cell(run)
     failure = Failure(1, "n2", 3, "train", "ValueError: loss is\nnan", "")

@@ -83,6 +83,8 @@ class Story:
     started: str = STARTED
     header: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the ranks' headers, such as host or code."""
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    """What its result keeps of SLURM_*."""
 
 
 @dataclass
@@ -340,7 +342,11 @@ def _result(
             "balance": [len(stage) for stage in plan.stages],
             "schedule": experiment.schedule,
         },
-        provenance={"git_commit": "0" * 40, "hosts": ["node1", "node2"]},
+        provenance={
+            "git_commit": "0" * 40,
+            "hosts": ["node1", "node2"],
+            "slurm": dict(story.slurm),
+        },
         started_at=story.started,
         ended_at=ENDED,
         train_steps=train_steps,
