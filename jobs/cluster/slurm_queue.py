@@ -35,7 +35,7 @@ _NOT_CONFIGURED = re.compile(r"configuration (source|file)", re.IGNORECASE)
 _WAITS_S = (0.5, 2.0)
 """Pauses before squeue is asked once more."""
 _PATIENCE_S = 20.0
-"""For all tries of squeue together, and for sacct."""
+"""For all tries of squeue together, and half of it for sacct."""
 _LOCK_PATIENCE_S = 5.0
 _SEPARATOR = "\x1f"
 
@@ -205,7 +205,7 @@ def _ask_sacct(arrays: Mapping[str, str | None]) -> dict[str, str]:
         f"--jobs={','.join(sorted(arrays))}",
     )
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return parse_sacct(_run(*command, timeout=_PATIENCE_S), arrays)
+        return parse_sacct(_run(*command, timeout=_PATIENCE_S / 2), arrays)
     return {}
 
 

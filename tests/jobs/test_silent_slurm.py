@@ -17,6 +17,7 @@ from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.cancel import cancel
 from jobs.actions.rerun import rerun, select_cells
 from jobs.cli import main
+from jobs.cluster import slurm_queue
 from jobs.cluster.launch import Launch
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.run_folder import create_run_folder
@@ -245,6 +246,18 @@ def test_squeue_is_asked_again_and_everything_is_asked_for(
     assert all("--all" in line and line.endswith("[]") for line in asked)
     assert "--jobs=17" in sacct
     assert sacct.endswith("[]")
+
+
+def test_a_queue_that_hangs_is_left(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm_queue, "_PATIENCE_S", 1.0)
+    for name in ("squeue", "sacct"):
+        script(tmp_path, name, "exec sleep 600")
+    known = status(run.root)
+    assert known.counts() == {"unknown": 2}
+    assert known.slurm == "squeue gave no answer within 1 s"
 
 
 def test_an_action_does_not_trust_an_answer_of_ten_seconds_ago(
