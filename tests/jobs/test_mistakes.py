@@ -251,7 +251,7 @@ def test_folders_that_are_no_run(
     assert err.startswith("error: empty: found no manifest.jsonl in it; allowed: a run folder")
 
 
-@pytest.mark.parametrize("arguments", [["frob"], ["status"], ["submit"], ["logs", "x"]])
+@pytest.mark.parametrize("arguments", [["frob"], ["status"], ["submit"], ["logs"]])
 def test_command_lines_that_are_none(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
