@@ -174,6 +174,8 @@ class Failure:
     """One line."""
     at: str
     """UTC, ISO 8601."""
+    job: str | None = None
+    """Slurm's array task, such as 1234_5, where its script failed before any rank; else None."""
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
 
 

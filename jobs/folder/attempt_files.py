@@ -143,6 +143,15 @@ def read_attempt_process(attempt: AttemptPaths) -> AttemptProcess | None:
         return None
 
 
+def read_attempt_job(attempt: AttemptPaths) -> str | None:
+    """Slurm's id of the array task that made an attempt, as far as it is recorded."""
+    process = read_attempt_process(attempt)
+    if process is not None:
+        return process.job
+    failure = recorded_cause(attempt, 1)
+    return failure.job if failure else None
+
+
 def read_attempt_progress(attempt: AttemptPaths) -> AttemptProgress:
     """The progress that the end of rank 0's records shows."""
     steps: list[tuple[int, float]] = []

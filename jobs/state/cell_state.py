@@ -10,6 +10,7 @@ from gnnhpc.records.run_paths import AttemptPaths
 from jobs.folder.attempt_files import (
     AttemptResult,
     ManifestEntry,
+    read_attempt_job,
     read_attempt_process,
     read_attempt_progress,
     read_failure_cause,
@@ -132,8 +133,7 @@ def _last_job(
     """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
     in_slurm = submission is not None and submission.cluster == "slurm"
     submitted = submission.task(index) if submission is not None and in_slurm else None
-    process = read_attempt_process(attempt) if attempt else None
-    ran = process.job if process else None
+    ran = read_attempt_job(attempt) if attempt else None
     return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
 
 

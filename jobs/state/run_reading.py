@@ -13,7 +13,7 @@ from jobs.folder.attempt_files import (
     AttemptResult,
     ManifestEntry,
     list_attempts,
-    read_attempt_process,
+    read_attempt_job,
     read_attempt_result,
     read_manifest_entries,
 )
@@ -142,5 +142,4 @@ def _measured_before(result: AttemptResult, earlier: list[AttemptPaths]) -> int 
 
 def _jobs_of_attempts(newest: Iterable[AttemptPaths]) -> set[str]:
     """Ids of the jobs that made these attempts; jobs submitted by hand have no other record."""
-    processes = [read_attempt_process(attempt) for attempt in newest]
-    return {process.job.partition("_")[0] for process in processes if process and process.job}
+    return {job.partition("_")[0] for attempt in newest if (job := read_attempt_job(attempt))}

@@ -27,8 +27,9 @@ gnnhpc_record() {
         number=$((number + 1))
         attempt="$run/cells/$cell/attempt-$number"
     done
-    printf '{"rank": 0, "host": "%s", "step": null, "phase": null, "error": "%s", "at": "%s"}\n' \
+    printf '{"rank": 0, "host": "%s", "step": null, "phase": null, "error": "%s", "at": "%s", "job": "%s"}\n' \
         "${SLURMD_NODENAME:-$(uname -n)}" "$1" "$(date -u +%Y-%m-%dT%H:%M:%S+00:00)" \
+        "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" \
         >"$attempt/.failure.tmp" &&
         mv "$attempt/.failure.tmp" "$attempt/rank-0000.failure.json"
 }

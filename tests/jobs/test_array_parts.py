@@ -124,6 +124,16 @@ def test_a_dry_run_and_the_site_check_say_how_arrays_are_cut(
     assert "  arrays of at most 4 cells, larger ones in parts" in capsys.readouterr().out
 
 
+def test_a_dry_run_says_that_arrays_take_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site.yaml").write_text("sites: {few: {max_parallel: 3}}")
+    assert main(["submit", "many.yaml", "--dry-run", "--cluster", "local"]) == 0
+    out = capsys.readouterr().out
+    assert "at most 3 cells at once: one array after the other\n" in out
+    assert out.count("#SBATCH --array=0-6%3\n") == 2
+
+
 def test_a_run_folder_has_a_script_for_each_part(tmp_path: Path) -> None:
     launch = Launch("small", Site(max_array_size=5), array_limit=4)
     run = create_run_folder(plan("many.yaml", ["layouts=[seq]"]), tmp_path / "run", launch)

@@ -16,6 +16,7 @@ from jobs.cluster.array_script import setup_lines
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
+from jobs.folder.attempt_files import read_attempt_job
 from jobs.folder.run_folder import create_run_folder
 from jobs.spec.planning import Plan, plan
 from jobs.state.run_status import status
@@ -31,6 +32,14 @@ module() {
 }
 """
 """Environment Modules 3, which end with status 0 whatever happened."""
+
+
+JOB = {
+    "SLURM_JOB_ID": "19",
+    "SLURM_ARRAY_JOB_ID": "17",
+    "SLURM_ARRAY_TASK_ID": "1",
+    "SLURMD_NODENAME": "n1",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ def job(run: RunPaths, planned: Plan, site: Site, ranks: str, before: str = "") 
     script = "\n".join([before, f"run='{run.root}'", "index=1", *lines, ranks])
     done = subprocess.run(
         ["bash", "-c", script],
-        env=os.environ | {"SLURM_JOB_ID": "17", "SLURMD_NODENAME": "n1"},
+        env=os.environ | JOB,
         capture_output=True,
         text=True,
         check=False,
@@ -162,6 +171,8 @@ def test_the_record_is_one_more_attempt_whatever_there_is(run: RunPaths, planned
     assert [each.number for each in run.cell(cell.id).attempts()] == [1, 9, 10, 11]
     record = json.loads(run.cell(cell.id).attempt(11).failure(0).read_text())
     assert (record["rank"], record["host"], record["step"]) == (0, "n1", None)
+    assert record["job"] == "17_1"
+    assert read_attempt_job(run.cell(cell.id).attempt(11)) == "17_1"
 
 
 def test_a_site_without_lines_has_nothing_to_look_at(planned: Plan) -> None:
