@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -117,6 +119,23 @@ def test_a_node_shared_with_another_job_is_told_and_a_whole_node_is_not(user: Us
     result = alone.result(alone.cells[0])
     check = next(check for check in result.audit if check.name == "shared-node")
     assert (check.verdict, check.values["end"]) == ("ok", {"jobs": [], "cpus": 0})
+
+
+def test_a_controller_that_does_not_answer_holds_nothing_up(user: User) -> None:
+    run = user.submit([GRID | {"train_steps": 300}], name="silent", site={"exclusive": True})
+    cell = run.cells[0]
+    run.wait_for_step(cell, 1)
+    controller = Process.from_line((user.cluster.root / "pids" / "slurmctld").read_text())
+    controller.send(signal.SIGSTOP)
+    try:
+        result = run.result(cell)
+    finally:
+        controller.send(signal.SIGCONT)
+    assert result.valid
+    assert result.provenance["other_jobs"]["start"] == {"jobs": [], "cpus": 0}
+    assert result.provenance["other_jobs"]["end"] is None
+    check = next(check for check in result.audit if check.name == "shared-node")
+    assert (check.verdict, check.detail) == ("ok", "its nodes had no other job at its start")
 
 
 @pytest.mark.parametrize("how", ["submitit", "by hand"])
