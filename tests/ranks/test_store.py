@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from gnnhpc.ranks.store import connect
 from gnnhpc.records.run_paths import RunPaths
 from tests.ranks.listening import listening_addresses, needs_ipv6
 from tests.ranks.test_environment import TORCHRUN
-from tests.tools.ranks import lease_port, spawn
+from tests.tools.ranks import ROOT, lease_port, spawn
 
 EVERYWHERE = {"0.0.0.0", "::"}
 STEP = {
@@ -97,6 +99,29 @@ def test_a_port_that_is_set_is_served_at_its_address_alone(tmp_path: Path) -> No
         listened = met(tmp_path, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     assert not EVERYWHERE & set.union(*listened)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.distributed
+def test_verify_needs_no_port_under_srun(tmp_path: Path) -> None:
+    """Its ranks have no run folder, and share a secret of their user's."""
+    outside = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")
+    }
+    command = [sys.executable, "-m", "gnnhpc", "verify", "--model", "gat", "--layout", "pp2"]
+    ranks = [
+        subprocess.Popen(
+            [*command, "--microbatches", "2", "--steps", "1"],
+            env=outside | STEP | {"SLURM_PROCID": rank, "XDG_CACHE_HOME": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank in "01"
+    ]
+    printed = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert "PASSED" in printed[0]
+    assert len(list(tmp_path.rglob("rendezvous"))) == 1
 
 
 def test_a_port_that_is_set_and_taken_is_named() -> None:
