@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jobs.actions.submit import Submission
     from jobs.cluster.launch import Launch
     from jobs.spec.planning import Plan
+    from jobs.state.run_cost import RunCost
 
 
 class Cluster(StrEnum):
@@ -202,24 +203,31 @@ def status(
         bool, typer.Option("--watch", help="Show it again every ten seconds until all is done.")
     ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="A line a cell.")] = False,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost", help="Core-hours and CPU efficiency so far, and of the rest as predicted."
+        ),
+    ] = False,
 ) -> int:
     """Show the state of every cell, from its folder and from Slurm's queue.
 
     Slurm is asked at most once in ten seconds. Works without Slurm, without sacct and on a copied
-    folder.
+    folder. --cost asks sacct too, and keeps its answer in the run folder for reports.
     """
     from jobs.state.run_status import status as status_of
 
     while True:
         current = status_of(run)
+        spent = _cost(current.run) if cost else None
         if json_:
             from jobs.printing.status_table import status_json
 
-            print(status_json(current))
+            print(status_json(current, spent))
         else:
             from jobs.printing.status_table import print_status
 
-            print_status(current, cells=cells)
+            print_status(current, cells=cells, cost=spent)
         if not (watch and current.live):
             break
         sys.stdout.flush()
@@ -506,6 +514,13 @@ def _try_arrays(
     answers = try_arrays(planned, run, launch, after, _print_note)
     print_answers(answers)
     return EXIT_INPUT if any(answer.refused for answer in answers) else EXIT_DONE
+
+
+def _cost(run: Path) -> RunCost:
+    from gnnhpc.records.run_paths import RunPaths
+    from jobs.state.run_cost import run_cost
+
+    return run_cost(RunPaths(run))
 
 
 def _follow(run: Path, cell: str, rank: int | None, attempt: int | None, lines: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.loading.attempts import Attempt, resume_point
+from gnnhpc.records.cost import attempt_core_s
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.schema import Failure, Result
 from gnnhpc.spec.experiment import Experiment
@@ -147,4 +148,5 @@ def attempt_row(cell: Cell, attempt: Attempt, used: Attempt | None) -> dict[str,
         "job": result.slurm_job if result else None,
         "failure": attempt.damage
         or (failure_text(result.failure) if result else _recorded_failure(cell, attempt)),
+        "core_s": attempt_core_s(result) if result else None,
     }

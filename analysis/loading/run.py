@@ -42,7 +42,8 @@ class Run:
     spans: pd.DataFrame
     """What each rank did inside mini-batches, in runs with `spans: true`."""
     attempts: pd.DataFrame
-    """One row an attempt, with its status and whether its records are used."""
+    """One row an attempt, with its status and whether its records are used; `core_s` is what its
+    ranks held, seconds times CPUs."""
     phases: pd.DataFrame
     """One row a cell and phase: warm-up, outliers, and noise of the machine."""
     settings: tuple[str, ...]
@@ -137,5 +138,8 @@ def _attempt_frame(folder: RunFolder) -> pd.DataFrame:
             )
             for attempt in attempts
         ],
-        columns=["cell", "attempt", "status", "valid", "used", "resumed_from", "job", "failure"],
+        columns=[
+            *("cell", "attempt", "status", "valid", "used", "resumed_from", "job", "failure"),
+            "core_s",
+        ],
     )

@@ -28,6 +28,7 @@ from analysis.report.beside_one_another import (
 )
 from analysis.report.headline import headline
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.report.what_it_cost import cost_text
 from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ def what_was_run(run: Run) -> TableBlock:
         ("layouts", _distinct_values(run.cells["layout"])),
         ("ran on", ", ".join(hosts[:12]) + (f" and {len(hosts) - 12} more" * (len(hosts) > 12))),
         ("attempts", _attempts_text(run)),
+        ("it cost", cost_text(run)),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 

@@ -115,6 +115,11 @@ class RunPaths:
         return self.root / "submissions.jsonl"
 
     @property
+    def accounting(self) -> Path:
+        """What Slurm's accounting last said the run cost."""
+        return self.root / "accounting.json"
+
+    @property
     def logs(self) -> Path:
         """What Slurm and submitit print before a worker has made its attempt's folder."""
         return self.root / "logs"

@@ -22,6 +22,7 @@ from jobs.actions.local_executor import run_local_cells, send_cells, start_super
 from jobs.actions.local_progress import NoProgress
 from jobs.cluster.array_limit import check_job_count, query_limits
 from jobs.cluster.arrays import Array, after_jobs, group_by_array, resources_for, take_turns
+from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch, limited, resolved
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
 from jobs.cluster.site import Site, changed_site, check_site
@@ -49,6 +50,8 @@ class Submission:
     cells: tuple[Cell, ...]
     failed: int | None = None
     """Cells that did not end as done; None without `wait`."""
+    most: MostCoreHours | None = None
+    """What the cells may take in Slurm; None on a local cluster."""
 
 
 def submit(
@@ -151,6 +154,7 @@ class StartedCells:
     cells: tuple[Cell, ...]
     limits: LocalLimits
     wait: bool
+    most: MostCoreHours | None = None
 
     def finish(
         self,
@@ -165,7 +169,7 @@ class StartedCells:
             failed = sum(not one.done for one in ended)
         elif self.wait:
             failed = _wait_for_slurm(self.paths, self.cells, watch)
-        return Submission(self.paths.root, self.cluster, self.jobs, self.cells, failed)
+        return Submission(self.paths.root, self.cluster, self.jobs, self.cells, failed, self.most)
 
 
 def start_cells(
@@ -204,8 +208,8 @@ def start_cells(
             waits = [job]
         jobs.append((job, array.name, format_indices(array.indices)))
         _record_job(paths, array, job, launch)
-    limits = LocalLimits.of_launch(launch, paths)
-    return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait)
+    limits, cost = LocalLimits.of_launch(launch, paths), most_core_hours(cells, launch)
+    return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait, cost)
 
 
 def _record_job(paths: RunPaths, array: Array, job: str, launch: Launch) -> None:

@@ -7,13 +7,18 @@ from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_support import as_typed
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.submit import Submission
 from jobs.actions.try_arrays import Answer
 from jobs.cluster.array_script import render_array_script
 from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for, take_turns
+from jobs.cluster.core_hours import most_core_hours
 from jobs.cluster.launch import Launch
+from jobs.printing.cost_text import most_line, predicted_line
 from jobs.printing.status_table import console, format_duration, new_table
-from jobs.spec.planning import Plan, missing_data
+from jobs.spec.planning import Plan, missing_data, plan_of_new_cells
+from jobs.state.run_cost import predict_cells
 
 
 def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
@@ -39,6 +44,11 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
             format_duration(needs.time_min * 60),
         )
     console().print(table)
+    print(most_line(most_core_hours(plan.cells, launch)))
+    paths = RunPaths(run)
+    if paths.manifest.is_file():
+        new = plan_of_new_cells(plan, read_manifest(paths.manifest)).cells
+        print(predicted_line(predict_cells(paths, new), "cells that the run does not have"))
     for line in _notes_on_parts(arrays, launch.array_limit):
         print(line)
     if take_turns(arrays, launch.site.max_parallel):
@@ -74,6 +84,8 @@ def print_submission(done: Submission) -> None:
     for job, array, indices in done.jobs:
         print(f"{array} {indices}: {where} {job}")
     print(f"run folder {done.run}")
+    if done.most is not None:
+        print(most_line(done.most))
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:

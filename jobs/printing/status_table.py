@@ -10,6 +10,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from jobs.printing.cost_text import cost_json, cost_lines
+from jobs.state.run_cost import RunCost
 from jobs.state.run_status import RunStatus
 from jobs.state.states import MAY_RUN, UNKNOWN, CellStatus
 
@@ -30,8 +32,8 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
 
 
-def print_status(status: RunStatus, *, cells: bool) -> None:
-    """Print a line an array, or a line a cell; then the counts."""
+def print_status(status: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
+    """Print a line an array, or a line a cell; then the counts, and what it cost."""
     out = console()
     if cells:
         for line in _cell_lines(status, colour=sys.stdout.isatty()):
@@ -45,6 +47,8 @@ def print_status(status: RunStatus, *, cells: bool) -> None:
     if (unknown := status.counts().get(UNKNOWN)) is not None:
         detail = next(cell.detail for cell in status.cells if cell.state == UNKNOWN)
         out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
+    for line in cost_lines(cost) if cost else ():
+        out.print(line, markup=False)
 
 
 def status_line(status: RunStatus) -> str:
@@ -53,15 +57,16 @@ def status_line(status: RunStatus) -> str:
     return f"{status.run.name}: {counts or 'no cells'} ({status.slurm})"
 
 
-def status_json(status: RunStatus) -> str:
-    """For scripts: run, counts, and every cell."""
+def status_json(status: RunStatus, cost: RunCost | None = None) -> str:
+    """For scripts: run, counts, every cell, and what it cost if that was asked for."""
     return json.dumps(
         {
             "run": str(status.run),
             "slurm": status.slurm,
             "counts": status.counts(),
             "cells": [asdict(cell) for cell in status.cells],
-        },
+        }
+        | ({"cost": cost_json(cost)} if cost else {}),
         indent=1,
     )
 
