@@ -35,7 +35,7 @@ gnnhpc_record() {
 }
 
 gnnhpc_fail() {
-    trap - EXIT
+    gnnhpc_disarm
     set +eu
     local line words
     line=$(printf '%s' "$gnnhpc_line" | gnnhpc_text)
@@ -59,10 +59,21 @@ gnnhpc_check() {
     esac
 }
 
+gnnhpc_ended() {
+    local status=$?
+    cat "$gnnhpc_words"
+    gnnhpc_fail "ended the job with status $status"
+}
+
+# A line may have set a trap of its own, which stays.
+gnnhpc_disarm() {
+    case $(trap -p EXIT) in *gnnhpc_ended*) trap - EXIT ;; esac
+}
+
 gnnhpc_done() {
-    trap - EXIT
+    gnnhpc_disarm
     rm -f "$gnnhpc_words"
 }
 
 : >"$gnnhpc_words"
-trap 'gnnhpc_status=$?; cat "$gnnhpc_words"; gnnhpc_fail "ended the job with status $gnnhpc_status"' EXIT
+trap gnnhpc_ended EXIT

@@ -96,6 +96,15 @@ def test_what_lines_define_lasts(run: RunPaths, planned: Plan) -> None:
     assert (ended.status, ended.out, ended.err) == (0, "hello world\n/\n\n", "")
 
 
+def test_a_trap_of_the_users_stays(run: RunPaths, planned: Plan) -> None:
+    tidy = "trap 'echo tidied up' EXIT"
+    ended = job(run, planned, Site(setup=(tidy, "true")), "echo ranks started")
+    assert (ended.status, ended.out) == (0, "ranks started\ntidied up\n")
+    ended = job(run, planned, Site(setup=(tidy, "false")), "echo ranks started")
+    assert (ended.status, ended.out) == (1, "tidied up\n")
+    assert "set-up line 'false' failed with status 1" in cause(run)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
