@@ -8,8 +8,10 @@ from collections import Counter
 
 import pytest
 
+from gnnhpc.records.run_paths import RunPaths
 from jobs.folder.submission_records import read_submissions
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
+from tests.cluster.shims import shims
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -87,7 +89,6 @@ def test_ten_thousand_cells_are_submitted_shown_and_cancelled(user: User) -> Non
 def test_more_cells_than_the_cluster_holds_jobs_are_refused_at_once(user: User) -> None:
     config = user.cluster.run("scontrol", "show", "config").stdout
     most = int(next(line.split()[-1] for line in config.splitlines() if "MaxJobCount" in line))
-    user.home.joinpath("0.yaml").write_text("")
     spec = user.home / "over.yaml"
     spec.write_text(
         "name: over\ngrids:\n"
@@ -98,6 +99,33 @@ def test_more_cells_than_the_cluster_holds_jobs_are_refused_at_once(user: User) 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"found {most + 1} cells; allowed: at most {most} jobs" in done.stderr
     assert not (user.runs / "over").exists()
+
+
+def test_a_part_refused_for_the_users_limit_leaves_the_others_to_a_rerun(user: User) -> None:
+    spec = user.home / "some.yaml"
+    spec.write_text(
+        "name: some\ngrids:\n  - {models: gat, layouts: seq, repeats: 6, train_steps: 2,"
+        " data: {name: synthetic-citation, nodes: 40, edges: 160}}\n"
+    )
+    words = (
+        "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
+        "user's size and/or time limits)"
+    )
+    refuse = f'echo "sbatch: error: {words}" >&2; exit 1'
+    after_one = f'echo >>"$0.calls"; if [ "$(wc -l <"$0.calls")" -gt 1 ]; then {refuse}; fi'
+    site = user.site({"max_array_size": 5})
+    limited = shims(user.home / "limited", sbatch=after_one)
+    told = (*site, *LATER)
+    done = user.jobs("submit", spec, "--runs", user.runs, *told, check=False, env=limited)
+    run = Run(user, RunPaths(user.runs / "some"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "sbatch gat-seq.4: found Batch job submission failed: Job violates" in done.stderr
+    submitted = f"submitted before that: gat-seq as {run.job('gat-seq')}; the others: "
+    assert submitted in done.stderr
+    assert "rerun" in done.stderr.partition(submitted)[2]
+    assert Counter(cell["state"] for cell in run.status().values()) == {"pending": 4, "missing": 2}
+    user.jobs("rerun", run.paths.root, "--missing")
+    assert len(queued(run)) == 6
 
 
 def test_a_limit_of_cells_at_once_is_the_whole_submissions(user: User) -> None:
