@@ -66,9 +66,9 @@ def _at_port(environment: Environment, hosts: list[str], port: int) -> Any:
     serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
     size = environment.world_size
     if serves:
-        store = _served(_listener(environment, hosts[0], port), hosts[0], size)
+        store = _served(_listener(environment, hosts[0], port), hosts[0], size, waits=True)
     else:
-        store = _store(hosts[0], port, size)
+        store = _store(hosts[0], port, size, waits=True)
     return dist.PrefixStore(f"gnnhpc/{environment.job_key}", store)
 
 
@@ -80,7 +80,7 @@ def _listener(environment: Environment, host: str, port: int) -> socket.socket:
         raise GnnhpcError(f"{host}, MASTER_PORT {port}: {error.strerror}") from None
 
 
-def _served(listener: socket.socket, host: str, size: int) -> Any:
+def _served(listener: socket.socket, host: str, size: int, *, waits: bool = False) -> Any:
     """A store that is served here, at the address of a socket that listens already."""
     port = listener.getsockname()[1]
     return dist.TCPStore(
@@ -89,10 +89,10 @@ def _served(listener: socket.socket, host: str, size: int) -> Any:
         size,
         True,
         _TIMEOUT,
-        wait_for_workers=False,
+        wait_for_workers=waits,
         master_listen_fd=listener.detach(),
     )
 
 
-def _store(host: str, port: int, size: int) -> Any:
-    return dist.TCPStore(host, port, size, False, _TIMEOUT, wait_for_workers=False)
+def _store(host: str, port: int, size: int, *, waits: bool = False) -> Any:
+    return dist.TCPStore(host, port, size, False, _TIMEOUT, wait_for_workers=waits)
