@@ -133,6 +133,14 @@ def submit(
             "--test-only", help="Ask Slurm when each array would start; write and submit nothing."
         ),
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Write the report once all cells have ended: one more job; here with --wait of a "
+            "local run.",
+        ),
+    ] = False,
     precision: Annotated[
         float | None,
         typer.Option(
@@ -181,6 +189,7 @@ def submit(
         extend_run=extend,
         live=live,
         wait=wait,
+        reporting=report,
         report=_progress(wait),
         watch=_watch() if wait else None,
         tell=_print_note,

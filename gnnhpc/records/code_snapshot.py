@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,8 @@ from gnnhpc.records.run_paths import RunPaths, write_atomically
 
 PACKAGES = ("gnnhpc", "jobs")
 """What a job imports of ours."""
+REPORTING = "analysis"
+"""What a run keeps as well whose report one of its jobs writes."""
 VERSION = 1
 
 
@@ -55,13 +58,18 @@ class CodeOrigin:
         return self.snapshot_commit if self.kind == "snapshot" else git_commit()
 
 
-def file_digests(root: Path) -> dict[str, str]:
+def file_digests(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """SHA-256 of every file of our packages below `root`; OSError for one that is unreadable."""
     found = {}
-    for package in PACKAGES:
+    for package in packages:
         for path in files_below(root / package):
             found[path.relative_to(root).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+def kept_packages(code: Path) -> tuple[str, ...]:
+    """Those that a run's code has, or must have."""
+    return (*PACKAGES, REPORTING) if (code / REPORTING).exists() else PACKAGES
 
 
 def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
@@ -100,7 +108,8 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     try:
         # The folder is the first in which Python looks for any module.
         beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
-        found = file_digests(paths.code) | dict.fromkeys(beside, "")
+        found = file_digests(paths.code, kept_packages(paths.code))
+        found |= dict.fromkeys(beside, "")
     except OSError as error:
         raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
     for name in sorted(found | snapshot.files):
@@ -113,7 +122,8 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
 
 def _may_be_imported(path: Path) -> bool:
     """Whether what lies beside our packages may be taken for a module; users' models are not."""
-    return path.name not in PACKAGES and path.stem.isidentifier() and path.stem != "__pycache__"
+    ours = path.name in (*PACKAGES, REPORTING)
+    return not ours and path.stem.isidentifier() and path.stem != "__pycache__"
 
 
 def _changed(paths: RunPaths, found: str) -> InputError:

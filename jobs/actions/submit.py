@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
+from jobs.actions.reporting import check_reporting, start_report_job, write_report
 from jobs.cluster.array_limit import check_job_count, query_limits
 from jobs.cluster.arrays import Array, after_jobs, group_by_array, resources_for, take_turns
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
@@ -52,6 +53,8 @@ class Submission:
     """Cells that did not end as done; None without `wait`."""
     most: MostCoreHours | None = None
     """What the cells may take in Slurm; None on a local cluster."""
+    report_job: str | None = None
+    """The job that writes the report once the others have ended; None where none was asked for."""
 
 
 def submit(
@@ -65,6 +68,7 @@ def submit(
     extend_run: bool = False,
     live: bool = False,
     wait: bool = False,
+    reporting: bool = False,
     report: ProgressListener | None = None,
     watch: Callable[[RunStatus], None] | None = None,
     tell: Callable[[str], None] | None = None,
@@ -75,21 +79,26 @@ def submit(
     checkout. `extend_run` adds the cells that a run of this name does not have and submits these
     alone, with the site and the code that the run was submitted with, unless told otherwise.
     `settings` stand in place of the site's own; Slurm's jobs begin `after` these have ended, which
-    are run folders or job ids. `report` is told of a local run's cells, `watch` is given a Slurm
-    run's status every 15 seconds, both only with `wait`; `tell` hears what is not as the run was
-    submitted. Raises InputError, with nothing written, if the folder cannot be made or Slurm
-    refuses the job, and MaybeSubmittedError, with the run folder left as it is, where a job may be
-    in Slurm.
+    are run folders or job ids. `reporting` has a report written once the cells have ended, by one
+    more job or, after a local run that is waited for, here. `report` is told of a local run's
+    cells, `watch` is given a Slurm run's status every 15 seconds, both only with `wait`; `tell`
+    hears what is not as the run was submitted. Raises InputError, with nothing written, if the
+    folder cannot be made or Slurm refuses the job, and MaybeSubmittedError, with the run folder
+    left as it is, where a job may be in Slurm.
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
+    if reporting:
+        check_reporting(cluster, wait=wait)
     fresh = not (extend_run and has_run(run))
     how = choose_launch(run, cluster, site, settings, extends=not fresh, live=live)
     how.tell(tell)
     for array in group_by_array(plan.cells):
         resources_for(array.layout, how.launch.site, gpu=array.gpu)
     waits = jobs_to_wait_for(after, cluster, tell)
-    paths = create_run_folder(plan, run, how.launch) if fresh else RunPaths(run)
+    paths = RunPaths(run)
+    if fresh:
+        create_run_folder(plan, run, how.launch, reporting=reporting)
     with run_lock(paths):
         new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
         try:
@@ -101,7 +110,14 @@ def submit(
                 # The folder is new and no job uses it.
                 shutil.rmtree(run)
             raise
-    return started.finish(report, watch)
+        report_job = None
+        if reporting and cluster == "slurm":
+            ids = [job for job, _, _ in started.jobs]
+            report_job = start_report_job(paths, ids, how.launch, tell)
+    done = started.finish(report, watch)
+    if reporting and cluster == "local":
+        write_report(paths, tell)
+    return replace(done, report_job=report_job)
 
 
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.python_path import ROOT, search_path_for_children
-from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
+from gnnhpc.records.code_snapshot import PACKAGES, REPORTING, CodeSnapshot, file_digests
 from gnnhpc.records.provenance import code_digest, digest_of_sources, git_commit
 from gnnhpc.records.run_paths import RunPaths
 
@@ -27,19 +27,20 @@ except InputError as error:
 """
 
 
-def keep_code(paths: RunPaths) -> CodeSnapshot:
+def keep_code(paths: RunPaths, *, reporting: bool = False) -> CodeSnapshot:
     """Copy the packages that this process runs into `code/`, and record what was copied.
 
-    From a checkout, with all edits, or from where they are installed. Raises InputError if a file
-    cannot be copied, or changes meanwhile.
+    From a checkout, with all edits, or from where they are installed; `reporting` copies what
+    writes reports too. Raises InputError if a file cannot be copied, or changes meanwhile.
     """
     try:
-        files = file_digests(ROOT)
+        packages = (*PACKAGES, REPORTING) if reporting else PACKAGES
+        files = file_digests(ROOT, packages)
         for name in files:
             copy = paths.code / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy)
-        if file_digests(paths.code) != files:
+        if file_digests(paths.code, packages) != files:
             raise InputError(ROOT, None, "sources that changed while they were copied", "at rest")
     except OSError as error:
         found = f"code that the run cannot keep ({error.strerror}: {error.filename})"

@@ -33,11 +33,14 @@ from jobs.folder.locked_files import append_lines, utc_now
 from jobs.spec.planning import Plan, no_new_cells_error, plan_of_new_cells
 
 
-def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:
+def create_run_folder(
+    plan: Plan, run: Path, launch: Launch, *, reporting: bool = False
+) -> RunPaths:
     """Create the run folder `run`: written under a temporary name beside it, then renamed.
 
-    It keeps the code that this process runs, unless the launch is live. Raises InputError if it
-    exists already, also if another submit creates it meanwhile.
+    It keeps the code that this process runs, unless the launch is live, with that of reports where
+    a job is to write one (`reporting`). Raises InputError if it exists already, also if another
+    submit creates it meanwhile.
     """
     if not launch.live:
         check_importable_from(run)
@@ -57,7 +60,7 @@ def create_run_folder(plan: Plan, run: Path, launch: Launch) -> RunPaths:
         paths.sweep.write_text(spec_text_with_overrides(plan), encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
         copy_models(paths, (cell.experiment for cell in plan.cells))
-        code = code_digest() if launch.live else keep_code(paths).code
+        code = code_digest() if launch.live else keep_code(paths, reporting=reporting).code
         _write_provenance(paths, plan, launch, code)
         _write_scripts(paths, run, plan.cells, launch)
         _make_readable(work)

@@ -83,6 +83,8 @@ def print_submission(done: Submission) -> None:
     where = "Slurm job" if done.cluster == "slurm" else "local process"
     for job, array, indices in done.jobs:
         print(f"{array} {indices}: {where} {job}")
+    if done.report_job is not None:
+        print(f"report, once these have ended: Slurm job {done.report_job}")
     print(f"run folder {done.run}")
     if done.most is not None:
         print(most_line(done.most))

@@ -102,6 +102,10 @@ def _queued_cells(
     return queued
 
 
+def _is_of(paths: RunPaths, job: QueuedJob) -> bool:
+    return job.comment.strip() in (str(paths.root), os.path.realpath(paths.root))
+
+
 def slurm_arrays(submissions: Iterable[SubmissionRecord]) -> dict[str, str]:
     """The arrays of the jobs that were submitted to Slurm, by job id."""
     return {s.job_id: s.array for s in submissions if s.cluster == "slurm"}
@@ -112,13 +116,16 @@ def live_slurm_jobs(
 ) -> tuple[list[str], QueueAnswer]:
     """Ids of this run's jobs that wait or run, and Slurm's answer that says so.
 
-    Where squeue does not answer they are those that the accounting has as such.
+    Of all arrays, a job that writes a report too. Where squeue does not answer they are those that
+    the accounting has as such.
     """
     arrays = slurm_arrays(submissions)
     users = {submission.user for submission in submissions if submission.cluster == "slurm"}
     answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
     queued = _queued_cells(paths, answer, submissions)
     found = {job.job_id for (name, _), job in queued.items() if array in (None, name)}
+    if array is None:
+        found |= {job.job_id for job in answer.jobs if not job.indices and _is_of(paths, job)}
     if not answer.answered:
         accounted = {
             task.partition("_")[0] for task in answer.accounted if answer.accounted_as_live(task)
