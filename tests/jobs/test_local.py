@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import jobs
+from analysis.cli import main as analysis
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cli import main
 from jobs.cluster.launch import Launch
@@ -55,6 +56,13 @@ def test_a_sweep_runs_and_parts_of_it_again(
 
     assert main(["rerun", str(run), "--missing", "--cluster", "local"]) == 2
     assert "no cell to run again (2 done)" in capsys.readouterr().err
+
+    assert analysis(["report", str(run)]) == 0
+    secret = RunPaths(run).secret
+    text = secret.read_bytes().strip()
+    written = [path for path in run.rglob("*") if path.is_file() and path != secret]
+    assert [path for path in written if text in path.read_bytes()] == []
+    assert text.decode() not in "".join(capsys.readouterr())
 
 
 def test_a_larger_spec_adds_its_new_cells_alone(tmp_path: Path) -> None:
