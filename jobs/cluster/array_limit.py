@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import InputError
+from jobs.cluster.ask_slurm import ask
 from jobs.cluster.site import Site
 
 MOST_TASKS = 1000
 """Tasks of an array: Slurm's default MaxArraySize of 1001 allows ids up to 1000."""
-_TIMEOUT_S = 15
 
 
 @dataclass(frozen=True)
@@ -27,21 +25,7 @@ class ClusterLimits:
 
 def query_limits() -> ClusterLimits:
     """The limits that scontrol shows."""
-    if shutil.which("scontrol") is None:
-        return ClusterLimits()
-    try:
-        done = subprocess.run(
-            ["scontrol", "show", "config"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ClusterLimits()
-    return parse_config(done.stdout)
+    return parse_config(ask("scontrol", "show", "config") or "")
 
 
 def parse_config(text: str) -> ClusterLimits:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping
 
 from gnnhpc.core.errors import InputError
+from jobs.cluster.ask_slurm import ask
 from jobs.spec.spec_errors import unknown_key_text
 
 
@@ -65,22 +64,7 @@ _KNOWN = _names(
 
 def sbatch_options() -> frozenset[str]:
     """The options that this machine's sbatch lists, else those that sbatch has elsewhere."""
-    if shutil.which("sbatch") is not None:
-        try:
-            done = subprocess.run(
-                ["sbatch", "--help"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=15,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return _KNOWN
-        if listed := parse_help(done.stdout):
-            return listed
-    return _KNOWN
+    return parse_help(ask("sbatch", "--help") or "") or _KNOWN
 
 
 def parse_help(text: str) -> frozenset[str]:

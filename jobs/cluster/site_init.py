@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +11,14 @@ from pathlib import Path
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.provenance import user
-from jobs.cluster.array_limit import query_limits
+from jobs.cluster.array_limit import parse_config
+from jobs.cluster.ask_slurm import ask
 from jobs.cluster.site_check import Partition, query_partitions
 
 _PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
 _WORDS_OF_YAML = ("true", "false", "null")
 _LIMIT_MIN = 60
 """The time limit that is written, where the partition allows as much."""
-_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,20 @@ def query_offer() -> Offer:
         raise InputError("site init", None, "no sinfo here", "a cluster's login node")
     if not partitions:
         raise GnnhpcError("sinfo lists no partition")
-    associations = _ask(
+    associations = ask(
         *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
         *(f"user={user()}", "format=Account,QOS"),
     )
     accounts, qos = parse_associations(associations or "")
-    cluster = re.search(r"^ClusterName\s*=\s*(\S+)", _ask("scontrol", "show", "config") or "", re.M)
+    config = ask("scontrol", "show", "config") or ""
+    cluster = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
     return Offer(
         cluster[1] if cluster else "here",
         tuple(partitions),
-        parse_shown(_ask("scontrol", "--oneliner", "show", "partition") or ""),
+        parse_shown(ask("scontrol", "--oneliner", "show", "partition") or ""),
         accounts,
         qos,
-        query_limits().array_size,
+        parse_config(config).array_size,
     )
 
 
@@ -162,22 +161,3 @@ def _described(part: Partition) -> str:
 def _scalar(text: str) -> str:
     """The text as YAML reads it back: JSON's strings are YAML's too."""
     return text if _PLAIN.match(text) and text.lower() not in _WORDS_OF_YAML else json.dumps(text)
-
-
-def _ask(*command: str) -> str | None:
-    """What a command prints; None where it is missing, fails or does not answer."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
