@@ -260,6 +260,27 @@ def test_who_stands_between_the_ranks_gets_nothing_through(secret: Secret) -> No
     assert not any(passed)
 
 
+def test_who_changes_the_place_of_the_store_on_its_way_is_not_believed(secret: Secret) -> None:
+    """A program at another address of the host, with the port of the server."""
+    passed: list[bytes] = []
+    with port_server(secret, 4321) as server, listen("127.0.0.2", server.port) as between:
+
+        def relay() -> None:
+            behind = socket.create_connection((HERE, server.port), 5)
+            with contextlib.suppress(OSError), between.accept()[0] as connection, behind:
+                connection.sendall(behind.recv(4096))
+                behind.sendall(connection.recv(4096))
+                passed.append(behind.recv(4096))
+                connection.sendall(passed[-1].replace(b"4321", b"4322"))
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with pytest.raises(GnnhpcError):
+            find_store(["127.0.0.2"], secret, KEY, 0.5)
+        thread.join()
+    assert b"4321" in passed[0]
+
+
 def test_a_program_that_says_nothing_does_not_hold_a_rank(secret: Secret) -> None:
     with socket.socket() as silent:
         silent.bind(("", candidate_ports(secret, KEY)[0]))
