@@ -172,6 +172,36 @@ def check(
 
 
 @app.command(
+    epilog="Examples:\n\npython -m analysis export runs/raffi --to tensorboard\n\n"
+    "python -m analysis export runs/raffi --to mlflow --out ~/mlruns"
+)
+def export(
+    run: RunFolder,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="tensorboard|mlflow", help="For which program; its extra must be installed."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; else RUN/export/PROGRAM.")
+    ] = None,
+) -> int:
+    """Export loss, accuracy and step seconds of each valid cell, with its settings.
+
+    Once the cells have ended; nothing is tracked while they run.
+    """
+    from analysis.foreign.export_run import export_run
+    from gnnhpc.core.user_paths import expand_user
+
+    written, cells, folder = export_run(run, to, expand_user(out, "--out") if out else None)
+    print(f"{to}: {folder}, {written} cells")
+    if written < cells:
+        print(f"left out: {cells - written} cells that are not valid")
+    return EXIT_DONE
+
+
+@app.command(
     epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
     "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8 --out cmp"
 )
