@@ -22,7 +22,14 @@ from jobs.actions.local_executor import run_local_cells, send_cells, start_super
 from jobs.actions.local_progress import NoProgress
 from jobs.actions.reporting import check_reporting, start_report_job, write_report
 from jobs.cluster.array_limit import check_job_count, query_limits
-from jobs.cluster.arrays import Array, after_jobs, group_by_array, resources_for, take_turns
+from jobs.cluster.arrays import (
+    Array,
+    Resources,
+    after_jobs,
+    group_by_array,
+    resources_for,
+    take_turns,
+)
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch, limited, resolved
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
@@ -200,6 +207,7 @@ def start_cells(
     if cluster == "local":
         return _start_local(paths, cells, launch, wait)
     jobs: list[tuple[str, str, str]] = []
+    asked: list[tuple[int, Resources]] = []
     check_job_count(len(cells), query_limits())
     submissions = read_submissions(paths)
     recorded = {submission.job_id for submission in submissions}
@@ -223,8 +231,9 @@ def start_cells(
         if take_turns(arrays, most):
             waits = [job]
         jobs.append((job, array.name, format_indices(array.indices)))
+        asked.append((len(array.tasks), needs))
         _record_job(paths, array, job, launch)
-    limits, cost = LocalLimits.of_launch(launch, paths), most_core_hours(cells, launch)
+    limits, cost = LocalLimits.of_launch(launch, paths), most_core_hours(asked, launch)
     return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait, cost)
 
 

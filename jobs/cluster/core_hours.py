@@ -1,12 +1,11 @@
-"""The most that a submission may take: every cell up to its time limit."""
+"""The most that a submission may take: every array task up to its time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gnnhpc.spec.manifest import Cell
-from jobs.cluster.arrays import group_by_array, resources_for
+from jobs.cluster.arrays import Resources
 from jobs.cluster.launch import Launch
 
 
@@ -14,20 +13,18 @@ from jobs.cluster.launch import Launch
 class MostCoreHours:
     """Of the CPUs that are asked for."""
 
-    cells: int
     once: float
-    """Where no cell is requeued."""
+    """Where no task is requeued."""
     requeued: float
     """Where each is, as often as it may be."""
     whole_nodes: bool
     """Whether a job holds all CPUs of its nodes, which may be more."""
 
 
-def most_core_hours(cells: Sequence[Cell], launch: Launch) -> MostCoreHours:
-    """Cells times ranks times CPUs a rank times the time limit."""
-    hours = 0.0
-    for array in group_by_array(cells):
-        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
-        hours += len(array.cells) * needs.tasks * needs.cpus_per_task * needs.time_min / 60
+def most_core_hours(asked: Iterable[tuple[int, Resources]], launch: Launch) -> MostCoreHours:
+    """Tasks times ranks times CPUs a rank times the time limit, of each number of tasks."""
+    hours = sum(
+        count * needs.tasks * needs.cpus_per_task * needs.time_min / 60 for count, needs in asked
+    )
     site = launch.site
-    return MostCoreHours(len(cells), hours, hours * (1 + site.max_requeues), bool(site.exclusive))
+    return MostCoreHours(hours, hours * (1 + site.max_requeues), bool(site.exclusive))

@@ -13,7 +13,7 @@ from jobs.state.run_cost import PredictedCost, RecordedCost, RunCost
 
 def most_line(most: MostCoreHours) -> str:
     """What a submission takes at most."""
-    line = f"at most {_hours(most.once * 3600)} core-hours, each cell up to its time limit"
+    line = f"at most {_hours(most.once * 3600)} core-hours, each task up to its time limit"
     if most.requeued > most.once:
         line += f" ({_hours(most.requeued * 3600)} if each is requeued as often as it may)"
     return f"{line}; whole nodes may have more CPUs than that" if most.whole_nodes else line

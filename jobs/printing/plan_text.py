@@ -32,8 +32,10 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would write {run}\n")
     table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
+    asked = []
     for array in arrays:
         needs = resources_for(array.layout, launch.site, gpu=array.gpu)
+        asked.append((len(array.tasks), needs))
         table.add_row(
             array.label,
             str(len(array.cells)),
@@ -44,7 +46,7 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
             format_duration(needs.time_min * 60),
         )
     console().print(table)
-    print(most_line(most_core_hours(plan.cells, launch)))
+    print(most_line(most_core_hours(asked, launch)))
     paths = RunPaths(run)
     if paths.manifest.is_file():
         new = plan_of_new_cells(plan, read_manifest(paths.manifest)).cells

@@ -141,7 +141,10 @@ class _Jobs:
             processes = map(read_attempt_process, attempts.get(line.id, []))
             ran = {process.job for process in processes if process and process.job}
             self._tasks[line.array, line.index] = ran
-            self.arrays |= {job.partition("_")[0]: line.array for job in ran}
+            for number in {job.partition("_")[0] for job in ran}:
+                # A block's job runs cells of several arrays.
+                same = self.arrays.setdefault(number, line.array) == line.array
+                self.arrays[number] = line.array if same else None
         for one in slurm:
             self.arrays[one.job_id] = one.array
             for index in one.index_list():

@@ -17,6 +17,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
+from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.core_hours import most_core_hours
 from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
@@ -189,6 +190,19 @@ def test_the_accounting_tells_more_of_a_cell_than_its_results(run: RunPaths) -> 
     assert run_cost(run).predicted == PredictedCost(90.0, 1, 2)
 
 
+def test_a_job_of_several_arrays_by_hand_is_taken_as_it_is(run: RunPaths) -> None:
+    run.submissions.unlink()
+    for one in read_manifest(run.manifest)[:2]:
+        attempt = run.cell(one.id).claim_attempt()
+        header = {"host": "n", "pid": 1, "slurm": {"SLURM_JOB_ID": "19_0"}}
+        attempt.records(0).write_text(json.dumps(header) + "\n")
+    assert len({one.array for one in read_manifest(run.manifest)[:2]}) == 2
+    sacct(run, rows("19_0|45|2|00:01.000||COMPLETED|gat-paired@run"))
+    accounted = run_cost(run).accounted
+    assert accounted is not None
+    assert accounted.core_s == 90.0
+
+
 def test_a_task_of_several_cells_does_not_tell_what_one_took(run: RunPaths) -> None:
     finish(run, "gat-seq", 0, 30)
     for one in (read_manifest(run.manifest)[0], read_manifest(run.manifest)[1]):
@@ -199,13 +213,15 @@ def test_a_task_of_several_cells_does_not_tell_what_one_took(run: RunPaths) -> N
     assert run_cost(run).predicted.core_s == 60.0
 
 
-def test_at_most_every_cell_takes_its_time_limit(run: RunPaths) -> None:
+def test_at_most_every_task_takes_its_time_limit(run: RunPaths) -> None:
     site = Site(cpus_per_task=4, time="00:30:00", max_requeues=2)
-    most = most_core_hours(read_manifest(run.manifest), Launch("here", site))
+    arrays = group_by_array(read_manifest(run.manifest))
+    asked = [(len(array.tasks), resources_for(array.layout, site)) for array in arrays]
+    most = most_core_hours(asked, Launch("here", site))
     # Two cells of one rank and two of two ranks, four CPUs each, half an hour.
     assert (most.once, most.requeued, most.whole_nodes) == (12.0, 36.0, False)
     assert most_line(most) == (
-        "at most 12 core-hours, each cell up to its time limit (36 if each is requeued as often as "
+        "at most 12 core-hours, each task up to its time limit (36 if each is requeued as often as "
         "it may)"
     )
     assert "whole nodes" in most_line(replace(most, whole_nodes=True))
@@ -220,7 +236,7 @@ def test_a_dry_run_tells_the_most_and_of_a_run_that_is_there_the_prediction(
     spec.write_text(json.dumps({"name": "run", "grids": [GRID | {"repeats": 4}]}))
     assert main(["submit", str(spec), "--dry-run", "--runs", str(run.root.parent)]) == 0
     said = capsys.readouterr().out
-    assert "\nat most 12 core-hours, each cell up to its time limit (72 if each is requ" in said
+    assert "\nat most 12 core-hours, each task up to its time limit (72 if each is requ" in said
     assert (
         "\npredicted: 0.0333 core-hours of 2 cells that the run does not have, by the done ones of "
         "their configuration or array; 2 of which no cell of the same array is done: unknown\n"
