@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, RunTag
-
 from analysis.foreign.exported_cells import ExportedCell
 from gnnhpc.core.errors import InputError
 
@@ -25,8 +22,11 @@ _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
 def write_mlflow(cells: Sequence[ExportedCell], name: str, out: Path) -> None:
     """Add the experiment `name` to OUT/mlflow.db, which is made if it is not there.
 
-    Raises InputError if it has one of this name.
+    Raises ImportError without MLflow, InputError if the store has one of this name.
     """
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+
     out.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(tracking_uri=f"sqlite:///{out.absolute()}/mlflow.db")
     if client.get_experiment_by_name(name) is not None:

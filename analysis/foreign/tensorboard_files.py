@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
 from analysis.foreign.exported_cells import ExportedCell
 from analysis.render.output_folder import atomic_output_folder
 
@@ -17,8 +12,13 @@ from analysis.render.output_folder import atomic_output_folder
 def write_tensorboard(cells: Sequence[ExportedCell], out: Path) -> None:
     """Write OUT/<cell>/events...; a cell's earlier export in `out` is replaced.
 
-    Raises as `atomic_output_folder` does.
+    Raises ImportError without TensorBoard, and as `atomic_output_folder` does.
     """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
     with atomic_output_folder(out) as folder:
         for cell in cells:
             writer = EventFileWriter(str(folder / cell.cell))
