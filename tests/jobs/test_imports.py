@@ -29,17 +29,24 @@ def modules_after(arguments: list[str], cwd: Path, ends_with: int = 0) -> set[st
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("command", ["--help", "submit", "status"])
+COMMANDS = {
+    "--help": ["--help"],
+    "submit": ["submit", "quickstart", "--dry-run"],
+    "status": ["status", "run", "--cost"],
+    "list": ["list", "--runs", "."],
+    "logs": ["logs", "run", "gat-seq:0", "--follow"],
+    "clean": ["clean", "run"],
+    "schema": ["schema", "sweep"],
+}
+# No cell of the run is done.
+ENDS_WITH = {"status": 1, "logs": 1}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_on_a_login_node_imports_torch(command: str, tmp_path: Path) -> None:
     spec = Path("jobs/sweeps/quickstart.yaml").resolve()
     create_run_folder(plan(spec), tmp_path / "run", Launch())
-    arguments = {
-        "--help": ["--help"],
-        "submit": ["submit", str(spec), "--dry-run"],
-        "status": ["status", "run"],
-    }[command]
-    # No cell of the run is done.
-    loaded = modules_after(arguments, tmp_path, ends_with=int(command == "status"))
+    loaded = modules_after(COMMANDS[command], tmp_path, ends_with=ENDS_WITH.get(command, 0))
     assert "jobs.cli" in loaded
     assert loaded.isdisjoint(HEAVY)
 
