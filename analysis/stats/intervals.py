@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.stats.pairs import Repeat, paired
+from analysis.stats.signed_ranks import signed_rank_interval
 from analysis.stats.skewness import skewness_of_means
 from gnnhpc.core.student_t import CONFIDENCE, t_quantile
 
@@ -188,26 +189,49 @@ class Sample:
         return interval_of_runs(self.medians, self.values.size)
 
     def mean_over(
-        self, other: Sample, factor: float = 1.0, confidence: float = CONFIDENCE
+        self,
+        other: Sample,
+        factor: float = 1.0,
+        confidence: float = CONFIDENCE,
+        *,
+        by_ranks: bool = False,
     ) -> Interval:
-        """`factor` times these means over the other's, with the interval of the ratio."""
-        return self._ratio(other, self.means, other.means, factor, confidence)
+        """`factor` times these means over the other's, with the interval of the ratio.
+
+        `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
+        """
+        return self._ratio(other, self.means, other.means, factor, confidence, by_ranks)
 
     def median_over(
-        self, other: Sample, factor: float = 1.0, confidence: float = CONFIDENCE
+        self,
+        other: Sample,
+        factor: float = 1.0,
+        confidence: float = CONFIDENCE,
+        *,
+        by_ranks: bool = False,
     ) -> Interval:
-        """`factor` times these medians over the other's, with the interval of the ratio."""
-        return self._ratio(other, self.medians, other.medians, factor, confidence)
+        """`factor` times these medians over the other's, with the interval of the ratio.
+
+        `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
+        """
+        return self._ratio(other, self.medians, other.medians, factor, confidence, by_ranks)
 
     def _ratio(
-        self, other: Sample, mine: Values, theirs: Values, factor: float, confidence: float
+        self,
+        other: Sample,
+        mine: Values,
+        theirs: Values,
+        factor: float,
+        confidence: float,
+        by_ranks: bool,
     ) -> Interval:
         """The geometric mean of the pairs' ratios; without pairs the ratio of geometric means."""
         pairs = paired(self.repeats, other.repeats)
         steps = min(self.values.size, other.values.size)
         if pairs:
             ours, others = (list(side) for side in zip(*pairs, strict=True))
-            return ratio_of_pairs(mine[ours], theirs[others], factor, steps, confidence)
+            of_pairs = ratio_of_pairs_by_ranks if by_ranks else ratio_of_pairs
+            return of_pairs(mine[ours], theirs[others], factor, steps, confidence)
         runs = finite_values(mine), finite_values(theirs)
         return ratio_of_runs(*runs, factor, steps, confidence)
 
@@ -226,6 +250,23 @@ def ratio_of_pairs(
         return Interval(value, None, None, why)
     bounds = factor * np.exp(t_bounds(np.log(top / bottom), confidence))
     return _around(value, bounds, f"{top.size} pairs")
+
+
+def ratio_of_pairs_by_ranks(
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """As `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
+    found = None
+    if not _why_none([top, bottom], steps):
+        found = signed_rank_interval(np.log(top / bottom), confidence)
+    if found is None:
+        return ratio_of_pairs(top, bottom, factor, steps, confidence)
+    value, low, high = (factor * math.exp(bound) for bound in found)
+    return Interval(value, low, high, f"{top.size} pairs, by ranks")
 
 
 def ratio_of_runs(
