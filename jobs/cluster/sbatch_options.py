@@ -17,6 +17,7 @@ def _names(text: str) -> frozenset[str]:
 SITE_KEYS = {
     "account": "account",
     "constraint": "constraint",
+    "cpu-bind": "cpu_bind",
     "cpus-per-task": "cpus_per_task",
     "exclusive": "exclusive",
     "gpus-per-node": "gpus_per_node",
@@ -30,7 +31,7 @@ SITE_KEYS = {
     "tasks-per-node": "tasks_per_node",
     "time": "time",
 }
-"""Options that a key of the site stands for."""
+"""Options that a key of the site stands for; cpu-bind is one of srun alone."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
 REFUSED = _names(
     "array comment error export export-file get-user-env help input job-name no-requeue nodes "

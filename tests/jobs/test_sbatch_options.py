@@ -45,11 +45,13 @@ def test_the_options_that_sbatch_lists() -> None:
 
 def test_options_on_the_command_line_set_the_sites_keys_and_pass_on_the_others() -> None:
     given = ["partition=gpu", "cpus-per-task=4", "exclusive", "--time=30", "nice=5", "no-kill"]
+    given.append("cpu-bind=cores")
     assert parse_options(given) == {
         "partition": "gpu",
         "cpus_per_task": 4,
         "exclusive": True,
         "time": "30",
+        "cpu_bind": "cores",
         "slurm": {"nice": "5", "no-kill": True},
     }
     assert parse_options([]) == {}
