@@ -27,7 +27,8 @@ def test_what_slurm_refuses_is_one_line_and_leaves_nothing(user: User) -> None:
 
 
 def test_site_check_tells_what_the_cluster_offers_and_what_does_not_fit(user: User) -> None:
-    fits = user.jobs("site", "check", *user.site({"partition": "short", "time": "00:01:00"}))
+    short = {"partition": "short", "time": "00:01:00", "signal": 30}
+    fits = user.jobs("site", "check", *user.site(short))
     assert "partition short: 4 nodes, 2 CPUs" in fits.stdout
     assert fits.stdout.endswith("fits\n")
     wrong = user.jobs("site", "check", *user.site({"partition": "nosuch"}), check=False)
