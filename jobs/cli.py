@@ -84,6 +84,14 @@ Live = Annotated[
     bool,
     typer.Option("--live", help="Run this checkout's code, not that which the run keeps."),
 ]
+Paired = Annotated[
+    bool,
+    typer.Option(
+        "--paired",
+        help="In blocks: one job measures all cells of a model and repeat on the same nodes, one "
+        "after the other, in an order drawn for it.",
+    ),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
 ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]
 
@@ -124,6 +132,7 @@ def submit(
     extend: Annotated[
         bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
     ] = False,
+    paired: Paired = False,
     live: Live = False,
     slurm: SlurmOptions = None,
     after: After = None,
@@ -155,7 +164,7 @@ def submit(
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the code of this moment, and the jobs run that.
     """
-    from jobs.actions.submit import choose_launch, has_run, run_folder_path
+    from jobs.actions.submit import choose_launch, has_run, is_paired, run_folder_path
     from jobs.actions.submit import submit as submit_plan
     from jobs.cluster.sbatch_options import parse_options
     from jobs.cluster.site_files import load_site
@@ -173,11 +182,12 @@ def submit(
     if dry_run or test_only:
         how = choose_launch(run, cluster.value, told, settings, extends=extends, live=live)
         how.tell(_print_note)
+        paired = is_paired(run, extends=extends, asked=paired)
         if test_only:
-            return _try_arrays(planned, run, how.launch, cluster, after or [])
+            return _try_arrays(planned, run, how.launch, cluster, after or [], paired=paired)
         from jobs.printing.plan_text import print_plan
 
-        print_plan(planned, run, how.launch)
+        print_plan(planned, run, how.launch, paired=paired)
         return EXIT_DONE
     done = submit_plan(
         planned,
@@ -187,6 +197,7 @@ def submit(
         settings=settings,
         after=after or [],
         extend_run=extend,
+        paired=paired,
         live=live,
         wait=wait,
         reporting=report,
@@ -310,6 +321,9 @@ def rerun(
     ] = False,
     slurm: SlurmOptions = None,
     after: After = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="The whole blocks that hold these cells.")
+    ] = False,
     live: Live = False,
     wait: Wait = False,
 ) -> int:
@@ -337,6 +351,7 @@ def rerun(
         settings=parse_options([*(slurm or []), *given]),
         exclude_failed=exclude_failed,
         after=after or [],
+        paired=paired,
         live=live,
         wait=wait,
         report=_progress(wait),
@@ -510,7 +525,13 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
 
 
 def _try_arrays(
-    planned: Plan, run: Path, launch: Launch, cluster: Cluster, after: Sequence[str]
+    planned: Plan,
+    run: Path,
+    launch: Launch,
+    cluster: Cluster,
+    after: Sequence[str],
+    *,
+    paired: bool,
 ) -> int:
     """Print what Slurm says of each array; status 2 if it refuses one."""
     from jobs.actions.submit import check_cluster
@@ -520,7 +541,7 @@ def _try_arrays(
     if cluster is not Cluster.slurm:
         raise InputError("--test-only", None, f"--cluster {cluster.value}", "--cluster slurm")
     check_cluster(cluster.value, run)
-    answers = try_arrays(planned, run, launch, after, _print_note)
+    answers = try_arrays(planned, run, launch, after, _print_note, paired=paired)
     print_answers(answers)
     return EXIT_INPUT if any(answer.refused for answer in answers) else EXIT_DONE
 

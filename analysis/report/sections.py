@@ -215,8 +215,9 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 f"fewer than {FEWEST_STEPS} steps; standard deviation, lowest and highest are of "
                 "steps. Where steps are few and skewed to the right, so is their mean, and its "
                 "upper bound reaches further (Johnson 1978).",
-                "A speedup is a ratio of samples a second. Repeats are measured in turn, so a "
-                "repeat is a pair on the same machines: the interval is t on the logarithms of the "
+                "A speedup is a ratio of samples a second. Repeats are measured in turn, and runs "
+                "of one repeat are a pair where the nodes of one are among those of the other, as "
+                "in all blocks of submit --paired: the interval is t on the logarithms of the "
                 "pairs' ratios. With fewer than three pairs, or where most runs have no partner, "
                 "runs are compared unpaired (Welch); speedup_from says which.",
                 "Warm-up is dropped where the run marked it, and where the first steps are slower "

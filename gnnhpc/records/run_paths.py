@@ -109,6 +109,10 @@ class RunPaths:
     def script(self, array: str) -> Path:
         return self.arrays / f"{array}.sbatch"
 
+    def block_table(self, array: str) -> Path:
+        """The cells of each block of an array of blocks, such as vig-paired."""
+        return self.arrays / f"{array}.cells"
+
     @property
     def submissions(self) -> Path:
         """One line a submitted array: job id, array, indices, when, by which command."""

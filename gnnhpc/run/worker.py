@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
+from gnnhpc.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INPUT,
+    EXIT_UNFINISHED,
+    GnnhpcError,
+    InputError,
+)
 from gnnhpc.ranks.allocator import map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import (
@@ -264,7 +271,7 @@ class Worker:
                     refused = requeues_used_up(self.environment, signals.received)
                     write_interrupted(self.attempt, trainer, received, stopped.step, refused)
                     requeue_if_interrupted(self.environment, signals.received)
-                return EXIT_FAILED
+                return EXIT_UNFINISHED
             self._finish(mesh, parts, trainer, observer, writer, checked)
         return EXIT_DONE
 

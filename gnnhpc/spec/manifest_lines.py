@@ -14,6 +14,7 @@ from typing import Any
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
 from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object_lines
+from gnnhpc.records.block_table import read_block_tables
 from gnnhpc.records.run_facts import read_provenance, read_submission_lines
 from gnnhpc.records.run_paths import CellPaths, RunPaths
 
@@ -40,7 +41,8 @@ class _Named:
 
     planned: int
     """How many the run was made with; cells may have been added since."""
-    submitted: list[tuple[str, list[int]]]
+    submitted: list[tuple[str, str, list[int]]]
+    """File, array and indices."""
     tried: list[CellPaths]
     """The cells that have a folder."""
 
@@ -50,7 +52,7 @@ def read_manifest_lines(manifest: Path) -> list[ManifestLine]:
 
     Raises InputError naming the line for damage, for another version and for a cell that is there
     twice, and naming the file if it has no cell, or lacks one that provenance.json counts,
-    submissions.jsonl names, or cells/ holds.
+    submissions.jsonl or a table of blocks names, or cells/ holds.
     """
     # Read before the manifest, which is where a cell that is added to a run comes first.
     named = _named_elsewhere(RunPaths(manifest.parent))
@@ -154,24 +156,28 @@ def _check_none_is_lost(manifest: Path, lines: list[ManifestLine], named: _Named
             found = f"no line of {cell.root.name}, of which cells/ holds an attempt"
             raise InputError(manifest, "cells", found, "a line of every cell of the run")
     places = {(line.array, line.index) for line in lines}
-    for array, indices in named.submitted:
+    for file, array, indices in named.submitted:
         lost = [index for index in indices if (array, index) not in places]
         if lost:
-            found = f"no line of {array} {format_indices(lost)}, which submissions.jsonl names"
+            found = f"no line of {array} {format_indices(lost)}, which {file} names"
             raise InputError(manifest, "cells", found, "a line of every cell of the run")
 
 
 def _named_elsewhere(paths: RunPaths) -> _Named:
-    """Raises InputError for a damaged provenance.json or submissions.jsonl."""
+    """Raises InputError for a damaged provenance.json, submissions.jsonl or table of blocks."""
     facts = read_provenance(paths)
     planned = 1 if facts is None else facts.get("cells")
     if not isinstance(planned, int) or planned < 1:
         allowed = "how many cells the run was made with"
         raise InputError(paths.provenance, "cells", repr(planned), allowed)
+    tables = read_block_tables(paths)
     submitted = [
-        (str(raw.get("array")), parse_indices(str(raw.get("indices")), where))
+        ("submissions.jsonl", str(raw.get("array")), parse_indices(str(raw.get("indices")), where))
         for where, raw in read_submission_lines(paths)
+        if raw.get("array") not in tables
     ]
+    for name, lines in tables.items():
+        submitted += [(paths.block_table(name).name, line.array, [line.index]) for line in lines]
     return _Named(planned, submitted, _cells_with_a_folder(paths))
 
 

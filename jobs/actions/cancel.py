@@ -12,6 +12,7 @@ from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.arrays import parse_part_label
 from jobs.cluster.scancel import scancel
 from jobs.folder.locked_files import open_run
+from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import (
     SubmissionRecord,
     read_submissions,
@@ -50,10 +51,20 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     while any(map(supervisor_is_alive, alive.values())) and time.monotonic() < deadline:
         time.sleep(0.1)
     jobs = _jobs_to_cancel(paths, submissions, array, force=force)
+    if not jobs and array is not None:
+        _check_not_in_blocks(paths, array)
     if jobs:
         scancel(jobs)
         ended += [f"Slurm job {job}" for job in jobs]
     return ended
+
+
+def _check_not_in_blocks(paths: RunPaths, array: str) -> None:
+    """Raises InputError for an array whose cells are measured in blocks, with those of others."""
+    for name, lines in read_blocks(paths).tables.items():
+        if any(line.array == array for line in lines):
+            found = f"{array}, whose cells are in blocks with others"
+            raise InputError("--array", None, found, f"{name}, or no --array")
 
 
 def _jobs_to_cancel(

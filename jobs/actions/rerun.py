@@ -15,6 +15,7 @@ from jobs.actions.submit import Submission, check_cluster, start_cells
 from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
+from jobs.folder.run_blocks import read_blocks
 from jobs.state.failed_nodes import failed_nodes
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import FAILED, LIVE, UNFINISHED, UNKNOWN, CellStatus
@@ -36,6 +37,7 @@ def rerun(
     settings: Mapping[str, Any] | None = None,
     exclude_failed: bool = False,
     after: Sequence[str] = (),
+    paired: bool = False,
     live: bool = False,
     wait: bool = False,
     report: ProgressListener | None = None,
@@ -49,7 +51,8 @@ def rerun(
     as it was. With `exclude_failed` they get no node where a cell of the run failed by the node's
     fault; jobs begin `after` these have ended, which are run folders or job ids.
     `failed`: those that ended without a result; `missing`: those too, and those never tried;
-    `flagged`: done with a flag; together with `array`, of that array alone. Cells whose jobs may
+    `flagged`: done with a flag; together with `array`, of that array alone. `paired`: the whole
+    blocks that hold one of these. Cells whose jobs may
     wait or run, which Slurm does not say, are left alone unless `force`. Raises InputError if
     nothing is selected, or a cell named by its index or array is running, pending or unknown.
     """
@@ -79,11 +82,19 @@ def rerun(
                 allowed += ", or --force, which may run unknown ones twice"
             raise InputError(str(run), None, found, allowed)
         wanted = {cell.cell for cell in chosen}
-        cells = [cell for cell in read_manifest(paths.manifest) if cell.id in wanted]
+        manifest = read_manifest(paths.manifest)
+        cells = [cell for cell in manifest if cell.id in wanted]
+        if paired:
+            wanted |= {
+                cell.id
+                for array in read_blocks(paths).arrays_with(cells, manifest)
+                for cell in array.cells
+            }
+            check_idle([cell for cell in current.cells if cell.cell in wanted], force=force)
         how.tell(tell)
         if unknown and tell is not None:
             tell(f"leaves {len(unknown)} unknown cells alone: {unknown[0].detail}")
-        started = start_cells(paths, cells, cluster, how.launch, wait, waits)
+        started = start_cells(paths, cells, cluster, how.launch, wait, waits, paired=paired)
     return started.finish(report, watch)
 
 
@@ -128,17 +139,22 @@ def select_cells(
         if absent:
             raise InputError("--index", None, absent[0], format_indices(have))
         pool = [cell for cell in pool if cell.index in set(indices)]
-    busy = [cell for cell in pool if cell.state in LIVE]
+    check_idle(pool, force=force)
+    return pool
+
+
+def check_idle(cells: Sequence[CellStatus], *, force: bool) -> None:
+    """Raises InputError for cells that run or wait, and without `force` for unknown ones."""
+    busy = [cell for cell in cells if cell.state in LIVE]
     if busy:
         found = f"{busy[0].array} {busy[0].index}, which is {busy[0].state}"
         raise InputError(
             "rerun", None, found, "cells that neither run nor wait: wait, or cancel first"
         )
-    unknown = [] if force else [cell for cell in pool if cell.state == UNKNOWN]
+    unknown = [] if force else [cell for cell in cells if cell.state == UNKNOWN]
     if unknown:
         found = f"{unknown[0].array} {unknown[0].index}, of which {unknown[0].detail}"
         raise InputError("rerun", None, found, "--force, which may run it twice")
-    return pool
 
 
 def without_nodes(

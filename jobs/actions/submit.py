@@ -15,7 +15,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import expand_user
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
@@ -30,6 +30,7 @@ from jobs.cluster.arrays import (
     resources_for,
     take_turns,
 )
+from jobs.cluster.blocks import BlockArray, in_parts, needs_of
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch, limited, resolved
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
@@ -37,6 +38,7 @@ from jobs.cluster.site import Site, changed_site, check_site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
 from jobs.folder.locked_files import run_lock
 from jobs.folder.recorded_launch import Relaunch, relaunch
+from jobs.folder.run_blocks import read_blocks
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
 from jobs.spec.planning import Plan
@@ -73,6 +75,7 @@ def submit(
     settings: Mapping[str, Any] | None = None,
     after: Sequence[str] = (),
     extend_run: bool = False,
+    paired: bool = False,
     live: bool = False,
     wait: bool = False,
     reporting: bool = False,
@@ -85,13 +88,14 @@ def submit(
     The run keeps the code that this process runs, and its jobs run that; `live` makes them run the
     checkout. `extend_run` adds the cells that a run of this name does not have and submits these
     alone, with the site and the code that the run was submitted with, unless told otherwise.
-    `settings` stand in place of the site's own; Slurm's jobs begin `after` these have ended, which
-    are run folders or job ids. `reporting` has a report written once the cells have ended, by one
-    more job or, after a local run that is waited for, here. `report` is told of a local run's
-    cells, `watch` is given a Slurm run's status every 15 seconds, both only with `wait`; `tell`
-    hears what is not as the run was submitted. Raises InputError, with nothing written, if the
-    folder cannot be made or Slurm refuses the job, and MaybeSubmittedError, with the run folder
-    left as it is, where a job may be in Slurm.
+    `paired` submits blocks, each of all cells of a model and repeat, and so does what is added to
+    a run that was. `settings` stand in place of the site's own; Slurm's jobs begin `after` these
+    have ended, which are run folders or job ids. `reporting` has a report written once the cells
+    have ended, by one more job or, after a local run that is waited for, here. `report` is told of
+    a local run's cells, `watch` is given a Slurm run's status every 15 seconds, both only with
+    `wait`; `tell` hears what is not as the run was submitted. Raises InputError, with nothing
+    written, if the folder cannot be made or Slurm refuses the job, and MaybeSubmittedError, with
+    the run folder left as it is, where a job may be in Slurm.
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run)
@@ -100,16 +104,17 @@ def submit(
     fresh = not (extend_run and has_run(run))
     how = choose_launch(run, cluster, site, settings, extends=not fresh, live=live)
     how.tell(tell)
+    paired = is_paired(run, extends=not fresh, asked=paired)
     for array in group_by_array(plan.cells):
         resources_for(array.layout, how.launch.site, gpu=array.gpu)
     waits = jobs_to_wait_for(after, cluster, tell)
     paths = RunPaths(run)
     if fresh:
-        create_run_folder(plan, run, how.launch, reporting=reporting)
+        create_run_folder(plan, run, how.launch, reporting=reporting, paired=paired)
     with run_lock(paths):
         new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
         try:
-            started = start_cells(paths, new.cells, cluster, how.launch, wait, waits)
+            started = start_cells(paths, new.cells, cluster, how.launch, wait, waits, paired=paired)
         except MaybeSubmittedError:
             raise
         except GnnhpcError:
@@ -135,6 +140,20 @@ def run_folder_path(plan: Plan, runs: str | Path) -> Path:
 def has_run(run: Path) -> bool:
     """Whether there is a run to extend."""
     return RunPaths(run).manifest.is_file()
+
+
+def is_paired(run: Path, *, extends: bool, asked: bool) -> bool:
+    """Whether cells are submitted in blocks: a run's later cells as its first ones were.
+
+    Raises InputError where that is `asked` of a run whose first cells were not.
+    """
+    if not extends:
+        return asked
+    has_blocks = bool(read_blocks(RunPaths(run)).tables)
+    if asked and not has_blocks:
+        allowed = "--extend without it, or another --name"
+        raise InputError("--paired", None, f"{run}, which was submitted without it", allowed)
+    return has_blocks
 
 
 def choose_launch(
@@ -202,33 +221,43 @@ def start_cells(
     launch: Launch,
     wait: bool,
     after: Sequence[str] = (),
+    *,
+    paired: bool = False,
 ) -> StartedCells:
-    """Submit cells of an existing run, to begin after these jobs; the caller holds its lock."""
+    """Submit cells of an existing run, to begin after these jobs; the caller holds its lock.
+
+    `paired`: the whole blocks that hold them.
+    """
+    arrays: Sequence[Array | BlockArray] = group_by_array(cells, launch.array_limit)
+    if paired:
+        blocks = read_blocks(paths).arrays_with(cells, read_manifest(paths.manifest))
+        arrays = in_parts(blocks, launch.array_limit)
+        cells = [cell for array in arrays for cell in array.cells]
     if cluster == "local":
         return _start_local(paths, cells, launch, wait)
     jobs: list[tuple[str, str, str]] = []
     asked: list[tuple[int, Resources]] = []
-    check_job_count(len(cells), query_limits())
+    sizes = [len(array.tasks) for array in arrays]
+    check_job_count(sum(sizes), query_limits(), "blocks" if paired else "cells")
     submissions = read_submissions(paths)
     recorded = {submission.job_id for submission in submissions}
-    arrays = group_by_array(cells, launch.array_limit)
     most = launch.site.max_parallel
     waits = [*after, *(live_slurm_jobs(paths, submissions)[0] if most and submissions else ())]
     for array in arrays:
-        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
-        needs = after_jobs(needs, waits)
+        needs = after_jobs(needs_of(array, launch.site), waits)
         try:
             job = submit_array(paths, array, needs, launch, recorded)
         except GnnhpcError as error:
             if not jobs:
                 raise
             done = ", ".join(f"{name} as {number}" for number, name, _ in jobs)
+            flags = "--missing --paired" if paired else "--missing"
             raise GnnhpcError(
                 f"{error}; submitted before that: {done}; "
-                f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
+                f"the others: {as_typed('jobs', 'rerun')} {paths.root} {flags}"
             ) from None
         recorded.add(job)
-        if take_turns(arrays, most):
+        if take_turns(sizes, most):
             waits = [job]
         jobs.append((job, array.name, format_indices(array.indices)))
         asked.append((len(array.tasks), needs))
@@ -237,7 +266,7 @@ def start_cells(
     return StartedCells(paths, cluster, tuple(jobs), tuple(cells), limits, wait, cost)
 
 
-def _record_job(paths: RunPaths, array: Array, job: str, launch: Launch) -> None:
+def _record_job(paths: RunPaths, array: Array | BlockArray, job: str, launch: Launch) -> None:
     """Record a job of Slurm's; raises MaybeSubmittedError if the file system refuses that."""
     try:
         record_submission(paths, "slurm", array.name, array.indices, job, launch, array.offset)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError
 from jobs.actions.after import jobs_to_wait_for
-from jobs.cluster.array_script import render_array_script
-from jobs.cluster.arrays import Array, after_jobs, group_by_array, resources_for
+from jobs.cluster.array_script import render_script
+from jobs.cluster.arrays import Array, after_jobs
+from jobs.cluster.blocks import BlockArray, arrays_of, needs_of
 from jobs.cluster.launch import Launch
 from jobs.spec.planning import Plan
 
@@ -33,6 +34,8 @@ def try_arrays(
     launch: Launch,
     after: Sequence[str] = (),
     tell: Callable[[str], None] | None = None,
+    *,
+    paired: bool = False,
 ) -> list[Answer]:
     """When each array of the plan would start, or why it would be refused; nothing is written.
 
@@ -41,13 +44,13 @@ def try_arrays(
     """
     waits = jobs_to_wait_for(after, "slurm", tell)
     answers = []
-    for array in group_by_array(plan.cells, launch.array_limit):
-        needs = after_jobs(resources_for(array.layout, launch.site, gpu=array.gpu), waits)
-        answers.append(_ask(array, render_array_script(array, run, needs, launch)))
+    for array in arrays_of(plan.cells, launch.array_limit, paired=paired):
+        needs = after_jobs(needs_of(array, launch.site), waits)
+        answers.append(_ask(array, render_script(array, run, needs, launch)))
     return answers
 
 
-def _ask(array: Array, script: str) -> Answer:
+def _ask(array: Array | BlockArray, script: str) -> Answer:
     try:
         done = subprocess.run(
             ["sbatch", "--test-only"],

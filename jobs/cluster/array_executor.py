@@ -41,6 +41,16 @@ class ArrayExecutor(submitit.SlurmExecutor):
         return [str(word) for word in super()._make_submission_command(submission_file_path)]
 
 
+class ScriptExecutor(ArrayExecutor):
+    """Submits whole batch scripts of ours: submitit's have one srun, and a block one for each cell.
+
+    submitit keeps the script in its folder, calls sbatch and reads the job's id.
+    """
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return command
+
+
 @contextlib.contextmanager
 def outside_of_jobs() -> Iterator[None]:
     """Without the variables of the job that this process runs in, which sbatch would hand on.

@@ -49,8 +49,9 @@ def array_limit(site: Site, limits: ClusterLimits) -> int:
     return min([MOST_TASKS, *(max(1, size - 1) for size in sizes)])
 
 
-def check_job_count(cells: int, limits: ClusterLimits) -> None:
-    """Raises InputError for more cells than Slurm holds jobs: sbatch would retry for minutes."""
-    if limits.jobs is not None and cells > limits.jobs:
+def check_job_count(jobs: int, limits: ClusterLimits, what: str = "cells") -> None:
+    """Raises InputError for more cells, or blocks, than Slurm holds jobs: sbatch would retry for
+    minutes."""
+    if limits.jobs is not None and jobs > limits.jobs:
         allowed = f"at most {limits.jobs} jobs in this cluster's queue (MaxJobCount)"
-        raise InputError("submit", None, f"{cells} cells", allowed)
+        raise InputError("submit", None, f"{jobs} {what}", allowed)

@@ -12,11 +12,17 @@ import jinja2
 from gnnhpc.core.python_path import ROOT, is_installed
 from gnnhpc.ranks.environment import MAX_REQUEUES_VARIABLE, SITE_VARIABLE
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
+from jobs.cluster.blocks import BlockArray
 from jobs.cluster.launch import Launch
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 CODE_OF_RUN = '"$run/code"'
 """The run's own code, in its scripts: they find the run where it lies now."""
+_STEP_OF_BLOCK = (
+    '--nodes=$((ranks / tasks)) --ntasks="$ranks" --ntasks-per-node="$tasks" --relative=0'
+)
+"""The nodes of one of a block's cells: the first, so that those of smaller layouts are among those
+of larger ones."""
 
 
 def checkout(home: Path = ROOT) -> str | None:
@@ -27,10 +33,13 @@ def checkout(home: Path = ROOT) -> str | None:
     return None if is_installed(home) else shlex.quote(str(home))
 
 
-def setup_lines(launch: Launch, resources: Resources, code: str | None, array: str) -> list[str]:
+def setup_lines(
+    launch: Launch, resources: Resources, code: str | None, array: str | None
+) -> list[str]:
     """Shell lines that run before the ranks, in the batch script and in submitit's jobs.
 
-    The shell must know the run's folder as $run and the cell's index in the array as $index.
+    The shell must know the run's folder as $run and the cell's index in the array as $index, or,
+    without an `array`, the cell's id as $cell.
     `code` is the folder of our packages as a shell has it, None to leave them to the interpreter.
     A line of the site that fails ends the job with a failure record of the cell.
     """
@@ -59,12 +68,15 @@ def setup_lines(launch: Launch, resources: Resources, code: str | None, array: s
     return [*lines, "gnnhpc_done"] if any_checked else lines
 
 
-def _checking(array: str) -> list[str]:
+def _checking(array: str | None) -> list[str]:
     """The shell functions that look at how a line has ended."""
-    # As the manifest's lines have it.
-    of_array = f'"array": {json.dumps(array)}'
+    cell = 'gnnhpc_id="$cell"'
+    if array is not None:
+        # As the manifest's lines have it.
+        of_array = f'"array": {json.dumps(array)}'
+        cell = f"gnnhpc_cell={shlex.quote(of_array)}"
     functions = (TEMPLATES / "set_up.sh").read_text(encoding="utf-8").splitlines()
-    return [f"gnnhpc_cell={shlex.quote(of_array)}", *functions]
+    return [cell, *functions]
 
 
 def _checked(line: str) -> list[str]:
@@ -76,34 +88,46 @@ def _checked(line: str) -> list[str]:
     ]
 
 
-def render_array_script(
-    array: Array, run: Path, needs: Resources, launch: Launch, *, home: Path = ROOT
+def render_script(
+    array: Array | BlockArray, run: Path, needs: Resources, launch: Launch, *, home: Path = ROOT
 ) -> str:
-    """The text of RUN/arrays/<model>-<layout>.sbatch, or of a part's script."""
+    """The text of RUN/arrays/<label>.sbatch; of blocks it is also what submit gives sbatch."""
     code = checkout(home) if launch.live else CODE_OF_RUN
-    return _template().render(
-        array=array.name,
-        label=array.label,
-        offset=array.offset,
-        first=array.indices[0],
-        last=array.indices[-1],
-        count=len(array.cells),
-        model=array.cells[0].experiment.model.name,
-        layout=str(array.layout),
-        ranks=array.layout.world_size,
-        run=str(run),
-        job_name=job_name(array.label, run.name),
-        range=array_range(array.tasks, needs.max_parallel),
-        options=needs.options(),
-        cpu_bind=needs.cpu_bind,
-        signal=needs.signal_s,
-        setup_lines=setup_lines(launch, needs, code, array.name),
-        python=launch.interpreter(),
+    blocks = isinstance(array, BlockArray)
+    first, last = array.indices[0], array.indices[-1]
+    facts: dict[str, object] = {
+        "array": array.name,
+        "label": array.label,
+        "offset": array.offset,
+        "first": first,
+        "last": last,
+        "count": len(array.indices),
+        "model": array.cells[0].experiment.model.name,
+        "run": str(run),
+        "job_name": job_name(array.label, run.name),
+        "range": array_range(array.tasks, needs.max_parallel),
+        "options": needs.options(),
+        "cpu_bind": needs.cpu_bind,
+        "signal": needs.signal_s,
+        "setup_lines": setup_lines(launch, needs, code, None if blocks else array.name),
+        "python": launch.interpreter(),
+    }
+    if isinstance(array, BlockArray):
+        return _template("block.sbatch.j2").render(
+            facts,
+            most=max(len(block.cells) for block in array.blocks),
+            max_requeues=launch.site.max_requeues,
+            tasks_per_node=needs.tasks_per_node,
+            step=_STEP_OF_BLOCK,
+            flags=" --live" if launch.live else "",
+        )
+    return _template("array.sbatch.j2").render(
+        facts, layout=str(array.layout), ranks=array.layout.world_size, step="", flags=""
     )
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -112,7 +136,7 @@ def _template() -> jinja2.Template:
     )
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     environment.filters["sbatch_value"] = sbatch_value
-    return environment.get_template("array.sbatch.j2")
+    return environment.get_template(name)
 
 
 def sbatch_value(value: object) -> str:

@@ -174,14 +174,13 @@ def after_jobs(needs: Resources, jobs: Sequence[str]) -> Resources:
     return replace(needs, slurm=tuple(options.items()))
 
 
-def take_turns(arrays: Sequence[Array], max_parallel: int | None) -> bool:
-    """Whether each array must wait for the one before it.
+def take_turns(sizes: Sequence[int], max_parallel: int | None) -> bool:
+    """Whether each array, of so many tasks, must wait for the one before it.
 
     Slurm counts the running tasks of one array alone. With a share of the limit each, an array that
     has ended would leave its share unused, and there may be more arrays than shares.
     """
-    cells = sum(len(array.cells) for array in arrays)
-    return max_parallel is not None and len(arrays) > 1 and cells > max_parallel
+    return max_parallel is not None and len(sizes) > 1 and sum(sizes) > max_parallel
 
 
 def array_range(tasks: Sequence[int], max_parallel: int | None) -> str:

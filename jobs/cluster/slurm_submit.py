@@ -10,9 +10,10 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
-from jobs.cluster.array_executor import ArrayExecutor
-from jobs.cluster.array_script import checkout, setup_lines
+from jobs.cluster.array_executor import ArrayExecutor, ScriptExecutor
+from jobs.cluster.array_script import checkout, render_script, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
+from jobs.cluster.blocks import BlockArray
 from jobs.cluster.launch import Launch
 from jobs.cluster.sbatch_retries import Sought, submit_once
 
@@ -28,20 +29,25 @@ def check_slurm_is_usable(run: Path) -> None:
 
 def submit_array(
     paths: RunPaths,
-    array: Array,
+    array: Array | BlockArray,
     needs: Resources,
     launch: Launch,
     recorded: Collection[str] = (),
 ) -> str:
-    """Submit these cells as one job array; returns Slurm's job id at once.
+    """Submit these cells, or blocks, as one job array; returns Slurm's job id at once.
 
     submitit writes the batch script and calls sbatch; the jobs run what the array's own script
     runs, and need nothing that is not in the run folder by then. `recorded` are the ids of the
     run's jobs so far. Raises as `submit_once` does.
     """
+    name = job_name(array.label, paths.root.name)
+    sought = Sought(paths.root, name, recorded)
+    if isinstance(array, BlockArray):
+        whole = ScriptExecutor(submitit_folder(paths), launch.interpreter())
+        script = render_script(array, paths.root, needs, launch)
+        return submit_once(whole, script, array.label, sought)
     code = checkout() if launch.live else shlex.quote(str(paths.code))
     executor = ArrayExecutor(submitit_folder(paths), launch.interpreter())
-    name = job_name(array.label, paths.root.name)
     log, into_log = log_pattern(paths.root, array.name), []
     if array.offset:
         # Slurm knows the task's id, and logs are named by the cell's index.
@@ -86,7 +92,6 @@ def submit_array(
             **{name: value for name, value in needs.options().items() if name not in ours},
         },
     )
-    sought = Sought(paths.root, name, recorded)
     return submit_once(executor, cell_command(paths, array.name, launch), array.label, sought)
 
 

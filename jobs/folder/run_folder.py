@@ -25,22 +25,24 @@ from gnnhpc.records.run_facts import PROVENANCE_VERSION
 from gnnhpc.records.run_paths import RunPaths, write_atomically
 from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
 from gnnhpc.spec.own_model_files import copy_models
-from jobs.cluster.array_script import render_array_script
-from jobs.cluster.arrays import group_by_array, resources_for
+from jobs.cluster.array_script import render_script
+from jobs.cluster.arrays import Array, group_by_array
+from jobs.cluster.blocks import BlockArray, block_array_name, in_parts, needs_of
 from jobs.cluster.launch import Launch
 from jobs.folder.code_copy import check_importable_from, check_lines_are_readable, keep_code
 from jobs.folder.locked_files import append_lines, utc_now
+from jobs.folder.run_blocks import add_blocks, read_blocks
 from jobs.spec.planning import Plan, no_new_cells_error, plan_of_new_cells
 
 
 def create_run_folder(
-    plan: Plan, run: Path, launch: Launch, *, reporting: bool = False
+    plan: Plan, run: Path, launch: Launch, *, reporting: bool = False, paired: bool = False
 ) -> RunPaths:
     """Create the run folder `run`: written under a temporary name beside it, then renamed.
 
     It keeps the code that this process runs, unless the launch is live, with that of reports where
-    a job is to write one (`reporting`). Raises InputError if it exists already, also if another
-    submit creates it meanwhile.
+    a job is to write one (`reporting`); `paired` draws blocks. Raises InputError if it exists
+    already, also if another submit creates it meanwhile.
     """
     if not launch.live:
         check_importable_from(run)
@@ -62,7 +64,9 @@ def create_run_folder(
         copy_models(paths, (cell.experiment for cell in plan.cells))
         code = code_digest() if launch.live else keep_code(paths, reporting=reporting).code
         _write_provenance(paths, plan, launch, code)
-        _write_scripts(paths, run, plan.cells, launch)
+        _write_scripts(paths, run, group_by_array(plan.cells, launch.array_limit), launch)
+        if paired:
+            _write_block_scripts(paths, run, plan.cells, plan.cells, launch)
         _make_readable(work)
         make_secret(paths.secret)
         try:
@@ -78,8 +82,9 @@ def extend_run_folder(plan: Plan, paths: RunPaths, launch: Launch, submitted: La
     """Add the plan's cells that a run does not have; returns the plan of these alone.
 
     Indices follow the run's last, and old manifest lines stay unchanged. Scripts of arrays that the
-    run has already stay as it was `submitted`. Raises InputError if the folder is no run, has every
-    cell already, or keeps code that does not read the new cells.
+    run has already stay as it was `submitted`; where it has blocks, new ones follow. Raises
+    InputError if the folder is no run, has every cell already, or keeps code that does not read the
+    new cells.
     """
     existing = read_manifest(paths.manifest)
     new = plan_of_new_cells(plan, existing)
@@ -97,9 +102,14 @@ def extend_run_folder(plan: Plan, paths: RunPaths, launch: Launch, submitted: La
     touched = {cell.array for cell in new.cells}
     before = {cell.array for cell in existing}
     cells = [cell for cell in (*existing, *new.cells) if cell.array in touched]
-    _write_scripts(paths, paths.root, [c for c in cells if c.array in before], submitted)
-    in_new_arrays = [cell for cell in cells if cell.array not in before]
-    _write_scripts(paths, paths.root, in_new_arrays, replace(launch, live=submitted.live))
+    launch = replace(launch, live=submitted.live)
+    for group, how in (
+        ([cell for cell in cells if cell.array in before], submitted),
+        ([cell for cell in cells if cell.array not in before], launch),
+    ):
+        _write_scripts(paths, paths.root, group_by_array(group, how.array_limit), how)
+    if read_blocks(paths).tables:
+        _write_block_scripts(paths, paths.root, new.cells, (*existing, *new.cells), submitted)
     return new
 
 
@@ -139,13 +149,25 @@ def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) ->
     write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _write_scripts(paths: RunPaths, run: Path, cells: Sequence[Cell], launch: Launch) -> None:
+def _write_scripts(
+    paths: RunPaths, run: Path, arrays: Sequence[Array | BlockArray], launch: Launch
+) -> None:
     """Write each array's batch script; `run` is the folder's final path."""
-    for array in group_by_array(cells, launch.array_limit):
-        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
+    for array in arrays:
         script = paths.script(array.label)
-        write_atomically(script, render_array_script(array, run.absolute(), needs, launch))
+        needs = needs_of(array, launch.site)
+        write_atomically(script, render_script(array, run.absolute(), needs, launch))
         script.chmod(0o755)
+
+
+def _write_block_scripts(
+    paths: RunPaths, run: Path, new: Sequence[Cell], cells: Sequence[Cell], launch: Launch
+) -> None:
+    """Draw blocks for the new cells; write the scripts of all blocks of their models."""
+    blocks = add_blocks(paths, new)
+    touched = {block_array_name(cell) for cell in new}
+    arrays = blocks.arrays_with([c for c in cells if block_array_name(c) in touched], cells)
+    _write_scripts(paths, run, in_parts(arrays, launch.array_limit), launch)
 
 
 def _make_readable(folder: Path) -> None:

@@ -11,8 +11,9 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.submit import Submission
 from jobs.actions.try_arrays import Answer
-from jobs.cluster.array_script import render_array_script
-from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for, take_turns
+from jobs.cluster.array_script import render_script
+from jobs.cluster.arrays import Array, array_range, take_turns
+from jobs.cluster.blocks import BlockArray, arrays_of, needs_of
 from jobs.cluster.core_hours import most_core_hours
 from jobs.cluster.launch import Launch
 from jobs.printing.cost_text import most_line, predicted_line
@@ -21,9 +22,9 @@ from jobs.spec.planning import Plan, missing_data, plan_of_new_cells
 from jobs.state.run_cost import predict_cells
 
 
-def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
+def print_plan(plan: Plan, run: Path, launch: Launch, *, paired: bool = False) -> None:
     """Print a dry run: arrays, cells, resources and scripts."""
-    arrays = group_by_array(plan.cells, launch.array_limit)
+    arrays = arrays_of(plan.cells, launch.array_limit, paired=paired)
     head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {launch.site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
     missing = " ".join(missing_data(plan))
@@ -34,7 +35,7 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
     table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
     asked = []
     for array in arrays:
-        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
+        needs = needs_of(array, launch.site)
         asked.append((len(array.tasks), needs))
         table.add_row(
             array.label,
@@ -53,24 +54,35 @@ def print_plan(plan: Plan, run: Path, launch: Launch) -> None:
         print(predicted_line(predict_cells(paths, new), "cells that the run does not have"))
     for line in _notes_on_parts(arrays, launch.array_limit):
         print(line)
-    if take_turns(arrays, launch.site.max_parallel):
+    if take_turns([len(array.tasks) for array in arrays], launch.site.max_parallel):
         print(f"at most {launch.site.max_parallel} cells at once: one array after the other")
+    for array in arrays:
+        if isinstance(array, BlockArray):
+            print("\n".join(_block_lines(array)))
     print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
     for array in arrays:
-        needs = resources_for(array.layout, launch.site, gpu=array.gpu)
+        needs = needs_of(array, launch.site)
         print(f"\n--- {run}/arrays/{array.label}.sbatch")
-        print(render_array_script(array, run, needs, launch), end="")
+        print(render_script(array, run, needs, launch), end="")
 
 
-def _notes_on_parts(arrays: Sequence[Array], limit: int) -> Iterator[str]:
-    """How arrays are cut that have more cells than one job array takes."""
+def _notes_on_parts(arrays: Sequence[Array | BlockArray], limit: int) -> Iterator[str]:
+    """How arrays are cut that have more cells, or blocks, than one job array takes."""
     for array in arrays:
         if array.offset:
+            what = "block" if isinstance(array, BlockArray) else "cell"
             first, last = array.indices[0], array.indices[-1]
             yield (
-                f"{array.label}: cells {first} to {last} of {array.name}, as a job array has at "
-                f"most {limit} tasks; task t is cell {array.offset} + t"
+                f"{array.label}: {what}s {first} to {last} of {array.name}, as a job array has at "
+                f"most {limit} tasks; task t is {what} {array.offset} + t"
             )
+
+
+def _block_lines(array: BlockArray) -> Iterator[str]:
+    """The cells of each block, in their order."""
+    for block in array.blocks:
+        cells = ", ".join(f"{cell.array} {cell.index}" for cell in block.cells)
+        yield f"{array.name} {block.number}: {cells}"
 
 
 def print_answers(answers: Sequence[Answer]) -> None:

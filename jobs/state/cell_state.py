@@ -66,7 +66,7 @@ def cell_status(
     if live is not None:
         return live
     if result is None or not result.valid:
-        job = _last_job(submission, newest, entry.index)
+        job = _last_job(lookup.submitted_task(key), newest)
         tells = result is not None and result.status != "interrupted"
         tells = tells and (ended or submission is None)
         unknown = None if tells else unknown_status(cell, without_result, job, lookup)
@@ -127,12 +127,8 @@ def _ended_status(
     )
 
 
-def _last_job(
-    submission: SubmissionRecord | None, attempt: AttemptPaths | None, index: int
-) -> str | None:
+def _last_job(submitted: str | None, attempt: AttemptPaths | None) -> str | None:
     """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
-    in_slurm = submission is not None and submission.cluster == "slurm"
-    submitted = submission.task(index) if submission is not None and in_slurm else None
     ran = read_attempt_job(attempt) if attempt else None
     return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from gnnhpc.core.process_start import process_start_ticks
 from gnnhpc.records.run_paths import AttemptPaths
-from jobs.cluster.slurm_queue import QueueAnswer
+from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.attempt_files import (
     last_write_time,
     read_attempt_process,
@@ -20,7 +20,7 @@ from jobs.state.states import UNKNOWN, CellStatus, JobLookup
 _SILENT_AFTER_S = 120.0
 _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""
-_WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 
 
 def live_status(
@@ -33,12 +33,10 @@ def live_status(
     """
     key = (cell.array, cell.index)
     job, submission = lookup.queued.get(key), lookup.submitted.get(key)
-    if job is not None:
-        cell = replace(cell, job=job.task(cell.index))
-        if job.state in _WAITING_IN_SLURM:
-            return replace(cell, state="pending", detail=job.reason)
-        if not ended:
-            return running_status(cell, attempt)
+    if job is not None and (queued := _queued_status(cell, attempt, job, lookup, ended)):
+        return queued
+    if lookup.turns.get(key) == "over":
+        return None
     if ended or submission is None:
         return None
     if key in lookup.supervised:
@@ -50,8 +48,29 @@ def live_status(
         and epoch_seconds(submission.at) > lookup.answer.at - 1
     ):
         # The kept answer of the queue is older than this submission.
-        task = submission.task(cell.index)
+        task = lookup.submitted_task(key)
         return replace(cell, state="pending", detail="just submitted", job=task)
+    return None
+
+
+def _queued_status(
+    cell: CellStatus, attempt: AttemptPaths | None, job: QueuedJob, lookup: JobLookup, ended: bool
+) -> CellStatus | None:
+    """None for a cell that its job has run already."""
+    key = (cell.array, cell.index)
+    index = lookup.blocks.index(job.array, key)
+    block = "" if job.array == cell.array else f"block {index} of {job.array}"
+    cell = replace(cell, job=job.task(index))
+    turn = lookup.turns.get(key)
+    if turn == "over":
+        return None
+    if job.state in WAITING_IN_SLURM:
+        detail = f"waits in {block}: {job.reason}" if block else job.reason
+        return replace(cell, state="pending", detail=detail)
+    if turn == "waits":
+        return replace(cell, state="pending", detail=f"waits for its turn in {block}")
+    if turn == "runs" or (turn is None and not ended):
+        return running_status(cell, attempt)
     return None
 
 
@@ -63,10 +82,15 @@ def unknown_status(
     None where its job has ended, or it had none in Slurm; `job` is the newest that is known, and
     `attempt` the newest, if it has no result yet.
     """
-    submission = lookup.submitted.get((cell.array, cell.index))
+    key = (cell.array, cell.index)
+    submission = lookup.submitted.get(key)
     if submission is not None and submission.cluster == "local":
         return None
+    if lookup.turns.get(key) == "over":
+        return None
     cell = replace(cell, job=job)
+    if lookup.turns.get(key) == "waits":
+        return replace(cell, state="pending", detail="waits for its turn in its block")
     if lookup.silent:
         return _unasked_status(cell, attempt, lookup.answer)
     if lookup.answer.accounted_as_live(job):
@@ -80,7 +104,7 @@ def _unasked_status(
 ) -> CellStatus | None:
     """Where squeue gave no answer: the accounting's word, else what an attempt has just written."""
     word = answer.accounted.get(cell.job or "")
-    if word in _WAITING_IN_SLURM:
+    if word in WAITING_IN_SLURM:
         return replace(cell, state="pending", detail=f"sacct: {word}")
     if answer.accounted_as_live(cell.job):
         return running_status(cell, attempt)

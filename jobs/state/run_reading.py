@@ -18,6 +18,7 @@ from jobs.folder.attempt_files import (
     read_manifest_entries,
 )
 from jobs.folder.locked_files import open_run
+from jobs.folder.run_blocks import Key, RunBlocks, read_blocks
 from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
 from jobs.state.live_cells import epoch_seconds
 
@@ -33,14 +34,20 @@ class ReadRun:
     """Of each cell that was tried, newest first."""
     results: Mapping[str, AttemptResult | None]
     """Of these the newest valid result, else that of the newest attempt if it has one."""
+    blocks: RunBlocks
 
     @cached_property
-    def submitted(self) -> dict[tuple[str, int], SubmissionRecord]:
+    def submitted(self) -> dict[Key, SubmissionRecord]:
         """The newest submission of each cell, by array and index."""
-        return {(s.array, index): s for s in self.submissions for index in s.index_list()}
+        return {
+            key: submission
+            for submission in self.submissions
+            for index in submission.index_list()
+            for key in self.blocks.keys(submission.array, index)
+        }
 
     @cached_property
-    def supervised(self) -> dict[tuple[str, int], SubmissionRecord]:
+    def supervised(self) -> dict[Key, SubmissionRecord]:
         """Submissions to a local supervisor that still runs."""
         return {key: s for key, s in self.submitted.items() if supervisor_is_alive(s)}
 
@@ -96,7 +103,7 @@ class ReadRun:
 
 
 def read_run(run: str | Path) -> ReadRun:
-    """Raises InputError if the folder is no run, or its manifest or submissions are damaged."""
+    """Raises InputError if the folder is no run, or its manifest, submissions or tables damaged."""
     paths = open_run(run)
     entries = read_manifest_entries(paths.manifest)
     return _read_cells(paths, entries, list_attempts(paths))
@@ -116,7 +123,7 @@ def _read_cells(
         for entry in entries
         if entry.id in attempts_of
     }
-    return ReadRun(paths, entries, submissions, attempts_of, results)
+    return ReadRun(paths, entries, submissions, attempts_of, results, read_blocks(paths))
 
 
 def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:

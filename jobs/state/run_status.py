@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.slurm_queue import NO_SLURM, QueueAnswer, QueuedJob, query_queue
 from jobs.folder.attempt_files import ManifestEntry
+from jobs.folder.run_blocks import Key
 from jobs.folder.submission_records import SubmissionRecord
+from jobs.state.block_turns import block_turns
 from jobs.state.cell_state import cell_status
 from jobs.state.run_reading import ReadRun, read_cell, read_run
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
@@ -54,7 +56,7 @@ def status(run: str | Path, *, fresh: bool = False) -> RunStatus:
 
     `fresh`: asks Slurm now, as before an action an answer of ten seconds ago is too old.
 
-    Raises InputError if the folder is no run, or its manifest or submissions are damaged.
+    Raises InputError if the folder is no run, or its manifest, submissions or blocks are damaged.
     """
     return _ask_and_judge(read_run(run), fresh=fresh)
 
@@ -72,11 +74,12 @@ def _ask_and_judge(read: ReadRun, *, fresh: bool) -> RunStatus:
 
 def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     """The state of every cell, as the run's files and this answer of Slurm's tell it."""
-    submissions, slurm = read.submissions, read.in_slurm
+    slurm = read.in_slurm
     silent = not answer.answered and read.may_be_in_slurm
     silent = silent and (slurm or answer.error != NO_SLURM)
-    queued = _queued_cells(read.paths, answer, submissions) if read.may_be_in_slurm else {}
-    lookup = JobLookup(answer, silent, queued, read.supervised, read.submitted)
+    queued = _queued_cells(read, answer) if read.may_be_in_slurm else {}
+    turns = block_turns(read, queued, answer)
+    lookup = JobLookup(answer, silent, queued, read.supervised, read.submitted, read.blocks, turns)
     cells = tuple(
         cell_status(entry, read.attempts_of.get(entry.id, []), read.results.get(entry.id), lookup)
         for entry in read.entries
@@ -86,20 +89,28 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
 
 
-def _queued_cells(
+def _queued_cells(read: ReadRun, answer: QueueAnswer) -> dict[Key, QueuedJob]:
+    """Queued jobs by cell; a block's job is that of each of its cells."""
+    return {
+        key: job
+        for job in _own_jobs(read.paths, answer, read.submissions)
+        for index in job.index_list()
+        for key in read.blocks.keys(job.array, index)
+    }
+
+
+def _own_jobs(
     paths: RunPaths, answer: QueueAnswer, submissions: list[SubmissionRecord]
-) -> dict[tuple[str, int], QueuedJob]:
-    """Queued jobs by cell: known by job id, or, if submitted by hand, by script or comment."""
+) -> Iterator[QueuedJob]:
+    """The run's jobs: known by job id, or, if submitted by hand, by script or comment."""
     ids = slurm_arrays(submissions)
     roots = {str(paths.root), os.path.realpath(paths.root)}
-    queued: dict[tuple[str, int], QueuedJob] = {}
     for job in answer.jobs:
         home = os.path.realpath(Path(job.script).parent.parent)
         # Another cluster, or the same one years later, has other jobs under the ids of ours.
         is_ours = ids.get(job.job_id) == job.array
         if is_ours or home in roots or job.comment.strip() in roots:
-            queued |= {(job.array, index): job for index in job.index_list()}
-    return queued
+            yield job
 
 
 def _is_of(paths: RunPaths, job: QueuedJob) -> bool:
@@ -122,8 +133,8 @@ def live_slurm_jobs(
     arrays = slurm_arrays(submissions)
     users = {submission.user for submission in submissions if submission.cluster == "slurm"}
     answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
-    queued = _queued_cells(paths, answer, submissions)
-    found = {job.job_id for (name, _), job in queued.items() if array in (None, name)}
+    own = list(_own_jobs(paths, answer, submissions))
+    found = {job.job_id for job in own if job.index_list() and array in (None, job.array)}
     if array is None:
         found |= {job.job_id for job in answer.jobs if not job.indices and _is_of(paths, job)}
     if not answer.answered:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
+from jobs.folder.run_blocks import Key, RunBlocks
 from jobs.folder.submission_records import SubmissionRecord
 
 STATES = (
@@ -29,6 +31,9 @@ LIVE = ("running", "pending")
 MAY_RUN = (*LIVE, UNKNOWN)
 UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *MAY_RUN))
 FAILED = tuple(state for state in UNFINISHED if state != "missing")
+
+Turn = Literal["waits", "runs", "over"]
+"""Of a cell in a block that is in the queue."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,18 @@ class JobLookup:
     """Of the queue, and of the accounting."""
     silent: bool = False
     """Whether Slurm was asked, or would have to be, and the queue did not answer."""
-    queued: dict[tuple[str, int], QueuedJob] = field(default_factory=dict)
-    supervised: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    queued: dict[Key, QueuedJob] = field(default_factory=dict)
+    supervised: dict[Key, SubmissionRecord] = field(default_factory=dict)
     """Submissions to a local supervisor that still runs."""
-    submitted: dict[tuple[str, int], SubmissionRecord] = field(default_factory=dict)
+    submitted: dict[Key, SubmissionRecord] = field(default_factory=dict)
     """The newest submission of each cell."""
+    blocks: RunBlocks = field(default_factory=RunBlocks)
+    turns: dict[Key, Turn] = field(default_factory=dict)
+    """Of the cells of blocks in the queue."""
+
+    def submitted_task(self, key: Key) -> str | None:
+        """Slurm's name of the task that the newest submission of a cell gave it."""
+        submission = self.submitted.get(key)
+        if submission is None or submission.cluster != "slurm":
+            return None
+        return submission.task(self.blocks.index(submission.array, key))

@@ -14,8 +14,8 @@ gnnhpc_text() {
 
 gnnhpc_record() {
     local cell attempt number=1 place
-    cell=$(grep -F -m 1 "$gnnhpc_cell, \"index\": $index, " "$run/manifest.jsonl" |
-        sed 's/"experiment".*//; s/.*"id": "//; s/".*//')
+    cell=${gnnhpc_id:-$(grep -F -m 1 "$gnnhpc_cell, \"index\": $index, " "$run/manifest.jsonl" |
+        sed 's/"experiment".*//; s/.*"id": "//; s/".*//')}
     [ -n "$cell" ] && mkdir -p "$run/cells/$cell" || return
     for place in "$run/cells/$cell"/attempt-*; do
         place=${place##*-}

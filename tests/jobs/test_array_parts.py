@@ -15,7 +15,7 @@ from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.submit import choose_launch
 from jobs.cli import main
 from jobs.cluster.array_limit import ClusterLimits, array_limit, check_job_count, parse_config
-from jobs.cluster.array_script import render_array_script
+from jobs.cluster.array_script import render_script
 from jobs.cluster.arrays import (
     array_range,
     group_by_array,
@@ -165,7 +165,7 @@ def test_a_part_by_hand_runs_the_cell_that_its_task_means(tmp_path: Path) -> Non
     part = group_by_array(cells, 4)[1]
     needs = resources_for(part.layout, Site())
     script = tmp_path / "spooled"
-    script.write_text(render_array_script(part, run, needs, Launch(array_limit=4)))
+    script.write_text(render_script(part, run, needs, Launch(array_limit=4)))
     programs = tmp_path / "bin"
     programs.mkdir()
     srun = programs / "srun"

@@ -19,7 +19,7 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from jobs.cluster.array_script import checkout, render_array_script, sbatch_value, setup_lines
+from jobs.cluster.array_script import checkout, render_script, sbatch_value, setup_lines
 from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for
 from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
@@ -75,7 +75,7 @@ def test_scripts_are_as_they_were(site: str, layout: str, run: str, live: bool) 
     one = array(layout, device="gpu" if site == "gpu" else "cpu")
     needs = resources_for(one.layout, SITES[site], gpu=one.gpu)
     launch = Launch(site, SITES[site], live=live)
-    text = render_array_script(one, Path(run), needs, launch, home=HOME)
+    text = render_script(one, Path(run), needs, launch, home=HOME)
     compare(f"{site}-{layout}{'-live' if live else ''}.sbatch", text)
 
 
@@ -95,7 +95,7 @@ def test_resources_are_as_they_were() -> None:
 @pytest.mark.parametrize("run", ["/runs/a", "/runs/it's", '/r/"$(touch x)`y`', "/r/é \\ #"])
 def test_scripts_are_shell_whatever_the_run_is_called(site: str, run: str, tmp_path: Path) -> None:
     one = array("pp2")
-    text = render_array_script(
+    text = render_script(
         one,
         Path(run),
         resources_for(one.layout, SITES[site]),
@@ -117,7 +117,7 @@ def test_a_script_without_slurm_says_what_it_is_for(tmp_path: Path) -> None:
     one = array("pp2")
     script = tmp_path / "gat-pp2.sbatch"
     script.write_text(
-        render_array_script(one, tmp_path, resources_for(one.layout, Site()), Launch(), home=HOME)
+        render_script(one, tmp_path, resources_for(one.layout, Site()), Launch(), home=HOME)
     )
     bare = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     done = subprocess.run(
@@ -130,7 +130,7 @@ def test_a_script_without_slurm_says_what_it_is_for(tmp_path: Path) -> None:
 def test_a_script_finds_a_run_that_was_moved(tmp_path: Path) -> None:
     """Without scontrol, by the variable a user may give, or by where sbatch was called."""
     one = array("pp2")
-    text = render_array_script(
+    text = render_script(
         one, tmp_path / "gone", resources_for(one.layout, Site()), Launch(), home=HOME
     )
     moved = tmp_path / "moved to"
