@@ -146,3 +146,21 @@ def test_a_limit_of_cells_at_once_is_the_whole_submissions(user: User) -> None:
     assert max(most) == 1
     spans = sorted((each.started_at, each.ended_at) for each in run.results().values())
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+def test_cells_that_are_added_wait_for_those_that_the_limit_counts(user: User) -> None:
+    spec = user.home / "some.yaml"
+    spec.write_text(
+        "name: some\ngrids:\n  - {models: gat, layouts: seq, repeats: 2, train_steps: 2,"
+        " data: {name: synthetic-citation, nodes: 40, edges: 160}}\n"
+    )
+    told = (*user.site({"max_parallel": 1}), *LATER)
+    user.jobs("submit", spec, "--runs", user.runs, *told)
+    run = Run(user, RunPaths(user.runs / "some"))
+    first = run.job("gat-seq")
+    user.jobs("submit", spec, "--runs", user.runs, "--extend", "--set", "repeats=4")
+    second = run.job("gat-seq")
+    assert second != first
+    shown = run.cluster.run("scontrol", "show", "job", second).stdout
+    assert f"Dependency=afterany:{first}_*" in shown
+    assert len(queued(run)) == 4
