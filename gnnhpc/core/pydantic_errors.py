@@ -65,7 +65,10 @@ def _allowed(error: ErrorDetails) -> str:
 
 
 def _key(error: ErrorDetails) -> str | None:
-    return ".".join(str(part) for part in error["loc"] if not _is_tag(part)) or None
+    parts = [str(part) for part in error["loc"] if not _is_tag(part)]
+    if len(parts) > 1 and parts[-1] in _PLAIN_TYPES:
+        del parts[-1]
+    return ".".join(parts) or None
 
 
 def _short(value: object) -> str:
@@ -88,6 +91,10 @@ def _as_line(where: object, key: str | None, message: str) -> InputError:
     found, _, allowed = rest.partition("; allowed: ")
     full = ".".join(part for part in (key, inner) if part) or None
     return InputError(where, full, found or None, allowed or None)
+
+
+_PLAIN_TYPES = ("bool", "int", "str")
+"""Which a union of them puts behind the key."""
 
 
 def _is_tag(part: int | str) -> bool:

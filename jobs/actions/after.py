@@ -27,7 +27,9 @@ def jobs_to_wait_for(
         raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
     found: list[str] = []
     for name in names:
-        if _JOB.match(name) and not RunPaths(Path(name)).manifest.is_file():
+        if not RunPaths(Path(name)).manifest.is_file():
+            if not _JOB.match(name):
+                raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
             found.append(name)
             continue
         paths = open_run(name)

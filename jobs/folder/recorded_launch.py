@@ -67,7 +67,8 @@ def relaunch(
     launch = limited(launch, cluster)
     before = resolved(submitted.site, cluster)
     if (told is not None or settings) and (differences := differing_settings(site, before)):
-        there = "not as submitted" if told is None else f"not {submitted.site_name} as submitted"
+        same = name == submitted.site_name
+        there = "not as submitted" if same else f"not {submitted.site_name} as submitted"
         notes.append(f"site {name}, {there}: {', '.join(differences)}")
     notes += _notes_on_threads(launch, cluster) + _notes_on_python(launch, cluster)
     notes += _notes_on_code(snapshot, live=live)

@@ -109,6 +109,11 @@ FLAGS = [
     (["--site", "cineca"], "error: --site: found 'cineca'; allowed: a site of a site file"),
     (["--site-file", "no.yaml"], "error: no.yaml: found no such file; allowed: a site file"),
     (["--cluster", "cloud"], "error: command line: found "),
+    (["--after", "7"], "error: --after: found 7 with --cluster local; allowed: --cluster slurm"),
+    (["--slurm", "=x"], "error: --slurm: found '=x'; allowed: NAME=VALUE"),
+    (["--slurm", "nodes=3"], "error: site: slurm.nodes: found nodes; allowed: other options of"),
+    (["--slurm", "time=1"], "error: site: time: found 1, and signal 90 s before its end; allowed"),
+    (["--slurm", "cpus-per-task=no"], "error: site: settings.cpus_per_task: found 'no'; allowed"),
     (["--frobnicate"], "error: command line: found No such option: --frobnicate"),
     (["--runs", "spec.yaml/x"], "error: --runs: found "),
 ]
@@ -133,6 +138,14 @@ SITES = [
     ("sites: {a: {gres: 'gpu:1', gpus_per_node: 1}}", "sites.a.gres: found both gres and gpus_"),
     ("sites: {a: {}, b: {}}", "default: found nothing; allowed: --site or a default, of a, b"),
     ("default: c\nsites: {a: {}}", "default: found 'c'; allowed: a"),
+    ("sites: {a: {time: 1}}", "sites.a.time: found 1, and signal 90 s before its end; allowed"),
+    ("sites: {a: {slurm: {array: 3}}}", "sites.a.slurm.array: found array; allowed: other opt"),
+    ("sites: {a: {slurm: 3}}", "sites.a.slurm: found 3; allowed: a mapping"),
+    (
+        "sites: {a: {slurm: {nice: 1.5}}}",
+        "sites.a.slurm.nice: found 1.5; allowed: true or false or ",
+    ),
+    ("sites: {a: {exclusive: 1}}", "sites.a.exclusive: found 1; allowed: true or false or "),
     ("default: 3\nsites: {a: {}}", "default: found 3; allowed: a"),
 ]
 
