@@ -20,6 +20,7 @@ from gnnhpc.spec.manifest_lines import ManifestLine, parse_manifest_line, read_m
 from jobs.cluster.slurm_accounts import AccountedTask, ask_sacct
 from jobs.folder.attempt_files import list_attempts, read_attempt_process
 from jobs.folder.locked_files import utc_now
+from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import SubmissionRecord, read_submissions
 
 _REPEATED = ("seed", "repeat")
@@ -89,6 +90,7 @@ def run_cost(paths: RunPaths) -> RunCost:
     attempts = list_attempts(paths)
     results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
     jobs = _Jobs(lines, read_submissions(paths), attempts)
+    held_by = _held_by_ranks(paths)
     tasks = ask_sacct(jobs.arrays)
     accounted = _accounted(tasks, whole_nodes=_has_whole_nodes(paths)) if tasks else None
     if accounted is not None:
@@ -100,7 +102,8 @@ def run_cost(paths: RunPaths) -> RunCost:
     spent = {
         line.id: cost
         for line in lines
-        if _is_done(results[line.id]) and (cost := jobs.spent(line, held, results[line.id]))
+        if _is_done(some := results[line.id])
+        and (cost := jobs.spent(line, held) or _of_results(some, held_by.get(line.id, 1.0)))
     }
     rest = [line for line in lines if not _is_done(results[line.id])]
     return RunCost(
@@ -115,10 +118,11 @@ def predict_cells(paths: RunPaths, cells: Iterable[Cell]) -> PredictedCost:
     attempts = list_attempts(paths)
     lines = read_manifest_lines(paths.manifest)
     results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
+    held_by = _held_by_ranks(paths)
     spent = {
         name: cost
         for name, some in results.items()
-        if _is_done(some) and (cost := _of_results(some))
+        if _is_done(some) and (cost := _of_results(some, held_by.get(name, 1.0)))
     }
     others = [parse_manifest_line(json.loads(cell.to_line()), cell.id) for cell in cells]
     return CellCosts(lines, spent).predict(others)
@@ -151,14 +155,23 @@ class _Jobs:
                 self._tasks.setdefault((one.array, index), set()).add(one.task(index))
         self._cells = Counter(task for tasks in self._tasks.values() for task in tasks)
 
-    def spent(
-        self, line: ManifestLine, held: Mapping[str, float], results: Iterable[Result | None]
-    ) -> float | None:
-        """By the accounting, where it has tasks of this cell alone; else by the cell's results."""
+    def spent(self, line: ManifestLine, held: Mapping[str, float]) -> float | None:
+        """What the accounting has of a cell's tasks; None where other cells had them too."""
         mine = self._tasks[line.array, line.index]
         alone = all(self._cells[task] == 1 for task in mine)
         told = [held[task] for task in mine if task in held]
-        return sum(told) if told and alone else _of_results(results)
+        return sum(told) if told and alone else None
+
+
+def _held_by_ranks(paths: RunPaths) -> dict[str, float]:
+    """Of each cell of a block how many times its ranks' CPUs the block holds meanwhile."""
+    found: dict[str, float] = {}
+    for table in read_blocks(paths).tables.values():
+        most: dict[int, int] = {}
+        for line in table:
+            most[line.block] = max(line.ranks, most.get(line.block, 0))
+        found |= {line.cell: most[line.block] / line.ranks for line in table}
+    return found
 
 
 def _read(attempt: AttemptPaths) -> Result | None:
@@ -172,9 +185,9 @@ def _is_done(results: Iterable[Result | None]) -> bool:
     return any(each is not None and each.status == "done" for each in results)
 
 
-def _of_results(results: Iterable[Result | None]) -> float | None:
+def _of_results(results: Iterable[Result | None], held_by_ranks: float) -> float | None:
     told = [cost for each in results if each and (cost := attempt_core_s(each)) is not None]
-    return sum(told) if told else None
+    return sum(told) * held_by_ranks if told else None
 
 
 def _recorded(results: Iterable[Result | None]) -> RecordedCost:

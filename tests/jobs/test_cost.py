@@ -213,6 +213,17 @@ def test_a_task_of_several_cells_does_not_tell_what_one_took(run: RunPaths) -> N
     assert run_cost(run).predicted.core_s == 60.0
 
 
+def test_a_cell_of_a_block_holds_what_the_largest_needs(tmp_path: Path) -> None:
+    one = plan({"name": "paired", "grids": [GRID]})
+    run = create_run_folder(one, tmp_path / "paired", WHOLE, paired=True)
+    record_submission(run, "slurm", "gat-paired", [0, 1], "18", WHOLE)
+    finish(run, "gat-seq", 0, 30)
+    finish(run, "gat-pp2", 0, 10)
+    # Thirty seconds of two threads and ten of four, on the CPUs of two ranks of two threads.
+    assert run_cost(run).predicted == PredictedCost(120.0 + 40.0, 2, 0)
+    assert run_cost(run).recorded.core_s == 60 + 40
+
+
 def test_at_most_every_task_takes_its_time_limit(run: RunPaths) -> None:
     site = Site(cpus_per_task=4, time="00:30:00", max_requeues=2)
     arrays = group_by_array(read_manifest(run.manifest))
