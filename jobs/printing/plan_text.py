@@ -25,7 +25,9 @@ from jobs.state.run_cost import predict_cells
 def print_plan(plan: Plan, run: Path, launch: Launch, *, paired: bool = False) -> None:
     """Print a dry run: arrays, cells, resources and scripts."""
     arrays = arrays_of(plan.cells, launch.array_limit, paired=paired)
-    head = f"{len(plan.cells)} cells in {len(arrays)} arrays; site {launch.site_name}"
+    what, count = ("block", sum(len(a.tasks) for a in arrays)) if paired else ("array", len(arrays))
+    head = f"{len(plan.cells)} cells in {count} {what}{'s' if count != 1 else ''}"
+    head += f"; site {launch.site_name}"
     print(f"dry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
     missing = " ".join(missing_data(plan))
     if missing:

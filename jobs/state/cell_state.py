@@ -118,9 +118,13 @@ def _ended_status(
         state = "interrupted" if result.status == "interrupted" else "failed"
     else:
         state = "failed" if cause else "lost"
+    in_block = submission is not None and submission.array != entry.array
+    if not (in_block and state == "failed" and slurm_state != "OUT_OF_MEMORY"):
+        # A block's end is not that of a cell that had failed before.
+        state = _STATE_OF_SLURM_END.get(slurm_state, state)
     return replace(
         cell,
-        state=_STATE_OF_SLURM_END.get(slurm_state, state),
+        state=state,
         step=progress.step,
         step_s=progress.step_s,
         detail=cause or f"no result; Slurm says {slurm_state or 'nothing'}",

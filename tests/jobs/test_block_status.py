@@ -184,7 +184,9 @@ def test_a_block_that_has_ended_leaves_what_the_files_and_the_accounting_say(run
     run.begin(run.first[1])
     run.queue(accounted={"17_0": "TIMEOUT", "17_1": "CANCELLED"})
     assert run.states(run.first) == ["done", "timed out", "timed out"]
-    assert run.states(run.second) == ["cancelled"] * 3
+    run.begin(run.second[0], task="17_1")
+    run.end(run.second[0], status="failed", failure=FAILURE)
+    assert run.states(run.second) == ["failed", "cancelled", "cancelled"]
 
 
 def test_where_only_the_accounting_answers_it_tells_the_same(run: Paired) -> None:

@@ -250,7 +250,7 @@ def test_a_dry_run_shows_blocks_and_their_order(
     for block in array.blocks:
         cells = ", ".join(f"{cell.array} {cell.index}" for cell in block.cells)
         assert f"gat-paired {block.number}: {cells}\n" in out
-    assert "4 cells in 1 arrays" in out
+    assert "4 cells in 2 blocks; site" in out
     assert "2:00:00" in out
     assert "runs/two/arrays/gat-paired.sbatch\n#!/bin/bash\n" in out
 
