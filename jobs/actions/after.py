@@ -32,11 +32,19 @@ def jobs_to_wait_for(
                 raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
             found.append(name)
             continue
-        paths = open_run(name)
-        live, answer = live_slurm_jobs(paths, read_submissions(paths))
-        if not answer.answered:
-            raise GnnhpcError(f"--after {name}: Slurm does not say what it has ({answer.error})")
+        live = jobs_of_run(open_run(name), f"--after {name}")
         if not live and tell is not None:
             tell(f"{name} has no job in the queue: nothing to wait for")
         found += live
     return found
+
+
+def jobs_of_run(paths: RunPaths, asks: str) -> list[str]:
+    """Ids of a run's jobs that wait or run; raises GnnhpcError where Slurm does not say."""
+    live, answer = live_slurm_jobs(paths, read_submissions(paths))
+    if not answer.answered:
+        raise GnnhpcError(
+            f"{asks}: Slurm does not say which jobs of {paths.root} are in its queue "
+            f"({answer.error})"
+        )
+    return live

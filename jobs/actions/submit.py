@@ -16,7 +16,7 @@ from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import expand_user
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
-from jobs.actions.after import jobs_to_wait_for
+from jobs.actions.after import jobs_of_run, jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
@@ -42,7 +42,7 @@ from jobs.folder.run_blocks import read_blocks
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import CLUSTERS, read_submissions, record_submission
 from jobs.spec.planning import Plan
-from jobs.state.run_status import RunStatus, live_slurm_jobs, status
+from jobs.state.run_status import RunStatus, status
 from jobs.state.states import MAY_RUN
 
 SLURM_POLL_S = 15.0
@@ -242,7 +242,7 @@ def start_cells(
     submissions = read_submissions(paths)
     recorded = {submission.job_id for submission in submissions}
     most = launch.site.max_parallel
-    waits = [*after, *(live_slurm_jobs(paths, submissions)[0] if most and submissions else ())]
+    waits = [*after, *(jobs_of_run(paths, "max_parallel") if most and submissions else ())]
     for array in arrays:
         needs = after_jobs(needs_of(array, launch.site), waits)
         try:
