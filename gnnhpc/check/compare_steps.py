@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -33,22 +34,21 @@ from gnnhpc.check.compare_gradients import (
 from gnnhpc.check.compare_state import compare_buffers, compare_moves
 from gnnhpc.check.kinks import explain_by_kinks
 from gnnhpc.check.lost_in_rounding import lost_in_rounding
+from gnnhpc.check.rounding_draws import ROUNDING_FACTOR, RoundingDraws, finite
 from gnnhpc.check.seen_ranks import SeenRanks, TensorsOf
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
 from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.training import Activations, TwinModel, TwinStep, evaluate, train_step
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
-ROUNDING_FACTOR = 8.0
-"""Times what single precision makes of the twin's own gradients: another order of the same sums,
-and another exponential, have been seen to make four times as much of healthy cells. Where a softmax
-is saturated, or a layer's gradient is what large ones leave of each other, that is more than the
-tolerance."""
 LOSS_FACTOR = 10.0
 """A loss is a sum over rows of differences of logarithms: its rounding is more than a layer's."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -62,7 +62,7 @@ class StepComparison:
     seen: SeenRanks
     twin: TwinModel
     pieces: Callable[[Phase, int], list[Piece]]
-    single: TwinModel | None = None
+    single: PlainModel | None = None
     """The twin in single precision, for a run in it."""
     first: int = 0
     """The first step; after step 0 the twin goes on from what the run holds."""
@@ -88,10 +88,11 @@ class StepComparison:
             twin = train_step(self.twin, pieces, before, step, outputs)
             rounded = self._in_single_precision(step, pieces, before, twin)
             self._inputs("train", step, pieces)
-            rows = None if rounded is None else rounded.activations
-            self._activations("train", step, pieces, twin.activations, rows)
+            self._activations(
+                "train", step, pieces, twin.activations, rounded, lambda each: each.activations
+            )
             self._loss(step, twin, rounded)
-            gradients = self._gradients_of(step, pieces, before, twin)
+            gradients = self._gradients_of(step, pieces, before, twin, rounded)
             before = self._update(step, before, gradients, rule)
             self._buffers("buffers", functools.partial(_buffers_after, step - self.first))
             if self.causes:
@@ -129,16 +130,24 @@ class StepComparison:
 
     def _in_single_precision(
         self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
-    ) -> TwinStep | None:
+    ) -> RoundingDraws[TwinStep] | None:
         """The same step of the twin in single precision: how far its gradients are off."""
         if self.single is None:
             return None
         outputs = self.experiment.model.loaded.outputs
-        single = train_step(self.single, pieces, before, step, outputs)
-        explained = explain_by_kinks(single.gradients, twin, EPS[self.experiment.dtype])
-        compared = differences(single.gradients, explained.gradients, self.layers)
-        self.rounding = max([self.rounding, *(d.relative for d in compared)])
-        return single
+
+        def taken(model: PlainModel) -> TwinStep:
+            return train_step(model, pieces, before, step, outputs)
+
+        draws = RoundingDraws(self.single, taken)
+        self.rounding = max([self.rounding, *self._rounding_of(draws.first, twin).values()])
+        return draws
+
+    def _rounding_of(self, rounded: TwinStep, twin: TwinStep) -> dict[str, float]:
+        """Of each layer, how far its gradient in single precision is off."""
+        explained = explain_by_kinks(rounded.gradients, twin, EPS[self.experiment.dtype])
+        compared = differences(rounded.gradients, explained.gradients, self.layers)
+        return {d.layer: d.relative for d in compared}
 
     @property
     def tolerance(self) -> float:
@@ -195,7 +204,8 @@ class StepComparison:
         step: int,
         pieces: Sequence[Piece],
         twin: Sequence[Activations],
-        rounded: Sequence[Activations] | None,
+        rounded: RoundingDraws[T] | None,
+        activations_of: Callable[[T], Sequence[Activations]],
     ) -> None:
         if self.causes:
             return
@@ -210,14 +220,14 @@ class StepComparison:
             found = compare_activations(seen, phase, step, layer, pieces, outputs)
             allowed = self.tolerance
             if rounded is not None:
-                here = [each[number] for each in rounded]
-                allowed = max(allowed, ROUNDING_FACTOR * largest_difference(here, outputs))
+                away = functools.partial(_away, number, outputs, activations_of)
+                allowed = rounded.allowed(found.relative, allowed, away)
             cause = f"{layer} in {phase} step {step}, {found.where}"
             self._note("outputs", found.relative, cause, allowed)
             if self.causes:
                 return
 
-    def _loss(self, step: int, twin: TwinStep, rounded: TwinStep | None) -> None:
+    def _loss(self, step: int, twin: TwinStep, rounded: RoundingDraws[TwinStep] | None) -> None:
         ours = self._loss_of(step)
         if step == self.first:
             self._losses = ours, twin.loss
@@ -230,13 +240,22 @@ class StepComparison:
         allowed = LOSS_FACTOR * self.tolerance
         if rounded is not None:
             # A loss near zero is what is left of scores that are much larger.
-            away = max(abs(rounded.loss - twin.loss), EPS["float32"] * twin.largest_score)
-            allowed = max(allowed, ROUNDING_FACTOR * away / scale)
+            least = EPS["float32"] * twin.largest_score
+
+            def rounding(drawn: TwinStep) -> float:
+                return max(abs(drawn.loss - twin.loss), least) / scale
+
+            allowed = rounded.allowed(relative, allowed, rounding)
         if relative > allowed:
             self.causes += self._likely(step, ours, twin, differences({}, {}, self.layers))
 
     def _gradients_of(
-        self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
+        self,
+        step: int,
+        pieces: Sequence[Piece],
+        before: Mapping[str, Array],
+        twin: TwinStep,
+        rounded: RoundingDraws[TwinStep] | None,
     ) -> dict[str, Array]:
         found = self._same_on_replicas(
             "gradients", lambda each: each.steps[step - self.first].gradients
@@ -249,7 +268,13 @@ class StepComparison:
             self.kinks += explained.kinks
             compared = differences(found, explained.gradients, self.layers)
         if largest(compared) > allowed and not self.causes:
-            compared = self._above_rounding(compared, allowed, step, pieces, before, twin)
+            outputs, eps = self.experiment.model.loaded.outputs, EPS[self.experiment.dtype]
+            lost = lost_in_rounding(
+                self.twin, pieces, before, step, outputs, twin, self.layers, eps
+            )
+            compared = self._above_rounding(compared, allowed, lost)
+        if largest(compared) > allowed and not self.causes and rounded is not None:
+            compared = self._above_rounding(compared, allowed, self._drawn(rounded, twin))
         self._gradients = _worse(self._gradients, compared)
         worst = largest(compared)
         self.worst["gradients"] = max(self.worst.get("gradients", 0.0), worst)
@@ -258,24 +283,21 @@ class StepComparison:
         return found
 
     def _above_rounding(
-        self,
-        compared: list[Difference],
-        allowed: float,
-        step: int,
-        pieces: Sequence[Piece],
-        before: Mapping[str, Array],
-        twin: TwinStep,
+        self, compared: list[Difference], allowed: float, rounding: Mapping[str, float]
     ) -> list[Difference]:
-        """Those layers of which more can be told than that rounding explains the difference."""
-        outputs, eps = self.experiment.model.loaded.outputs, EPS[self.experiment.dtype]
-        lost = lost_in_rounding(self.twin, pieces, before, step, outputs, twin, self.layers, eps)
+        """Those layers of which more can be told than that `rounding` explains the difference."""
         explained = [
             d.layer
             for d in compared
-            if allowed < d.relative <= allowed + ROUNDING_FACTOR * lost[d.layer]
+            if allowed < d.relative <= allowed + ROUNDING_FACTOR * rounding[d.layer]
         ]
         self.lost += [layer for layer in explained if layer not in self.lost]
         return [d for d in compared if d.layer not in explained]
+
+    def _drawn(self, rounded: RoundingDraws[TwinStep], twin: TwinStep) -> dict[str, float]:
+        """Of each layer, how far the furthest draw of single precision is off."""
+        draws = [self._rounding_of(each, twin) for each in rounded.more]
+        return {layer: max(finite(each.get(layer, 0.0)) for each in draws) for layer in self.layers}
 
     def _loss_of(self, step: int) -> float:
         return self.seen.loss(step - self.first)
@@ -338,10 +360,21 @@ class StepComparison:
         activations = evaluate(self.twin, pieces, parameters, 0)
         rounded = None
         if self.single is not None:
-            rounded = evaluate(self.single, pieces, parameters, 0)
+
+            def taken(model: PlainModel) -> list[Activations]:
+                return evaluate(model, pieces, parameters, 0)
+
+            rounded = RoundingDraws(self.single, taken)
         self._buffers("evaluation's statistics", lambda rank: rank.evaluation_buffers)
         self._inputs("test", 0, pieces)
-        self._activations("test", 0, pieces, activations, rounded)
+        self._activations("test", 0, pieces, activations, rounded, lambda each: each)
+
+
+def _away(
+    number: int, exact: Activations, activations_of: Callable[[T], Sequence[Activations]], drawn: T
+) -> float:
+    """How far the outputs of the layer of this number are off in a draw."""
+    return largest_difference([each[number] for each in activations_of(drawn)], exact)
 
 
 def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:

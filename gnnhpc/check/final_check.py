@@ -8,6 +8,7 @@ that is checked, and with it all that training left behind.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ from torch import Tensor
 from gnnhpc.check.capture import Array, Ids
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
-from gnnhpc.check.compare_steps import ROUNDING_FACTOR
 from gnnhpc.check.process_state import one_thread
+from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.data import TwinGraphData, TwinImages, sliced_graph
@@ -109,13 +110,15 @@ def _compare(
                 model.restore(replica, state)
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
             piece, rows = _piece_of(ours, replica, pieces, hops(parts.outlines))
-            expected = _outputs(twin, piece, state, step)[rows]
-            norm = max(float(np.linalg.norm(expected)), 1e-300)
-            relative = float(np.linalg.norm(ours.values - expected)) / norm
+            expected = _outputs(twin, piece, state, step, rows)
+            relative = _relative(ours.values, expected)
             if single is not None:
-                rounded = _outputs(single, piece, state, step)[rows]
-                rounding = float(np.linalg.norm(rounded - expected)) / norm
-                allowed = max(allowed, ROUNDING_FACTOR * rounding)
+                outputs = functools.partial(
+                    _outputs, piece=piece, state=state, step=step, rows=rows
+                )
+                rounded = RoundingDraws(single, outputs)
+                away = functools.partial(_relative, exact=expected)
+                allowed = rounded.allowed(relative, allowed, away)
             count += len(rows)
             # Not `>`: a difference that is no number is the worst.
             if not relative <= worst:
@@ -159,12 +162,21 @@ def _piece_of(
 
 @torch.no_grad()
 def _outputs(
-    twin: PlainModel | OwnModelTwin, piece: Piece, state: Mapping[str, Array], step: int
+    twin: PlainModel | OwnModelTwin,
+    piece: Piece,
+    state: Mapping[str, Array],
+    step: int,
+    rows: npt.NDArray[Any],
 ) -> Array:
     values = {name: torch.from_numpy(value).to(twin.dtype) for name, value in state.items()}
     found = twin.forward(piece, values, step, training=False)[-1]
     assert isinstance(found, Tensor)
-    return _array(found)
+    chosen: Array = _array(found)[rows]
+    return chosen
+
+
+def _relative(ours: Array, exact: Array) -> float:
+    return float(np.linalg.norm(ours - exact)) / max(float(np.linalg.norm(exact)), 1e-300)
 
 
 def _array(x: Tensor) -> Array:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from gnnhpc.check.compare_gradients import TOLERANCE, Array, differences
-from gnnhpc.check.compare_steps import EPS, ROUNDING_FACTOR
+from gnnhpc.check.compare_steps import EPS
 from gnnhpc.check.lost_in_rounding import lost_in_rounding
+from gnnhpc.check.rounding_draws import ROUNDING_FACTOR
 from gnnhpc.check.twin.backward_rounding import BackwardRounding, gelu, log_softmax
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece, image_pieces

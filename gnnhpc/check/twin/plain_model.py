@@ -5,6 +5,7 @@ In float32 the same twin tells what single precision makes of these sums, whoeve
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from gnnhpc.check.twin import gat, vig
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
+from gnnhpc.check.twin.forward_rounding import ForwardRounding, RoundedLayer
 from gnnhpc.check.twin.layer import TwinLayer, move, seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
@@ -105,6 +107,14 @@ class PlainModel:
             outputs.append(x)
         self.kinks = scene.kinks
         return outputs
+
+    def rounded(self, draw: int) -> PlainModel:
+        """This model with every layer's output off by one rounding; its statistics are its own."""
+        rounding = ForwardRounding(draw)
+        other = copy.copy(self)
+        other.layers = [RoundedLayer(layer, rounding) for layer in self.layers]
+        other._statistics = copy.deepcopy(self._statistics)
+        return other
 
     def end_minibatch(self) -> None:
         for replica in self._statistics:

@@ -1,0 +1,183 @@
+"""Where one draw of rounding is too few, more are taken, and what is wrong is still named."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.check.check_slice import check_slice
+from gnnhpc.check.compare_gradients import differences
+from gnnhpc.check.process_state import one_thread
+from gnnhpc.check.rounding_draws import DRAWS, ROUNDING_FACTOR, RoundingDraws
+from gnnhpc.check.self_check import twin_of
+from gnnhpc.check.twin.data import TwinImages
+from gnnhpc.check.twin.forward_rounding import ForwardRounding, RoundedLayer
+from gnnhpc.check.twin.plain_model import PlainModel
+from gnnhpc.check.twin.scene import SparseInput
+from gnnhpc.check.twin.training import TwinStep, train_step
+from gnnhpc.records.schema import Check
+from tests.tools.cells import Ran, manifest_of, run, vig
+from tests.tools.forked import Plant
+
+AMPLIFYING = vig(
+    model={
+        "name": "vig",
+        "blocks": 4,
+        "grapher_width": 8,
+        "ffn_width": 16,
+        "readout_width": 7,
+    },
+    data={"name": "synthetic-cifar10", "image_size": 13, "train": 119, "test": 75},
+    layout="pp4",
+    schedule="1f1b",
+    batch_size=3,
+    microbatches=1,
+    train_steps=3,
+    test_steps=0,
+    optimizer={"name": "sgd", "lr": 0.001, "weight_decay": 5e-4},
+    batchnorm="deferred",
+    seed=741757,
+)
+"""One common rounding of its outputs changes gradients by 1e-4, the twin's own sums by 8e-6."""
+
+
+def step_of(model: PlainModel) -> TwinStep:
+    """The first step of its self-check, in one process."""
+    part = check_slice(AMPLIFYING)
+    before = {name: v.double().numpy() for name, v in model.initial().items()}
+    with one_thread():
+        return train_step(model, TwinImages(part, None).pieces("train", 0), before, 0, "logits")
+
+
+def away(drawn: TwinStep, exact: TwinStep) -> float:
+    layers = [outline.name for outline in check_slice(AMPLIFYING).outlines]
+    return max(d.relative for d in differences(drawn.gradients, exact.gradients, layers))
+
+
+def twins() -> tuple[PlainModel, PlainModel]:
+    twin, single = twin_of(check_slice(AMPLIFYING))
+    assert isinstance(twin, PlainModel)
+    assert single is not None
+    return twin, single
+
+
+def test_a_few_draws_allow_for_any_other() -> None:
+    twin, single = twins()
+    exact = step_of(twin)
+    draws = RoundingDraws(single, step_of)
+    of = functools.partial(away, exact=exact)
+    largest = max(of(each) for each in draws.more)
+    others = [of(step_of(single.rounded(draw))) for draw in range(DRAWS, DRAWS + 8)]
+    assert max(others) < ROUNDING_FACTOR * largest
+    assert 0 < draws.allowed(max(others), 0.0, of) <= ROUNDING_FACTOR * largest
+
+
+def test_no_more_draws_are_taken_of_what_the_first_explains() -> None:
+    _, single = twins()
+    computed: list[PlainModel] = []
+
+    def compute(model: PlainModel) -> float:
+        computed.append(model)
+        return 1e-6 if model is single else 3e-6
+
+    draws = RoundingDraws(single, compute)
+    assert draws.allowed(8e-6, 1e-9, float) == pytest.approx(8e-6)
+    assert draws.allowed(1e-5, 1e-5, float) == 1e-5
+    assert computed == [single]
+    assert draws.allowed(1e-5, 1e-9, float) == pytest.approx(24e-6)
+    assert draws.allowed(float("nan"), 1e-9, float) == pytest.approx(24e-6)
+    assert len(computed) == 1 + DRAWS
+    assert all(each is not single for each in computed[1:])
+
+
+def test_what_is_no_number_allows_nothing() -> None:
+    _, single = twins()
+    draws = RoundingDraws(single, lambda model: 1e-6 if model is single else float("nan"))
+    assert draws.allowed(1.0, 0.0, float) == pytest.approx(8e-6)
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_an_output_is_off_by_one_rounding(draw: int) -> None:
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    error = (ForwardRounding(draw).of(x) - x) / x / torch.finfo(x.dtype).eps
+    assert 0.4 < float(error.abs().min()) <= float(error.abs().max()) < 2.1
+    larger = float((error > 0).float().mean())
+    assert larger == 1.0 if draw == 0 else 0.3 < larger < 0.7
+
+
+def test_features_that_are_stored_are_rounded_too() -> None:
+    stored = SparseInput(torch.tensor([0]), torch.tensor([2]), torch.ones(1), (1, 3))
+
+    class Same:
+        def forward(self, x: Any, *_: Any) -> Any:
+            return x
+
+    layer: Any = Same()
+    found = RoundedLayer(layer, ForwardRounding(0)).forward(stored, {}, scene=None)  # type: ignore[arg-type]
+    assert isinstance(found, SparseInput)
+    assert float(found.value) == 1.0 + 2.0**-23
+
+
+def test_running_statistics_of_a_draw_are_its_own() -> None:
+    _, single = twins()
+    before = {name: b.clone() for name, b in single.buffers(0).items()}
+    step_of(single.rounded(1))
+    assert all(torch.equal(before[name], b) for name, b in single.buffers(0).items())
+
+
+def scaled_gradient(factor: float, layer: str) -> None:
+    """The gradient of one layer's parameters is a little too large."""
+    from gnnhpc.train.setup import TrainingParts
+
+    true = TrainingParts.__init__
+
+    def made(parts: Any, *args: Any, **given: Any) -> None:
+        true(parts, *args, **given)
+        for name, parameter in parts.stage.named_parameters():
+            if name.startswith(layer):
+                parameter.register_hook(lambda gradient: gradient * factor)
+
+    TrainingParts.__init__ = made  # type: ignore[method-assign]
+
+
+def scaled_output(factor: float) -> None:
+    from gnnhpc.models.vig.fused import FusedFfn
+
+    true = FusedFfn.forward
+
+    def wrong(layer: Any, *args: Any) -> torch.Tensor:
+        return true(layer, *args) * factor
+
+    FusedFfn.forward = wrong  # type: ignore[method-assign]
+
+
+def self_check_of(folder: Path, plant: Plant | None = None) -> Check:
+    (cell,) = manifest_of(folder, AMPLIFYING)
+    found: Ran = run(folder, cell, plant=plant)
+    (check,) = [each for each in found.result.audit if each.name == "self-check"]
+    return check
+
+
+@pytest.mark.distributed
+def test_a_run_that_makes_much_of_one_rounding_is_not_accused(tmp_path: Path) -> None:
+    check = self_check_of(tmp_path)
+    assert check.verdict == "ok", check.detail
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("layer", ["block2.ffn", "readout"])
+def test_a_wrong_gradient_of_such_a_run_is_named(layer: str, tmp_path: Path) -> None:
+    check = self_check_of(tmp_path, functools.partial(scaled_gradient, 1.002, layer))
+    assert check.verdict == "invalid"
+    assert check.detail.startswith(f"gradients: {layer} differs by ")
+
+
+@pytest.mark.distributed
+def test_a_wrong_output_of_such_a_run_is_named(tmp_path: Path) -> None:
+    check = self_check_of(tmp_path, functools.partial(scaled_output, 1.0005))
+    assert check.verdict == "invalid"
+    assert check.detail.startswith("outputs: block0.ffn in train step 0")
