@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.watches.gradient_norms import GradientNorms
 from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
@@ -56,7 +57,7 @@ class RankObservations:
     """Steps that began before the one before them had ended."""
     all_steps_s: float
     """Sum of all steps, warm-up and evaluation included."""
-    median_grad_norm: float | None
+    gradient_norms: GradientNorms
     reductions: int
     train_steps: int
     step_s: list[float]
@@ -127,7 +128,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         overfull_steps=times.overfull_steps,
         overlapping_steps=times.overlapping_steps,
         all_steps_s=times.all_steps_s,
-        median_grad_norm=observer.median_grad_norm,
+        gradient_norms=observer.gradient_norms.seen(),
         train_steps=observer.train_steps,
         step_s=times.step_s,
         step_compute_s=times.step_compute_s,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.gradient_norms import GradientNormsWatch
 from gnnhpc.check.watches.kept_records import KeptRecords
 from gnnhpc.check.watches.machine_use import MachineUse
 from gnnhpc.check.watches.run_watch import RunWatch
@@ -41,6 +41,7 @@ class RunObserver:
     watch: RunWatch | None = None
     """Looks at few steps closely; none where steps are taken for another purpose."""
     grad_norm: float | None = None
+    gradient_norms: GradientNormsWatch = field(default_factory=GradientNormsWatch)
     mismatched_batches: int = 0
     unequal_gradients: int = 0
     differing_losses: int = 0
@@ -61,7 +62,8 @@ class RunObserver:
     _samples: int = 0
     """Of the present step's batch."""
     _observing_cpu_s: float = 0.0
-    _norms: list[float] = field(default_factory=list)
+    _step: int = 0
+    """The present training step."""
     _began: float = field(default_factory=time.perf_counter)
     _ended: float = field(default_factory=time.perf_counter)
 
@@ -95,6 +97,7 @@ class RunObserver:
             self.watch.budget.affordable = not over
 
     def before_training_step(self, step: int, batch: Batch) -> None:
+        self._step = step
         self._samples = len(batch.sample_ids)
         if self.watch is not None:
             self.watch.before_training_step(step, batch)
@@ -139,10 +142,6 @@ class RunObserver:
         """From before the first step to the end of the last observation."""
         return self._ended - self._began
 
-    @property
-    def median_grad_norm(self) -> float | None:
-        return statistics.median(self._norms) if self._norms else None
-
     def before_step(self, storage_cpu_s: float) -> None:
         """Before a step is prepared; `storage_cpu_s` went into reading and writing so far."""
         with self.observing():
@@ -159,8 +158,7 @@ class RunObserver:
         """After a training step: counts its samples, and keeps the norm of its gradient."""
         self.grad_norm = grad_norm
         self.train_steps += 1
-        if grad_norm is not None:
-            self._norms.append(grad_norm)
+        self.gradient_norms.add(self._step, grad_norm)
         if len(batch.sample_ids):
             self.sample_uses.count(batch.epoch, batch.sample_ids)
 

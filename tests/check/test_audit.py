@@ -13,6 +13,7 @@ from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.machine import TORCH_GRAIN
 from gnnhpc.check.observations import RankObservations, rank_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.watches.gradient_norms import GradientNorms, GradientNormsWatch
 from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
@@ -62,7 +63,7 @@ def good(rank: int) -> RankObservations:
         overfull_steps=0,
         overlapping_steps=0,
         all_steps_s=1.5,
-        median_grad_norm=0.5,
+        gradient_norms=GradientNorms(0.5, STEPS),
         reductions=STEPS,
         train_steps=STEPS,
         step_s=[1.0] * STEPS,
@@ -171,9 +172,10 @@ def test_each_check_says_what_it_must(name: str) -> None:
 @pytest.mark.parametrize(
     "silent",
     [
-        {"median_grad_norm": None},
-        {"median_grad_norm": 0.0},
-        {"median_grad_norm": float("nan")},
+        {"gradient_norms": GradientNorms(None, STEPS, 0, STEPS, 0)},
+        {"gradient_norms": GradientNorms(None, STEPS, 6, STEPS, 6)},
+        {"gradient_norms": GradientNorms(0.0, STEPS, 0, STEPS, 0)},
+        {"gradient_norms": GradientNorms(float("nan"), STEPS)},
         {"backward_s": 0.0},
     ],
 )
@@ -183,10 +185,34 @@ def test_a_stage_that_does_not_learn(silent: dict[str, Any]) -> None:
     assert "ranks [0, 2] have parameters but no gradient" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("norms", "when"),
+    [
+        (GradientNorms(0.0, STEPS, 0, STEPS - 1, 1), "from step 1 on"),
+        (GradientNorms(0.5, STEPS, 0, 1, None), f"in 1 of {STEPS} steps"),
+        # What it went on from may have had no gradient already.
+        (GradientNorms(0.0, STEPS, 6, STEPS, 6), "from step 6 on"),
+    ],
+)
+def test_a_stage_that_learns_no_more(norms: GradientNorms, when: str) -> None:
+    found = checks({0: {"gradient_norms": norms}, 2: {"gradient_norms": norms}})["gradients"]
+    assert found.verdict == "suspect"
+    assert f"no gradient {when} on ranks [0, 2]: " in found.detail
+
+
+def test_steps_without_a_gradient_are_counted() -> None:
+    watch = GradientNormsWatch()
+    for step, norm in enumerate([0.0, 2.0, None, 0.0], start=3):
+        watch.add(step, norm)
+    assert watch.seen() == GradientNorms(0.0, 4, 3, 3, 5)
+    watch.add(7, 1.0)
+    assert watch.seen() == GradientNorms(0.5, 5, 3, 3, None)
+
+
 def test_a_stage_with_nothing_to_learn_needs_no_gradient() -> None:
     nothing = {
         "trained_parameters": 0,
-        "median_grad_norm": None,
+        "gradient_norms": GradientNorms(None, STEPS, 0, STEPS, 0),
         "backward_s": 0.0,
         "reductions": 0,
     }
@@ -421,7 +447,7 @@ def test_samples_are_counted_by_epoch() -> None:
     bits = [np.unpackbits(np.frombuffer(each.used, dtype=np.uint8))[:10] for each in uses.values()]
     assert bits[0].tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert bits[1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert finding(observer, "median_grad_norm") == 0.6
+    assert finding(observer, "gradient_norms") == GradientNorms(0.6, 3, 0, 1, 0)
     assert finding(observer, "train_steps") == 3
 
 
@@ -509,7 +535,7 @@ def test_what_the_system_does_not_say_is_missing_and_no_number() -> None:
     observer = observations()
     assert finding(observer, "cpu_share") is None
     assert finding(observer, "steal_share") is None
-    assert finding(observer, "median_grad_norm") is None
+    assert finding(observer, "gradient_norms") == GradientNorms(None, 0)
     observer.observe_times(record(), times(5.0, 3.0, steal=0.5))
     observer.observe_times(record(), times(5.0, 3.0, steal=None))
     assert finding(observer, "steal_share") is None

@@ -6,31 +6,56 @@ import math
 from collections.abc import Sequence
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.watches.gradient_norms import GradientNorms
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.schema import Check
 
 
 def gradients(observations: Sequence[RankObservations]) -> Check:
-    """A stage that trains must run backward and have a gradient that is not zero."""
-    without = [
-        each.rank
-        for each in observations
-        if each.trained_parameters
-        and (
-            not each.median_grad_norm
-            or not math.isfinite(each.median_grad_norm)
-            or (each.step_s and each.backward_s <= 0.0)
-        )
-    ]
-    norms = {str(each.rank): each.median_grad_norm for each in observations}
-    if without:
+    """A stage that trains must run backward and have a gradient that is not zero.
+
+    Where it had one and later has none, or the attempt goes on from a checkpoint, the training
+    itself may have died: all units of the readout far below zero. That is no wrong measurement.
+    The checks of what crosses a cut and of what backwards give, and the self-checks, which hold
+    gradients against a twin, accuse a run whose gradient should be there.
+    """
+    trained = [each for each in observations if each.trained_parameters]
+    never = [each.rank for each in trained if _never(each)]
+    norms = {str(each.rank): each.gradient_norms.median for each in observations}
+    if never:
         return Check(
             "gradients",
             "invalid",
-            f"ranks {without} have parameters but no gradient: backward did not reach them",
+            f"ranks {never} have parameters but no gradient: backward did not reach them",
             norms,
         )
+    without: dict[str, list[int]] = {}
+    for each in trained:
+        if each.gradient_norms.without:
+            without.setdefault(_when(each.gradient_norms), []).append(each.rank)
+    if without:
+        told = ", ".join(f"{when} on ranks {ranks}" for when, ranks in without.items())
+        detail = (
+            f"no gradient {told}: training died there, as where all units behind are far below "
+            "zero, unless another check finds backward wrong"
+        )
+        return Check("gradients", "suspect", detail, norms)
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
+
+
+def _never(each: RankObservations) -> bool:
+    """Whether a rank's backward cannot have reached it, or gave what is no number."""
+    norms = each.gradient_norms
+    if norms.median is None or not math.isfinite(norms.median):
+        return True
+    no_backward = bool(each.step_s) and each.backward_s <= 0.0
+    return no_backward or (norms.without == norms.steps and norms.first_step == 0)
+
+
+def _when(norms: GradientNorms) -> str:
+    if norms.none_from is not None:
+        return f"from step {norms.none_from} on"
+    return f"in {norms.without} of {norms.steps} steps"
 
 
 def loss(observations: Sequence[RankObservations]) -> Check:
