@@ -104,6 +104,9 @@ def print_submission(done: Submission) -> None:
     print(f"run folder {done.run}")
     if done.most is not None:
         print(most_line(done.most))
+        predicted = predict_cells(RunPaths(done.run), done.cells)
+        if predicted.cells:
+            print(predicted_line(predicted, "cells"))
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +113,11 @@ def run_cost(paths: RunPaths) -> RunCost:
     )
 
 
-def predict_cells(paths: RunPaths, cells: Iterable[Cell]) -> PredictedCost:
+def predict_cells(paths: RunPaths, cells: Collection[Cell]) -> PredictedCost:
     """What other cells will take, by those of this run that are done, as their results tell."""
     attempts = list_attempts(paths)
+    if not attempts:
+        return PredictedCost(0.0, 0, len(cells))
     lines = read_manifest_lines(paths.manifest)
     results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
     held_by = _held_by_ranks(paths)

@@ -16,15 +16,17 @@ from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, w
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.spec.manifest import read_manifest
+from jobs.actions.submit import Submission
 from jobs.cli import main
 from jobs.cluster.arrays import group_by_array, resources_for
-from jobs.cluster.core_hours import most_core_hours
+from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
 from jobs.cluster.slurm_accounts import AccountedTask, ask_sacct, cpu_seconds, parse_accounts
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.printing.cost_text import cost_lines, most_line, predicted_line
+from jobs.printing.plan_text import print_submission
 from jobs.spec.planning import plan
 from jobs.state.run_cost import PredictedCost, predict_cells, run_cost
 
@@ -252,6 +254,21 @@ def test_a_dry_run_tells_the_most_and_of_a_run_that_is_there_the_prediction(
         "\npredicted: 0.0333 core-hours of 2 cells that the run does not have, by the done ones of "
         "their configuration or array; 2 of which no cell of the same array is done: unknown\n"
     ) in said
+
+
+def test_what_is_submitted_later_is_told_with_its_prediction(
+    run: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = tuple(read_manifest(run.manifest))
+    done = Submission(run.root, "slurm", (), cells, most=MostCoreHours(1.0, 1.0, False))
+    print_submission(done)
+    assert "predicted" not in capsys.readouterr().out
+    finish(run, "gat-seq", 0, 36)
+    print_submission(done)
+    assert (
+        "\npredicted: 0.04 core-hours of 2 cells, by the done ones of their configuration or "
+        "array; 2 of which no cell of the same array is done: unknown\n"
+    ) in capsys.readouterr().out
 
 
 def test_status_tells_it_and_says_what_is_unknown(
