@@ -17,6 +17,17 @@ GRID = TINY_GAT | {"layouts": ["seq"], "train_steps": 2}
 LATER = ("--slurm", "begin=now+1hour")
 
 
+def cancel(run: Run) -> None:
+    """Until status no more counts the cells as just submitted."""
+    run.user.jobs("cancel", run.paths.root)
+    run.wait_until_idle()
+
+    def ended() -> bool:
+        return all(cell["state"] == "cancelled" for cell in run.status().values())
+
+    wait_for(ended, "the cells to be cancelled")
+
+
 def shown(run: Run, array: str = "gat-seq") -> str:
     return run.cluster.run("scontrol", "show", "job", run.job(array)).stdout
 
@@ -65,8 +76,7 @@ def test_a_submission_waits_for_a_run_or_for_a_job(user: User) -> None:
 
 def test_a_rerun_takes_other_limits_and_says_what_differs(user: User) -> None:
     run = user.submit([GRID], *LATER, name="limits")
-    user.jobs("cancel", run.paths.root)
-    run.wait_until_idle()
+    cancel(run)
     flags = ("--time", "0:20:00", "--mem", "300M", "--exclude", "n1,n3", "--slurm", "nice=3")
     done = user.jobs("rerun", run.paths.root, "--array", "gat-seq", *flags)
     assert "note: site test, not as submitted: mem 300M instead of none, " in done.stderr
@@ -75,8 +85,7 @@ def test_a_rerun_takes_other_limits_and_says_what_differs(user: User) -> None:
     for word in ("TimeLimit=00:20:00", "MinMemoryNode=300M", "ExcNodeList=n[1,3]", "Nice=3"):
         assert word in told, told
     short = ("--time", "1", "--slurm", "signal=90")
-    user.jobs("cancel", run.paths.root)
-    run.wait_until_idle()
+    cancel(run)
     done = user.jobs("rerun", run.paths.root, "--array", "gat-seq", *short, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "time: found 1, and signal 90 s before its end; allowed: more than 90" in done.stderr
