@@ -2,7 +2,8 @@
 
 The same sweep is run twice on the test cluster: once in peace, once while ranks are killed, jobs
 requeued, also such as are done, and nodes drained at random, then rerun until it is done. Both must
-come out equal in everything but times. Sixty cells, which take about 20 minutes on two cores.
+come out equal in everything but times. Sixty cells, a quarter of them in paired blocks, which take
+about 20 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -194,15 +195,15 @@ def report(run: Run) -> list[str]:
     return [" ".join(row[name] for name in kept) for row in rows]
 
 
-def soak(cluster: Cluster, home: Path, cells: int, seed: int) -> None:
+def soak(cluster: Cluster, home: Path, cells: int, seed: int, *flags: str) -> None:
     peace, war = home / "peace", home / "war"
     for folder in (peace, war):
-        folder.mkdir()
-    calm = User(cluster, peace).submit(grids(cells), name="calm")
+        folder.mkdir(parents=True)
+    calm = User(cluster, peace).submit(grids(cells), *flags, name="calm")
     say(f"{len(calm.cells)} cells in peace")
     wait_for(lambda: idle(calm), "the undisturbed sweep", HOUR_S)
     assert not unfinished(calm)
-    stormy = User(cluster, war).submit(grids(cells), name="stormy")
+    stormy = User(cluster, war).submit(grids(cells), *flags, name="stormy")
     say(f"the same under fire, seed {seed}")
     faults = disturb(stormy, seed)
     say(", ".join(f"{count} x {name}" for name, count in sorted(faults.items())))
@@ -231,7 +232,9 @@ def main(arguments: list[str] | None = None) -> int:
     home = Path(tempfile.mkdtemp(prefix="gnnhpc-soak-"))
     cluster = slurm.start(root, owner=os.getpid())
     try:
-        soak(cluster, home, options.minutes * CELLS_A_MINUTE, options.seed)
+        cells = options.minutes * CELLS_A_MINUTE
+        soak(cluster, home / "arrays", cells * 3 // 4, options.seed)
+        soak(cluster, home / "blocks", max(4, cells // 4), options.seed, "--paired")
     except AssertionError as error:
         print(f"failed: {error}; the runs are kept in {home}", file=sys.stderr)
         return 1

@@ -193,3 +193,15 @@ def test_variables_of_a_surrounding_job_stay_behind(monkeypatch: pytest.MonkeyPa
     with outside_of_jobs():
         assert names.keys() & os.environ.keys() == {"SLURM_CONF", "SBATCH_ACCOUNT"}
     assert dict(os.environ) == before
+
+
+def test_blocks_take_the_same_care(bin_: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    program(bin_, "sbatch", f'echo "$1" >{bin_}/script; cp "$1" {bin_}/given; {LOST}')
+    ours = row("11", f"'\"$(cat {bin_}/script)\"'", str(run), "gat-paired@run")
+    program(bin_, "squeue", ours)
+    done = submit(one_plan(), runs=tmp_path / "runs", paired=True)
+    assert done.jobs == (("11", "gat-paired", "0"),)
+    assert len(calls(bin_, "sbatch")) == 1
+    # What is submitted is what a user submits by hand.
+    assert (bin_ / "given").read_text() == (run / "arrays" / "gat-paired.sbatch").read_text()
