@@ -111,6 +111,26 @@ def test_each_start_of_a_task_counts_and_others_jobs_do_not() -> None:
     ]
 
 
+def test_what_slurm__said_of_a_requeued_and_cancelled_task_and_of_a_done_one() -> None:
+    """As the test cluster's sacct wrote it."""
+    text = rows(
+        "1_0|2|1|00:02.163||REQUEUED|gat-seq@cap",
+        "1_0.batch|3|1|00:00.011|0|FAILED|batch",
+        "1_0.0|3|1|00:02.152|0|FAILED|python",
+        "2_0|14|2|00:16.906|0|COMPLETED|gat-pp2@cap",
+        "2_0.batch|14|1|00:00.011|0|COMPLETED|batch",
+        "2_0.0|14|2|00:16.894|0|COMPLETED|python",
+        "1_0|3|1|00:03.014||CANCELLED by 0|gat-seq@cap",
+        "1_0.batch|4|1|00:00.013|0|FAILED|batch",
+        "1_0.0|4|1|00:00:03|0|FAILED|python",
+    )
+    assert parse_accounts(text, {"1": "gat-seq", "2": "gat-pp2"}) == [
+        AccountedTask("1_0", 2, 1, 2.163),
+        AccountedTask("2_0", 14, 2, 16.906),
+        AccountedTask("1_0", 3, 1, 3.014),
+    ]
+
+
 def test_one_question_for_all_jobs_and_its_answer_is_kept(run: RunPaths) -> None:
     record_submission(run, "slurm", "gat-pp2", [0, 1], "18", WHOLE)
     sacct(run, rows(
