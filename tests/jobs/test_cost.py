@@ -111,7 +111,7 @@ def test_each_start_of_a_task_counts_and_others_jobs_do_not() -> None:
     ]
 
 
-def test_what_slurm__said_of_a_requeued_and_cancelled_task_and_of_a_done_one() -> None:
+def test_what_a_real_sacct_said_of_a_requeued_and_cancelled_task_and_of_a_done_one() -> None:
     """As the test cluster's sacct wrote it."""
     text = rows(
         "1_0|2|1|00:02.163||REQUEUED|gat-seq@cap",
