@@ -23,8 +23,23 @@ from jobs.state.run_cost import predict_cells
 
 
 def print_plan(plan: Plan, run: Path, launch: Launch, *, paired: bool = False) -> None:
-    """Print a dry run: arrays, cells, resources and scripts."""
+    """Print a dry run: scripts and cells, then what a screen shows last: arrays and resources."""
     arrays = arrays_of(plan.cells, launch.array_limit, paired=paired)
+    for array in arrays:
+        print(f"--- {run}/arrays/{array.label}.sbatch")
+        print(render_script(array, run, needs_of(array, launch.site), launch))
+    print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
+    for array in arrays:
+        if isinstance(array, BlockArray):
+            print("\n".join(_block_lines(array)))
+    print()
+    _print_arrays(plan, run, launch, arrays, paired=paired)
+
+
+def _print_arrays(
+    plan: Plan, run: Path, launch: Launch, arrays: Sequence[Array | BlockArray], *, paired: bool
+) -> None:
+    """What would be submitted, what is asked for it, and what it may cost."""
     what, count = ("block", sum(len(a.tasks) for a in arrays)) if paired else ("array", len(arrays))
     head = f"{len(plan.cells)} cells in {count} {what}{'s' if count != 1 else ''}"
     head += f"; site {launch.site_name}"
@@ -58,14 +73,6 @@ def print_plan(plan: Plan, run: Path, launch: Launch, *, paired: bool = False) -
         print(line)
     if take_turns([len(array.tasks) for array in arrays], launch.site.max_parallel):
         print(f"at most {launch.site.max_parallel} cells at once: one array after the other")
-    for array in arrays:
-        if isinstance(array, BlockArray):
-            print("\n".join(_block_lines(array)))
-    print("\n".join(f"{cell.array:<16} {cell.index:>5}  {cell.id}" for cell in plan.cells))
-    for array in arrays:
-        needs = needs_of(array, launch.site)
-        print(f"\n--- {run}/arrays/{array.label}.sbatch")
-        print(render_script(array, run, needs, launch), end="")
 
 
 def _notes_on_parts(arrays: Sequence[Array | BlockArray], limit: int) -> Iterator[str]:
