@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -43,6 +44,19 @@ LOG_COLUMNS = (
     "bound",
     "verdict",
 )
+_LEAST_NEEDED = (
+    "n",
+    "bubble",
+    "median_s",
+    "samples_per_s",
+    "efficiency",
+    "flags",
+    "data",
+    "bound",
+    "speedup_low",
+    "speedup_high",
+)
+"""Columns that a narrow terminal does without, in this order; summary.csv has all of them."""
 _SHORT = {
     "microbatches": "m",
     "speedup_low": "low",
@@ -52,16 +66,33 @@ _SHORT = {
 
 
 def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print `columns` of a frame, without empty ones."""
+    """Print `columns` of a frame, without empty ones; a narrow terminal gets fewer."""
     filled = frame[[name for name in columns if name in frame]]
     filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
-    header = [_SHORT.get(name, name) for name in filled.columns]
-    rows = format_rows(filled)
-    numeric = [pd.api.types.is_numeric_dtype(filled[name]) for name in filled.columns]
-    if sys.stdout.isatty():
-        _print_rich_table(header, rows, numeric)
-    else:
-        print("\n".join(aligned_lines(header, rows, numeric)))
+    if not sys.stdout.isatty():
+        print("\n".join(aligned_lines(*_texts(filled))))
+        return
+    shown = columns_that_fit(filled, shutil.get_terminal_size().columns)
+    _print_rich_table(*_texts(filled[shown]))
+    if left := [_SHORT.get(name, name) for name in map(str, filled) if name not in shown]:
+        print(f"not shown on {shutil.get_terminal_size().columns} columns: {', '.join(left)}")
+
+
+def columns_that_fit(frame: pd.DataFrame, width: int) -> list[str]:
+    """The columns whose lines are at most `width` long, as far as some may be left out."""
+    shown = [str(name) for name in frame.columns]
+    for name in _LEAST_NEEDED:
+        if max(map(len, aligned_lines(*_texts(frame[shown])))) <= width:
+            break
+        shown = [other for other in shown if other != name]
+    return shown
+
+
+def _texts(frame: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Header, rows, and which columns are numbers."""
+    header = [_SHORT.get(name, name) for name in map(str, frame.columns)]
+    numeric = [pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns]
+    return header, [list(row) for row in format_rows(frame)], numeric
 
 
 def aligned_lines(

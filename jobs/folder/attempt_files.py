@@ -10,6 +10,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,9 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         return None
     except InputError as error:
         cause = str(error).removeprefix(f"{attempt.root}/")
-        return AttemptResult(attempt.number, "failed", "", False, (), cause)
+        return AttemptResult(
+            attempt.number, "failed", _written_at(attempt.result), False, (), cause
+        )
     return AttemptResult(
         attempt=attempt.number,
         status=result.status,
@@ -115,6 +118,14 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         cause=_failure_text(result.failure) if result.failure else None,
         job=result.slurm_job,
     )
+
+
+def _written_at(path: Path) -> str:
+    """When a file that does not say it was last written, UTC, ISO 8601; empty if it is gone."""
+    try:
+        return datetime.fromtimestamp(path.lstat().st_mtime, UTC).isoformat(timespec="seconds")
+    except OSError:
+        return ""
 
 
 def read_failure_cause(attempt: AttemptPaths, world_size: int) -> str | None:
