@@ -73,7 +73,10 @@ def run(
     ] = Path("runs/by-hand"),
     live: Live = False,
 ) -> int:
-    """Run one cell, one rank a process: from a manifest, from a file, or from flags."""
+    """Run one cell, one rank a process: from a manifest, from a file, or from flags.
+
+    Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
+    """
     from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.run.worker import Worker, run_cell
     from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell

@@ -109,7 +109,10 @@ class Worker:
         )
 
     def run(self) -> int:
-        """Returns the exit status; the cell's errors are printed and recorded, not raised."""
+        """Returns the exit status, EXIT_UNFINISHED of ranks that were told to stop and have saved.
+
+        The cell's errors are printed and recorded, not raised.
+        """
         check_world_size(self.environment, self.cell.experiment.rank_map)
         map_large_blocks_separately()
         with handled_signals(self.attempt.exit_after_signal) as signals:
