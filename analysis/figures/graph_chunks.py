@@ -63,11 +63,12 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
     metric = "val_accuracy" if published is not None and "val_accuracy" in known else known[0]
     cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
     keys = ["layout", "total", *dict.fromkeys(["chunks", *study.variants])]
+    # A setting that varies may be none in some cells.
     rows = (
-        cells.groupby(keys, observed=True)[metric]
+        cells.groupby(keys, observed=True, dropna=False)[metric]
         .agg(["mean", "min", "max"])
         .reset_index()
-        .dropna()
+        .dropna(subset=["mean"])
     )
     with styled():
         figure, axes = _draw_panels(study, rows, "mean", ("min", "max"))

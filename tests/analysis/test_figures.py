@@ -324,6 +324,16 @@ def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
     assert width >= 200 * COLUMN_IN
 
 
+def test_a_setting_that_is_none_leaves_no_accuracy_out(gat: Study) -> None:
+    """Its cells were not drawn, and with a setting that is none in all of them the report died."""
+    for name, count in (("checkpoint_every", [None, 2]), ("test_every", [None, None])):
+        values = [count[i % 2] for i in range(len(gat.cells))]
+        study = replace(gat, variants=(name,), cells=gat.cells.assign(**{name: values}))
+        figure = drawn(graph_chunks.chunk_accuracy(study))
+        lines = sum(len(line.get_xdata()) > 0 for one in figure.axes for line in one.get_lines())
+        assert len(figure.axes) == len(set(count)) and lines >= len(figure.axes)
+
+
 def test_titles_of_panels_stay_apart_however_many_settings_they_name() -> None:
     """Titles of six panels were one line each, over their neighbours; axes collapsed to nothing."""
     title = "fused, batch size 10, pipelining, batchnorm deferred, 1f1b, train steps 12, sgd"
