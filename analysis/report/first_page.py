@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from analysis.figures.catalog import Figures
 from analysis.loading.attempts import DAMAGED
 from analysis.loading.measured_again import measured_again
@@ -32,8 +34,6 @@ from analysis.report.what_it_cost import cost_text
 from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.loading.run import Run
 
 _PROVENANCE = {
@@ -226,9 +226,11 @@ def _invalid_cell_table(run: Run) -> TableBlock | None:
 def _reason_not_valid(cell: dict[Any, Any]) -> str:
     if cell["status"] == "missing":
         return "no attempt"
+    if not pd.isna(cell["failure"]) and cell["failure"]:
+        return str(cell["failure"])
     if cell["status"] == "unfinished":
-        return str(cell["failure"] or "its attempts have not ended, or died without a result")
-    return str(cell["failure"] or "its result gives no reason")
+        return "its attempts have not ended, or died without a result"
+    return "its result gives no reason"
 
 
 def what_was_run(run: Run) -> TableBlock:

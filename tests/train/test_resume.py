@@ -17,7 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
@@ -79,7 +79,11 @@ def tensors(path: Path) -> dict[str, Tensor]:
 def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     _, attempts = both
     ranks = attempts[0].cell.experiment.layout.world_size
-    assert [a.statuses for a in attempts] == [[1] * ranks, [1] * ranks, [0] * ranks]
+    assert [a.statuses for a in attempts] == [
+        [EXIT_UNFINISHED] * ranks,
+        [EXIT_UNFINISHED] * ranks,
+        [EXIT_DONE] * ranks,
+    ]
     results = [a.result for a in attempts]
     assert [r.status for r in results] == ["interrupted", "interrupted", "done"]
     assert results[-1].valid
