@@ -70,7 +70,7 @@ def test_an_edit_while_arrays_wait_changes_nothing_that_they_measure(user: User)
     assert origin(run.result(seq, 2)) == (code, "snapshot", "test", 2), run.logs()
     run.wait_until_idle()
     said = user.jobs(*rerun, "--live", *user.site({"cpus_per_task": 1})).stderr
-    assert "note: site test, not test as submitted: cpus_per_task 1 instead of 2\n" in said
+    assert "note: site test, not as submitted: cpus_per_task 1 instead of 2\n" in said
     assert f"note: runs the code in {ROOT} as it is when each cell starts\n" in said
     assert origin(run.result(seq, 3)) == (code, "live", "test", 1), run.logs()
 
