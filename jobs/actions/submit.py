@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from jobs.cluster.arrays import (
     resources_for,
     take_turns,
 )
-from jobs.cluster.blocks import BlockArray, in_parts, needs_of
+from jobs.cluster.blocks import BlockArray, arrays_of, in_parts, needs_of
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch, limited, resolved
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
@@ -107,6 +107,9 @@ def submit(
     paired = is_paired(run, extends=not fresh, asked=paired)
     for array in group_by_array(plan.cells):
         resources_for(array.layout, how.launch.site, gpu=array.gpu)
+    if paired and cluster == "slurm" and tell is not None:
+        for note in _notes_on_blocks(plan.cells, how.launch):
+            tell(note)
     waits = jobs_to_wait_for(after, cluster, tell)
     paths = RunPaths(run)
     if fresh:
@@ -130,6 +133,18 @@ def submit(
     if reporting and cluster == "local":
         write_report(paths, tell)
     return replace(done, report_job=report_job)
+
+
+def _notes_on_blocks(cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
+    """How long a block may take, which a partition may not allow: Slurm then lets it wait."""
+    for array in arrays_of(cells, launch.array_limit, paired=True):
+        if isinstance(array, BlockArray):
+            most = max(len(block.cells) for block in array.blocks)
+            asked, each = needs_of(array, launch.site).time_min, launch.site.time_min
+            yield (
+                f"a block of {array.label} asks for {asked} minutes, {each} for each of {most} "
+                "cells; where a partition allows less, it waits without end"
+            )
 
 
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:

@@ -156,7 +156,9 @@ class Follower:
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jobs", "logs", str(run), cell, "--follow"],
+                # A shell starts what runs in its background with interrupts ignored.
+                ["/usr/bin/env", "--default-signal=INT",
+                 sys.executable, "-m", "jobs", "logs", str(run), cell, "--follow"],
                 cwd=ROOT, stdout=out, stderr=err,
             )  # fmt: skip
 

@@ -45,9 +45,9 @@ def test_what_is_not_used_is_that_of_the_allowed_cpus(
 def test_another_process_is_seen_and_this_one_is_told_apart() -> None:
     """However busy the machine is: others use what the child does, at least."""
     watch = ProcessorUseWatch()
+    before = time.process_time()
     watch.look()
     assert watch.seen() is None, "one look is no time"
-    before = time.process_time()
     subprocess.run([sys.executable, "-c", SPINNING], check=True)
     watch.look()
     use = watch.seen()
