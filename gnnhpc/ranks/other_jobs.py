@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from dataclasses import dataclass
 
+from gnnhpc.core.ask_slurm import ask
 from gnnhpc.ranks.environment import Environment
 
 _TIMEOUT_S = 5.0
@@ -56,18 +55,4 @@ def _total_cpus(text: str) -> int:
 
 
 def _ask(*command: str) -> str | None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
-    try:
-        done = subprocess.run(
-            command,
-            env=kept,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-            timeout=_TIMEOUT_S,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
+    return ask(*command, timeout_s=_TIMEOUT_S, without="SQUEUE_")

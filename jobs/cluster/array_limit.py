@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gnnhpc.core.ask_slurm import ask
 from gnnhpc.core.errors import InputError
-from jobs.cluster.ask_slurm import ask
 from jobs.cluster.site import Site
 
 MOST_TASKS = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from gnnhpc.core.ask_slurm import ask
 from gnnhpc.core.errors import InputError
-from jobs.cluster.ask_slurm import ask
 from jobs.spec.spec_errors import unknown_key_text
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.ask_slurm import ask
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.provenance import user
 from jobs.cluster.array_limit import parse_config
-from jobs.cluster.ask_slurm import ask
 from jobs.cluster.site_check import Partition, query_partitions
 
 _PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gnnhpc.core.ask_slurm import ask
 from jobs.cluster.arrays import array_of_job
 
 _FIELDS = ("JobID", "ElapsedRaw", "AllocCPUS", "TotalCPU", "ConsumedEnergyRaw", "State", "JobName")
@@ -44,7 +42,7 @@ def ask_sacct(jobs: Mapping[str, str | None]) -> list[AccountedTask] | None:
     `jobs` has the arrays of job ids: under an id sacct may know somebody else's job. None where the
     array is not known.
     """
-    if not jobs or shutil.which("sacct") is None:
+    if not jobs:
         return None
     command = (
         "sacct",
@@ -56,20 +54,8 @@ def ask_sacct(jobs: Mapping[str, str | None]) -> list[AccountedTask] | None:
         f"--jobs={','.join(sorted(jobs))}",
     )
     # A user's own defaults, such as SACCT_FORMAT, would be taken for what was asked.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            command,
-            env=kept,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_S,
-            check=True,
-        )
-        return parse_accounts(done.stdout, jobs)
-    return None
+    answer = ask(*command, timeout_s=_PATIENCE_S, without="SACCT_")
+    return None if answer is None else parse_accounts(answer, jobs)
 
 
 def parse_accounts(text: str, jobs: Mapping[str, str | None]) -> list[AccountedTask]:
