@@ -91,6 +91,8 @@ class QueueAnswer:
     accounted: dict[str, str] = field(default_factory=dict)
     """Array task -> its state, such as TIMEOUT, of jobs that sacct has or that ended just now."""
     error: str | None = None
+    kept: bool = False
+    """Whether an earlier command asked; then jobs may have been submitted since."""
 
     @property
     def answered(self) -> bool:
@@ -146,7 +148,8 @@ def _kept_answer(path: Path) -> QueueAnswer | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         raw = json.loads(path.read_text(encoding="utf-8"))
         if 0 <= time.time() - raw["at"] < QUERY_INTERVAL_S:
-            return QueueAnswer(**raw | {"jobs": tuple(QueuedJob(**job) for job in raw["jobs"])})
+            jobs = tuple(QueuedJob(**job) for job in raw["jobs"])
+            return QueueAnswer(**raw | {"jobs": jobs, "kept": True})
     return None
 
 

@@ -45,6 +45,7 @@ def live_status(
     if (
         submission.cluster == "slurm"
         and lookup.answer.answered
+        and lookup.answer.kept
         and epoch_seconds(submission.at) > lookup.answer.at - 1
     ):
         # The kept answer of the queue is older than this submission.

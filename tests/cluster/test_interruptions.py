@@ -217,13 +217,14 @@ def test_a_cell_that_hears_nothing_is_timed_out_and_rerun(user: User) -> None:
     job = task(run, cell)
     run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
     run.wait_until_idle()
-    wait_for(lambda: run.status()[cell.id]["state"] == "timed out", "Slurm's word", 30)
+    state = run.status()[cell.id]
+    assert state["state"] == "timed out", f"{state}\n{run.told()}"
     user.jobs("rerun", run.paths.root, "--failed", *user.site({}))
     again = run.wait_for_step(cell, EARLY, number=2)
     assert steps(again, 0)[0]["step"] >= 50
     user.jobs("cancel", run.paths.root)
     run.wait_until_idle()
-    wait_for(lambda: run.status()[cell.id]["state"] in ("cancelled", "interrupted"), "cancel", 30)
+    assert run.status()[cell.id]["state"] in ("cancelled", "interrupted")
 
 
 def test_a_drained_node_finishes_its_cell_and_gets_no_other(user: User) -> None:

@@ -260,13 +260,23 @@ def test_a_queue_that_hangs_is_left(
     assert known.slurm == "squeue gave no answer within 1 s"
 
 
+def test_a_job_gone_within_a_second_of_its_submission_is_not_pending(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled at once, say: Slurm was asked after the submission, and has its word."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    script(tmp_path, "squeue", "")
+    script(tmp_path, "sacct", "echo '17_[0-1]\x1fCANCELLED by 0\x1fgat-seq@run'")
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17", Launch())
+    assert status(run.root).counts() == {"cancelled": 2}
+
+
 def test_an_action_does_not_trust_an_answer_of_ten_seconds_ago(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     script(tmp_path, "squeue", "")
     script(tmp_path, "sacct", "")
-    assert status(run.root).counts() == {"pending": 2}, "just submitted"
     line = json.loads(run.submissions.read_text())
     run.submissions.write_text(json.dumps(line | {"at": EARLIER}) + "\n")
     assert status(run.root).counts() == {"missing": 2}
