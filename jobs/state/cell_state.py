@@ -134,7 +134,7 @@ def _ended_status(
 def _last_job(submitted: str | None, attempt: AttemptPaths | None) -> str | None:
     """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
     ran = read_attempt_job(attempt) if attempt else None
-    return max((job for job in (submitted, ran) if job), key=_job_number, default=None)
+    return max((job for job in (submitted, ran) if job), key=job_number, default=None)
 
 
 def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
@@ -142,7 +142,8 @@ def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
     return submission.cluster == "local" and submission.host == socket.gethostname()
 
 
-def _job_number(job: str) -> int:
+def job_number(job: str) -> int:
+    """The number in `17_3` or `17` that Slurm counts up; 0 for what is none of its jobs."""
     head = job.partition("_")[0]
     return int(head) if head.isdigit() else 0
 

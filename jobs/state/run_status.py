@@ -16,7 +16,7 @@ from jobs.folder.attempt_files import ManifestEntry
 from jobs.folder.run_blocks import Key
 from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.block_turns import block_turns
-from jobs.state.cell_state import cell_status
+from jobs.state.cell_state import cell_status, job_number
 from jobs.state.run_reading import ReadRun, read_cell, read_run
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
 
@@ -90,10 +90,14 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
 
 
 def _queued_cells(read: ReadRun, answer: QueueAnswer) -> dict[Key, QueuedJob]:
-    """Queued jobs by cell; a block's job is that of each of its cells."""
+    """Queued jobs by cell, the newest where there are several; a block's is that of all its cells.
+
+    A cell that failed in a block may be measured again, alone, while the block still runs.
+    """
+    own = _own_jobs(read.paths, answer, read.submissions)
     return {
         key: job
-        for job in _own_jobs(read.paths, answer, read.submissions)
+        for job in sorted(own, key=lambda job: job_number(job.job_id))
         for index in job.index_list()
         for key in read.blocks.keys(job.array, index)
     }

@@ -178,6 +178,29 @@ def test_a_cell_by_hand_is_its_own_jobs(run: Paired) -> None:
     assert live_slurm_jobs(run.paths, submissions, run.first[1].array)[0] == ["20"]
 
 
+def test_a_cell_that_failed_in_a_running_block_is_its_rerun_s(run: Paired) -> None:
+    """squeue lists waiting jobs first, so the block that has had its turn comes after the rerun."""
+    run.begin(run.first[0])
+    run.end(run.first[0], EARLIER, status="failed", failure=FAILURE)
+    run.begin(run.first[1])
+    again = run.first[0]
+    record_submission(run.paths, "slurm", again.array, [again.index], "20", Launch())
+    block = QueuedJob("17", "0", "RUNNING", "None", "gat-paired@run", "", "")
+    name = f"{again.array}@run"
+
+    def listed(state: str) -> None:
+        alone = QueuedJob("20", str(again.index), state, "Priority", name, "", "")
+        told = QueueAnswer(time.time() + 10, (alone, block))
+        run.monkeypatch.setattr(run_status, "query_queue", lambda *_, **__: told)
+
+    listed("PENDING")
+    assert run.states(run.first) == ["pending", "running", "pending"]
+    listed("RUNNING")
+    assert run.states(run.first) == ["running", "running", "pending"]
+    run.begin(again, task=f"20_{again.index}")
+    assert run.states(run.first) == ["running", "running", "pending"]
+
+
 def test_a_block_that_has_ended_leaves_what_the_files_and_the_accounting_say(run: Paired) -> None:
     run.begin(run.first[0])
     run.end(run.first[0])
