@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from gnnhpc.core.errors import InputError
 
-_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+_RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 
 
 def parse_indices(text: str, where: str = "--index") -> list[int]:
-    """`3,5-7` as [3, 5, 6, 7]; raises InputError for anything else."""
+    """`3,5-7` as [3, 5, 6, 7], `0-6:2` as [0, 2, 4, 6]; raises InputError for anything else."""
     indices: set[int] = set()
     for part in text.split(","):
         match = _RANGE.match(part.strip())
@@ -20,7 +20,7 @@ def parse_indices(text: str, where: str = "--index") -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first > 10_000_000:
             raise InputError(where, None, repr(part), "a range from low to high")
-        indices.update(range(first, last + 1))
+        indices.update(range(first, last + 1, int(match[3] or 1)))
     return sorted(indices)
 
 

@@ -67,6 +67,11 @@ class QueuedJob:
         return f"{self.job_id}_{index - self.offset}"
 
     @property
+    def is_unreadable(self) -> bool:
+        """Whether it is an array whose tasks are listed in no known form, or cut short."""
+        return bool(self.indices) and not self.index_list()
+
+    @property
     def has_ended(self) -> bool:
         """Slurm lists a job for some minutes more."""
         return self.state in ENDED_STATES
@@ -176,7 +181,7 @@ class SlurmSilentError(Exception):
 def ask_squeue(users: Iterable[str]) -> tuple[QueuedJob, ...]:
     """The jobs of these users that are queued or have just ended, in hidden partitions too.
 
-    Raises SlurmSilentError after several tries.
+    Raises SlurmSilentError after several tries, and for an answer that cannot be read.
     """
     form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
     which = ("--all", "--states=all", f"--user={','.join(users)}")
@@ -192,7 +197,7 @@ def ask_squeue(users: Iterable[str]) -> tuple[QueuedJob, ...]:
                 raise SlurmSilentError(_error_line(error)) from None
             time.sleep(wait)
         else:
-            return tuple(job for line in text.splitlines() if (job := _parse_queue_line(line)))
+            return tuple(job for line in text.split("\n") if (job := _parse_queue_line(line)))
     raise AssertionError("the last try returns or raises")
 
 
@@ -213,8 +218,11 @@ def _ask_sacct(arrays: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _parse_queue_line(line: str) -> QueuedJob | None:
+    """None for what is no job, such as a banner; a job that was left out would be run twice."""
     parts = line.split(_SEPARATOR)
     if len(parts) != 6:
+        if line[:1].isdecimal():
+            raise SlurmSilentError(f"squeue answered {line[:60]!r}, which cannot be read")
         return None
     job_id, _, indices = parts[0].partition("_")
     state, reason, name, script, comment = parts[1:]

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnhpc.records.provenance import user
@@ -75,6 +75,7 @@ def _ask_and_judge(read: ReadRun, *, fresh: bool) -> RunStatus:
 def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     """The state of every cell, as the run's files and this answer of Slurm's tell it."""
     slurm = read.in_slurm
+    answer = _without_doubt(read, answer)
     silent = not answer.answered and read.may_be_in_slurm
     silent = silent and (slurm or answer.error != NO_SLURM)
     queued = _queued_cells(read, answer) if read.may_be_in_slurm else {}
@@ -87,6 +88,15 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     told = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
     told += "; sacct did answer" if answer.error and answer.accounted else ""
     return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
+
+
+def _without_doubt(read: ReadRun, answer: QueueAnswer) -> QueueAnswer:
+    """The answer, as none of the queue's if it does not say which tasks a job of the run has."""
+    for job in _own_jobs(read.paths, answer, read.submissions):
+        if job.is_unreadable and answer.answered:
+            said = f"squeue lists {job.job_id}_[{job.indices}], and not which tasks these are"
+            return replace(answer, error=said)
+    return answer
 
 
 def _queued_cells(read: ReadRun, answer: QueueAnswer) -> dict[Key, QueuedJob]:
@@ -138,7 +148,7 @@ def live_slurm_jobs(
     users = {submission.user for submission in submissions if submission.cluster == "slurm"}
     answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
     own = list(_own_jobs(paths, answer, submissions))
-    found = {job.job_id for job in own if job.index_list() and array in (None, job.array)}
+    found = {job.job_id for job in own if job.indices and array in (None, job.array)}
     if array is None:
         found |= {job.job_id for job in answer.jobs if not job.indices and _is_of(paths, job)}
     if not answer.answered:

@@ -21,7 +21,7 @@ from jobs.cluster import slurm_queue
 from jobs.cluster.launch import Launch
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.run_folder import create_run_folder
-from jobs.folder.submission_records import record_submission
+from jobs.folder.submission_records import read_submissions, record_submission
 from jobs.spec.planning import plan
 from jobs.state import run_status
 from jobs.state.run_status import status
@@ -130,6 +130,37 @@ def test_anothers_job_under_an_id_of_ours_is_not_ours(
     assert cancel(run.root) == []
     told(monkeypatch, jobs=(queued("gat-seq@run"),))
     assert states(run) == ["pending", "pending"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "expected"),
+    [
+        ("0-1", ["pending", "pending"]),
+        # Of more than ten tasks at equal distances Slurm tells the distance.
+        ("1-21:2%4", ["missing", "pending"]),
+        ("0-1,7-...", ["unknown", "unknown"]),
+        ("0x3", ["unknown", "unknown"]),
+    ],
+)
+def test_tasks_are_read_in_every_form_or_else_unknown(
+    indices: str, expected: list[str], run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = QueuedJob("17", indices, "PENDING", "Priority", "gat-seq@run", "", "")
+    told(monkeypatch, jobs=(job,))
+    assert states(run) == expected
+    submissions = read_submissions(run)
+    monkeypatch.setattr(run_status, "query_queue", lambda *_, **__: QueueAnswer(0.0, (job,)))
+    assert run_status.live_slurm_jobs(run, submissions)[0] == ["17"]
+
+
+def test_an_answer_that_cannot_be_read_is_none(run: RunPaths, tmp_path: Path) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/bash\necho 'Welcome!'; echo '17_0 PENDING None gat-seq@run'\n")
+    squeue.chmod(0o755)
+    assert states(run) == ["unknown", "unknown"]
+    assert "which cannot be read" in status(run.root).slurm
+    squeue.write_text("#!/bin/bash\necho 'Welcome!'\n")
+    assert [cell.state for cell in status(run.root, fresh=True).cells] == ["missing", "missing"]
 
 
 def test_cells_that_may_run_are_rerun_by_force_alone(
