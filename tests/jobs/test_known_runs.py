@@ -84,8 +84,8 @@ def test_slurm_is_asked_once_for_all_runs(tmp_path: Path, squeue: Callable[[], i
     finish(RunPaths(folder / "one"), 0)
     found = by_name(folder)
     assert counts(found["one"]) == {"done": 1, "running": 1}
-    # Submitted this moment: the queue's answer may not have the job yet.
-    assert counts(found["two"]) == {"pending": 2}
+    # Slurm was asked after its submission, and has no such job.
+    assert counts(found["two"]) == {"missing": 2}
     assert counts(found["done"]) == {"done": 2}
     assert squeue() == 1
 
@@ -106,8 +106,8 @@ def test_slurm_is_asked_of_a_cell_that_is_measured_again(
     run = make(tmp_path / "runs", "one", job="17")
     for index in (0, 1):
         finish(run, index, ended_at=EARLIER)
-    # Cell 0 was submitted this moment, and may not be in the queue's answer yet.
-    assert counts(by_name(tmp_path / "runs")["one"]) == {"running": 1, "pending": 1}
+    # Of cell 0 Slurm has no job any more.
+    assert counts(by_name(tmp_path / "runs")["one"]) == {"running": 1, "done": 1}
     assert squeue() == 1
 
 
