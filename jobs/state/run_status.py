@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,10 +75,10 @@ def _ask_and_judge(read: ReadRun, *, fresh: bool) -> RunStatus:
 def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     """The state of every cell, as the run's files and this answer of Slurm's tell it."""
     slurm = read.in_slurm
-    answer = _without_doubt(read, answer)
+    answer = _of_this_run(read, answer)
     silent = not answer.answered and read.may_be_in_slurm
     silent = silent and (slurm or answer.error != NO_SLURM)
-    queued = _queued_cells(read, answer) if read.may_be_in_slurm else {}
+    queued = _queued_cells(read, answer.jobs) if read.may_be_in_slurm else {}
     turns = block_turns(read, queued, answer)
     lookup = JobLookup(answer, silent, queued, read.supervised, read.submitted, read.blocks, turns)
     cells = tuple(
@@ -90,24 +90,34 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
 
 
-def _without_doubt(read: ReadRun, answer: QueueAnswer) -> QueueAnswer:
-    """The answer, as none of the queue's if it does not say which tasks a job of the run has."""
-    for job in _own_jobs(read.paths, answer, read.submissions):
-        if job.is_unreadable and answer.answered:
+def _of_this_run(read: ReadRun, answer: QueueAnswer) -> QueueAnswer:
+    """The answer with what it says of this run's jobs alone.
+
+    As none of the queue's if it does not say which tasks one of them has.
+    """
+    own = _own_jobs(read.paths, answer, read.submissions)
+    others = {job.job_id for job in answer.jobs} - {job.job_id for job in own}
+    error = answer.error
+    for job in own:
+        if job.is_unreadable:
             said = f"squeue lists {job.job_id}_[{job.indices}], and not which tasks these are"
-            return replace(answer, error=said)
-    return answer
+            error = error or said
+    accounted = {
+        task: word
+        for task, word in answer.accounted.items()
+        if task.partition("_")[0] not in others
+    }
+    return replace(answer, jobs=own, accounted=accounted, error=error)
 
 
-def _queued_cells(read: ReadRun, answer: QueueAnswer) -> dict[Key, QueuedJob]:
+def _queued_cells(read: ReadRun, jobs: Iterable[QueuedJob]) -> dict[Key, QueuedJob]:
     """Queued jobs by cell, the newest where there are several; a block's is that of all its cells.
 
     A cell that failed in a block may be measured again, alone, while the block still runs.
     """
-    own = _own_jobs(read.paths, answer, read.submissions)
     return {
         key: job
-        for job in sorted(own, key=lambda job: job_number(job.job_id))
+        for job in sorted(jobs, key=lambda job: job_number(job.job_id))
         for index in job.index_list()
         for key in read.blocks.keys(job.array, index)
     }
@@ -115,20 +125,41 @@ def _queued_cells(read: ReadRun, answer: QueueAnswer) -> dict[Key, QueuedJob]:
 
 def _own_jobs(
     paths: RunPaths, answer: QueueAnswer, submissions: list[SubmissionRecord]
-) -> Iterator[QueuedJob]:
-    """The run's jobs: known by job id, or, if submitted by hand, by script or comment."""
+) -> tuple[QueuedJob, ...]:
+    """The run's jobs: those that say so, and by their ids those that name no run that is there.
+
+    A run that was moved has such jobs. Those of the run that it was copied from it has not, nor
+    those that another cluster, or the same one years later, has under the ids of ours.
+    """
     ids = slurm_arrays(submissions)
-    roots = {str(paths.root), os.path.realpath(paths.root)}
-    for job in answer.jobs:
-        home = os.path.realpath(Path(job.script).parent.parent)
-        # Another cluster, or the same one years later, has other jobs under the ids of ours.
-        is_ours = ids.get(job.job_id) == job.array
-        if is_ours or home in roots or job.comment.strip() in roots:
-            yield job
+    here = os.path.realpath(paths.root)
+    return tuple(
+        job
+        for job in answer.jobs
+        if (named := _named_run(job)) == here
+        or (named is None and ids.get(job.job_id) == job.array)
+    )
 
 
-def _is_of(paths: RunPaths, job: QueuedJob) -> bool:
-    return job.comment.strip() in (str(paths.root), os.path.realpath(paths.root))
+def _named_run(job: QueuedJob) -> str | None:
+    """The run folder that a job's script lies in, else that its comment names, if it is there.
+
+    The scripts in a copied folder still name the first one.
+    """
+    script = Path(job.script)
+    places = [script.parent.parent] if script.parent.name in ("arrays", ".submitit") else []
+    for place in (*places, Path(job.comment.strip())):
+        if place.is_absolute() and _may_be_a_run(place):
+            return os.path.realpath(place)
+    return None
+
+
+def _may_be_a_run(place: Path) -> bool:
+    """Whether it is a run folder, or somebody's that this user may not look into."""
+    try:
+        return RunPaths(place).manifest.is_file()
+    except PermissionError:
+        return True
 
 
 def slurm_arrays(submissions: Iterable[SubmissionRecord]) -> dict[str, str]:
@@ -147,10 +178,11 @@ def live_slurm_jobs(
     arrays = slurm_arrays(submissions)
     users = {submission.user for submission in submissions if submission.cluster == "slurm"}
     answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
-    own = list(_own_jobs(paths, answer, submissions))
-    found = {job.job_id for job in own if job.indices and array in (None, job.array)}
-    if array is None:
-        found |= {job.job_id for job in answer.jobs if not job.indices and _is_of(paths, job)}
+    found = {
+        job.job_id
+        for job in _own_jobs(paths, answer, submissions)
+        if array is None or (job.indices and job.array == array)
+    }
     if not answer.answered:
         accounted = {
             task.partition("_")[0] for task in answer.accounted if answer.accounted_as_live(task)

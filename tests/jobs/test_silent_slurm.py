@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -130,6 +131,39 @@ def test_anothers_job_under_an_id_of_ours_is_not_ours(
     assert cancel(run.root) == []
     told(monkeypatch, jobs=(queued("gat-seq@run"),))
     assert states(run) == ["pending", "pending"]
+
+
+def test_jobs_of_the_run_that_a_copy_was_made_of_are_not_the_copys(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = RunPaths(tmp_path / "copy")
+    shutil.copytree(run.root, copy.root)
+
+    def queued(number: str, script: Path) -> None:
+        job = QueuedJob(
+            number, "0-1", "PENDING", "Priority", "gat-seq@run", str(script), str(run.root)
+        )
+        told(monkeypatch, jobs=(job,), accounted={f"{number}_0": "PENDING"})
+
+    queued("17", run.root / ".submitit" / "a.sh")
+    assert (states(run), states(copy)) == (["pending"] * 2, ["missing"] * 2)
+    assert cancel(copy.root) == []
+    # Its script by hand, whose comment is that of the first.
+    queued("20", copy.script("gat-seq"))
+    assert (states(run), states(copy)) == (["missing"] * 2, ["pending"] * 2)
+    assert cancel(run.root) == []
+    # The jobs of a run that was moved are those of the moved one.
+    queued("17", run.root / ".submitit" / "a.sh")
+    moved = RunPaths(run.root.rename(tmp_path / "moved"))
+    assert states(moved) == ["pending"] * 2
+
+
+def test_a_job_without_a_script_is_no_runs(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm says (null), which is no file of the folder that a user has gone to."""
+    job = QueuedJob("20", "0-1", "PENDING", "Priority", "wrap", "(null)", "(null)")
+    told(monkeypatch, jobs=(job,))
+    monkeypatch.chdir(run.root)
+    assert cancel(".") == []
 
 
 @pytest.mark.parametrize(
