@@ -73,6 +73,8 @@ class Family:
 
     def in_evaluation(self, reference: int, others: Sequence[int]) -> list[Departure | None]:
         """Where each of `others` leaves `reference` in evaluation; None for those that do not."""
+        if not self._places:
+            return [None] * len(others)
         rows = np.asarray(others, dtype=np.intp)
         last = [min(steps, self._losses.shape[1]) - 1 for steps, _ in self._places]
         found = compare(

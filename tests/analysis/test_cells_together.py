@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.loading.equal_cells import compare_losses
 from analysis.loading.run import load
 from analysis.summary.ideal_step import ideal_seconds
 from analysis.summary.summary_table import summarise
@@ -123,6 +124,15 @@ def test_evaluation_is_compared_too(tmp_path: Path) -> None:
     run = load(root)
     assert list(run.cells["flags"]) == ["", "siblings", "", ""]
     assert "test loss of mini-batch 0 after 12 steps" in run.checks["detail"].iloc[0]
+
+
+def test_siblings_without_an_evaluation_are_compared_in_training_alone(tmp_path: Path) -> None:
+    four = [one.model_copy(update={"test_steps": 0}) for one in FOUR]
+    root = make_run(tmp_path / "run", four)
+    change(root, four[1], loss_from(5))
+    run = load(root)
+    assert list(run.cells["flags"]) == ["", "siblings", "", ""]
+    assert not compare_losses(run, run).apart
 
 
 def test_a_repeated_attempt_must_agree(tmp_path: Path) -> None:
