@@ -1,4 +1,4 @@
 """Published tables with our numbers beside them, and verdicts on both.
 
-Imports loading, render and stats.
+Imports summary, loading, render and stats.
 """

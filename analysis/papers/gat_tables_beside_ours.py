@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
+from analysis.loading.run import Run
 from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
+from analysis.summary.varying_settings import settings_in_words, varying_settings
 
+_SHOWN = ("implementation", "chunks")
 _LEARNED = ["train_loss", "train_accuracy", "val_accuracy", "test_accuracy"]
 
 
@@ -19,20 +24,29 @@ def gat_training_rows(summary: pd.DataFrame) -> pd.DataFrame:
     return rows.reindex(columns=[*rows.columns, *(c for c in _LEARNED if c not in rows.columns)])
 
 
-def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
+def gat_settings(summary: pd.DataFrame) -> list[str]:
+    """The settings that tell rows of GAT apart and have no column in our tables."""
+    rows = summary[summary["model"] == "gat"]
+    varying = varying_settings(rows) if len(rows) else []
+    return [name for name in varying if name not in _SHOWN]
+
+
+def gat_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """Table 2 (one device) and table 3 (chunks), published rows first."""
     study, ours = published_studies()["dearing"], gat_training_rows(summary)
+    names = gat_settings(summary)
     single = read_published("dearing_table2_single_device")
     alone = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
     devices = pd.DataFrame(
         {
             "source": ["published"] * len(single) + ["ours"] * len(alone),
-            "compute": [*single["compute"], *["CPU"] * len(alone)],
+            "compute": [*single["compute"], *_devices(run, alone)],
             "framework": [*single["framework"], *alone["implementation"]],
             "data": [*single["dataset"].str.lower(), *alone["data"]],
             "epoch_ms": [*single["avg_epoch_ms"], *(1e3 * alone["mean_s"])],
             "test_accuracy": [*single["test_acc"], *alone["test_accuracy"]],
             "n": [*[300] * len(single), *alone["n"]],
+            **_settings_column(alone, names, len(single)),
         }
     )
     chunks = read_published("dearing_table3_pubmed")
@@ -66,6 +80,7 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
             "test_accuracy": ours["test_accuracy"],
             "edges_kept": ours["edges_kept"],
             "n": ours["n"],
+            **_settings_column(ours, names),
         }
     )
     return [
@@ -82,3 +97,18 @@ def gat_tables(summary: pd.DataFrame) -> list[NamedTable]:
             study_notes(study, "edges", "rebuild", "devices"),
         ),
     ]
+
+
+def _devices(run: Run, ours: pd.DataFrame) -> list[str]:
+    """CPU or GPU of each row; a setting that is a column only where it varies within a study."""
+    cells = run.cells[run.cells["model"] == "gat"]
+    of_data = dict(zip(cells["data"], cells["device"], strict=True))
+    return [str(row.get("device", of_data[row["data"]])).upper() for _, row in ours.iterrows()]
+
+
+def _settings_column(
+    ours: pd.DataFrame, names: Sequence[str], published: int = 0
+) -> dict[str, list[str]]:
+    """What tells our rows apart, below so many published ones; no column where nothing does."""
+    words = [settings_in_words(row, names) for _, row in ours.iterrows()]
+    return {"settings": [""] * published + words} if any(words) else {}

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.papers.gat_tables_beside_ours import gat_training_rows
+from analysis.loading.run import Run
+from analysis.papers.gat_tables_beside_ours import gat_settings, gat_training_rows
 from analysis.papers.published_data import read_published
+from analysis.summary.summary_table import summarise
+from analysis.summary.varying_settings import settings_in_words
 from gnnhpc.core.schedule import bound
 
 
-def gat_verdict_rows(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def gat_verdict_rows(summary: pd.DataFrame, run: Run) -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for tables 2 and 3."""
-    yield from _single_device(summary)
-    yield from _speed(summary)
-    yield from _accuracy(summary)
+    names = gat_settings(summary)
+    yield from _single_device(summary, names)
+    yield from _speed(summary, run, names)
+    yield from _accuracy(summary, names)
 
 
-def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _single_device(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Table 2: test accuracy on one device, the whole graph at once."""
     ours = gat_training_rows(summary)
     ours = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
@@ -37,23 +41,27 @@ def _single_device(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
         measured = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
         for _, own in measured.iterrows():
-            yield {**common, "ours": own["test_accuracy"], "run": _gat_label(own)}
+            yield {**common, "ours": own["test_accuracy"], "run": _gat_label(own, names)}
         if measured.empty:
             yield common
 
 
-def _gat_label(own: pd.Series[Any]) -> str:
+def _gat_label(own: pd.Series[Any], names: Sequence[str]) -> str:
     mode = "whole graph" if own["total_chunks"] == 1 else own["chunks"]
-    return f"{own['data']}, {own['layout']}, {mode}, {own['implementation']}"
+    label = f"{own['data']}, {own['layout']}, {mode}, {own['implementation']}"
+    others = settings_in_words(own, names)
+    return f"{label}, {others}" if others else label
 
 
-def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _speed(summary: pd.DataFrame, run: Run, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Table 3: speedup of several chunks over one chunk on the same four devices."""
     table = read_published("dearing_table3_pubmed")
     table = table[table["rebuild"] == "yes"]
     seconds = dict(zip(table["chunks"], table["avg_epoch_s"], strict=True))
     ours = gat_training_rows(summary)
-    ours = ours[ours["layout"] == "pp4"]
+    if (ours["layout"] == "pp4").any():
+        ours = gat_training_rows(summarise(run, "pp4:1"))
+    ours = ours[(ours["layout"] == "pp4") & ours["speedup"].notna()]
     for count in (2, 3, 4):
         common = {
             "study": "dearing",
@@ -66,20 +74,20 @@ def _speed(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             "bound": bound(1, 4, count) / bound(1, 4, 1),
             "verdict": "Published is far from the bound: the graph was rebuilt in every layer",
         }
-        measured = [
-            (one, several)
-            for _, several in ours[ours["microbatches"] == count].iterrows()
-            for _, one in ours[ours["microbatches"] == 1].iterrows()
-            if all(several[key] == one[key] for key in ("data", "implementation", "chunks"))
-        ]
-        for one, several in measured:
-            gain = float(several["samples_per_s"] / one["samples_per_s"])
-            yield {**common, "ours": gain, "run": _gat_label(several)}
-        if not measured:
+        measured = ours[ours["microbatches"] == count]
+        for _, own in measured.iterrows():
+            yield {
+                **common,
+                "ours": own["speedup"],
+                "ours_low": own["speedup_low"],
+                "ours_high": own["speedup_high"],
+                "run": _gat_label(own, names),
+            }
+        if measured.empty:
             yield common
 
 
-def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _accuracy(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Table 3: validation accuracy by chunks; ours on every data set with as many chunks."""
     ours = gat_training_rows(summary)
     chunks = read_published("dearing_table3_pubmed")
@@ -103,7 +111,7 @@ def _accuracy(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
             yield {
                 **common,
                 "ours": own["val_accuracy"],
-                "run": _gat_label(own),
+                "run": _gat_label(own, names),
                 "verdict": verdict + edges,
             }
         if measured.empty:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,9 +11,10 @@ from analysis.loading.run import Run
 from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import Sample
+from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
-_APART = ("run", "apart")
+_IN_EVERY_LABEL = ("batch_size", "implementation", "schedule")
 _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 # Defects of every table of a pipeline.
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
@@ -21,16 +22,16 @@ _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
 
 def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """Tables 1 to 9; those that this run has no cells for have published rows only."""
-    published = read_published("raffi_tables")
+    published, names = read_published("raffi_tables"), vig_settings(summary)
     tables = []
     for number, rows in published.groupby("table"):
         first = rows.iloc[0]
         layout, microbatches = str(first["layout"]), int(first["microbatches"])
         if layout in ("block", "readout"):
-            ours = list(layer_group_rows(run, layout))
+            ours = list(layer_group_rows(run, layout, names))
             title = f"one {layout}, sequential"
         else:
-            ours = list(_layout_rows(summary, layout, microbatches))
+            ours = list(_layout_rows(summary, layout, microbatches, names))
             title = f"{layout}, {microbatches} micro-batches" if layout != "seq" else "sequential"
         published_rows = rows.assign(source="published").reindex(columns=_COLUMNS)
         frame = pd.concat(
@@ -60,15 +61,25 @@ def _table_notes(layout: str, stages: int) -> Iterator[str]:
         yield f"Known defect: {source.defects[name]}"
 
 
-def run_label(row: Any) -> str:
-    """The label of our rows: data, batch size, implementation, schedule, and what is unlike."""
+def vig_settings(summary: pd.DataFrame) -> list[str]:
+    """The settings that tell rows of ViG apart and are not in every label."""
+    rows = summary[summary["model"] == "vig"]
+    varying = varying_settings(rows) if len(rows) else []
+    return [name for name in varying if name not in _IN_EVERY_LABEL]
+
+
+def run_label(row: Any, names: Sequence[str]) -> str:
+    """Of our rows: data, batch size, implementation, schedule, and the settings in `names`."""
     batch = f", batch {int(row['batch_size'])}" if pd.notna(row["batch_size"]) else ""
     schedule = f", {row['schedule']}" if row["schedule"] != "gpipe" else ""
-    apart = "".join(f", {row[name]}" for name in _APART if row.get(name))
-    return f"ours: {row['data']}{batch}, {row['implementation']}{schedule}{apart}"
+    others = settings_in_words(row, names)
+    label = f"ours: {row['data']}{batch}, {row['implementation']}{schedule}"
+    return f"{label}, {others}" if others else label
 
 
-def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Iterator[dict[str, Any]]:
+def _layout_rows(
+    summary: pd.DataFrame, layout: str, microbatches: int, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     measured = summary[
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
@@ -77,11 +88,14 @@ def _layout_rows(summary: pd.DataFrame, layout: str, microbatches: int) -> Itera
     ]
     for _, row in measured.iterrows():
         shown = {name: row[name] for name in ("phase", *_STATISTICS, "mean_low", "mean_high")}
-        yield {"source": run_label(row), **shown, "note": row["flags"]}
+        yield {"source": run_label(row, names), **shown, "note": row["flags"]}
 
 
-def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
-    """Statistics of one `block` or of the `readout`, in sequential cells with one micro-batch."""
+def layer_group_rows(run: Run, kind: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Statistics of one `block` or of the `readout`, in sequential cells with one micro-batch.
+
+    A row a configuration, `names` are in its label; `groups` is how many of the kind it has.
+    """
     cells = run.cells[
         (run.cells["model"] == "vig")
         & (run.cells["world_size"] == 1)
@@ -89,17 +103,18 @@ def layer_group_rows(run: Run, kind: str) -> Iterator[dict[str, Any]]:
         & run.cells["counts"].astype(bool)
     ]
     counted = run.steps.loc[run.steps["kept"], ["cell", "phase", "step"]]
-    for _, same in cells.groupby(["data", "batch_size", "implementation"], sort=False):
+    for _, same in cells.groupby(list(run.settings), sort=False, dropna=False):
         groups = run.groups[run.groups["cell"].isin(same["cell"])]
         groups = groups[groups["group"].astype(str).str.startswith(kind)]
         groups = groups.merge(counted, on=["cell", "phase", "step"])
-        label = run_label(same.iloc[0])
+        label, many = run_label(same.iloc[0], names), groups["group"].nunique()
         for phase, part in groups.groupby("phase", observed=True):
             ways = {"forward": part["forward_s"]}
             if phase == "train":
                 ways["forward and backward"] = part["forward_s"] + part["backward_s"]
             for way, seconds in ways.items():
-                yield {"source": label, "phase": phase, **_statistics(part, seconds), "note": way}
+                found = _statistics(part, seconds)
+                yield {"source": label, "phase": phase, **found, "note": way, "groups": many}
 
 
 def _statistics(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,22 +15,23 @@ from analysis.papers.published_data import (
     read_published,
     read_published_text,
 )
-from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label
+from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
 from analysis.stats.step_times import step_statistics
 from gnnhpc.core.schedule import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
-def vig_verdict_rows(summary: pd.DataFrame, run: Run | None) -> Iterator[dict[str, Any]]:
-    """Rows of the corrected study for tables 1 to 9; our numbers of 2 and 3 need `run`."""
-    yield from _sequential(summary)
-    yield from _shares(run, summary)
-    yield from _speedups(summary)
+def vig_verdict_rows(summary: pd.DataFrame, run: Run) -> Iterator[dict[str, Any]]:
+    """Rows of the corrected study for tables 1 to 9; `summary` is over the sequential run."""
+    names = vig_settings(summary)
+    yield from _sequential(summary, names)
+    yield from _shares(run, summary, names)
+    yield from _speedups(summary, names)
     yield from _misprints()
 
 
-def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _sequential(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Table 1: seconds of another machine, shown beside ours and not compared."""
     printed = read_published("raffi_tables")
     for _, row in printed[printed["table"] == 1].iterrows():
@@ -51,20 +52,20 @@ def _sequential(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "ours": own["mean_s"],
                 "ours_low": own["mean_low"],
                 "ours_high": own["mean_high"],
-                "run": run_label(own).removeprefix("ours: "),
+                "run": run_label(own, names).removeprefix("ours: "),
             }
         if measured.empty:
             yield common
 
 
-def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Tables 2 and 3: 8 blocks, or the readout, as a share of the sequential step."""
+def _shares(run: Run, summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Tables 2 and 3: all blocks, or the readout, as a share of the sequential step."""
     printed = {
         (str(row["layout"]), str(row["phase"])): float(row["mean_s"])
         for _, row in read_published("raffi_tables").iloc[:6].iterrows()
     }
     for table, kind, count in (("2", "block", 8), ("3", "readout", 1)):
-        ours = list(layer_group_rows(run, kind)) if run is not None else []
+        ours = list(layer_group_rows(run, kind, names))
         for phase in ("train", "test"):
             way = "forward and backward" if phase == "train" else "forward"
             published = count * printed[kind, phase] / printed["seq", phase]
@@ -80,17 +81,18 @@ def _shares(run: Run | None, summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "verdict": _share_verdict(kind, phase),
             }
             steps = _measured(summary, "seq", 1, phase)
-            whole = {run_label(row): float(row["mean_s"]) for _, row in steps.iterrows()}
+            whole = {run_label(row, names): float(row["mean_s"]) for _, row in steps.iterrows()}
             measured = [r for r in ours if (r["phase"], r["note"]) == (phase, way)]
             measured = [r for r in measured if r["source"] in whole]
             for own in measured:
-                step = whole[own["source"]] / count
+                step = whole[own["source"]] / own["groups"]
+                many = "" if own["groups"] == count else f", {own['groups']} of them"
                 yield {
                     **common,
                     "ours": own["mean_s"] / step,
                     "ours_low": own["mean_low"] and own["mean_low"] / step,
                     "ours_high": own["mean_high"] and own["mean_high"] / step,
-                    "run": own["source"].removeprefix("ours: "),
+                    "run": own["source"].removeprefix("ours: ") + many,
                 }
             if not measured:
                 yield common
@@ -106,7 +108,7 @@ def _share_verdict(kind: str, phase: str) -> str:
     )
 
 
-def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _speedups(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Speedups of samples a second from tables 4 to 9 over table 1."""
     printed = read_published("raffi_tables")
     alone = printed[printed["layout"] == "seq"].set_index("phase")["mean_s"]
@@ -133,7 +135,7 @@ def _speedups(summary: pd.DataFrame) -> Iterator[dict[str, Any]]:
                 "ours": own["speedup"],
                 "ours_low": own["speedup_low"],
                 "ours_high": own["speedup_high"],
-                "run": run_label(own).removeprefix("ours: "),
+                "run": run_label(own, names).removeprefix("ours: "),
                 "verdict": f"{verdict}. {_our_verdict(own, bound_value)}",
             }
         if measured.empty:

@@ -32,7 +32,7 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     if "vig" in models:
         tables += vig_tables(run, summary)
     if "gat" in models:
-        tables += gat_tables(summary)
+        tables += gat_tables(run, summary)
     return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
 
 

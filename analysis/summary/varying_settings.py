@@ -1,6 +1,10 @@
-"""Which settings tell rows of the summary apart, besides layout and micro-batches."""
+"""Which settings tell rows of the summary apart, besides layout and micro-batches; in words."""
 
 from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -18,3 +22,13 @@ def varying_settings(summary: pd.DataFrame) -> list[str]:
         for key in (*VARIANT_COLUMNS, *others)
         if (by_study[key].nunique(dropna=False) > 1).any()
     ]
+
+
+def settings_in_words(row: Any, names: Sequence[str]) -> str:
+    """Those of these settings that a row of a frame has, such as `model blocks 4, dtype float64`."""
+    known = [(name, row[name]) for name in names if not pd.isna(row[name]) and row[name] != ""]
+    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known)
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, numbers.Real) else str(value)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.loading.joined_runs import load_runs
 from analysis.loading.run import Run, load
 from analysis.papers.corrected_study import STUDY_COLUMNS, corrected_study_frame
 from analysis.papers.published_data import (
@@ -26,7 +27,9 @@ from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
-from tests.tools.make_run import make_run, small_sweep
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.make_run import Machine, Story, make_run, small_sweep
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,15 @@ def test_dearings_tables_have_our_chunks_in_all(tables: dict[str, NamedTable]) -
     assert (ours["mode"] == "halo").all()
     single = tables["dearing_table2"].frame
     assert single[single["source"] == "ours"]["epoch_ms"].iloc[0] > 0
+    assert set(single[single["source"] == "ours"]["compute"]) == {"CPU"}
+
+
+def test_seconds_of_a_gpu_are_not_shown_as_those_of_a_cpu(tmp_path: Path) -> None:
+    sweep = [e for e in small_sweep(repeats=1) if e.model.name == "gat"]
+    run = load(make_run(tmp_path / "run", [e.model_copy(update={"device": "gpu"}) for e in sweep]))
+    (table,) = [t for t in make_report_tables(run, summarise(run)) if t.name == "dearing_table2"]
+    ours = table.frame[table.frame["source"] == "ours"]
+    assert set(ours["compute"]) == {"GPU"}
 
 
 def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) -> None:
@@ -138,8 +150,8 @@ def test_the_corrected_study_judges_each_table(run: Run, summary: pd.DataFrame) 
         assert mine["bound"] == pytest.approx(row["balanced_gpipe_bound"], abs=0.001)
 
 
-def test_the_one_misprint_is_found_and_no_other(summary: pd.DataFrame) -> None:
-    study = corrected_study_frame(summary)
+def test_the_one_misprint_is_found_and_no_other(run: Run, summary: pd.DataFrame) -> None:
+    study = corrected_study_frame(summary, run)
     wrong = study[study["verdict"].str.startswith("Misprint")]
     assert wrong[["table", "phase", "quantity", "published"]].to_numpy().tolist() == [
         ["1", "train", "max_s", 38.85]
@@ -154,6 +166,61 @@ def test_blocks_were_timed_forward_only(run: Run, summary: pd.DataFrame) -> None
     assert train["published"] == pytest.approx(8 * 1.95 / 37.44)
     assert train["ours"] == pytest.approx(1 / 1.02, rel=0.02)
     assert "forward only" in train["verdict"]
+
+
+def vig(**changes: object) -> list[Experiment]:
+    sweep = [e for e in small_sweep(repeats=3, **changes) if e.model.name == "vig"]
+    return [e for e in sweep if str(e.layout) in ("seq", "pp2") and e.microbatches in (1, 5)]
+
+
+def ours_of(run: Run, table: str, baseline: str = "seq") -> pd.DataFrame:
+    study = corrected_study_frame(summarise(run, baseline), run)
+    mine = study[(study["table"] == table) & (study["phase"] == "train") & study["ours"].notna()]
+    return mine.reset_index(drop=True)
+
+
+def test_published_speedups_are_beside_ours_over_the_same_whatever_the_baseline(
+    tmp_path: Path,
+) -> None:
+    run = load(make_run(tmp_path / "run", vig()))
+    over_seq = ours_of(run, "5")
+    assert over_seq["ours"].iloc[0] == pytest.approx(5 / 3, rel=0.02)
+    for baseline in ("pp2:5", "pp4"):
+        pd.testing.assert_frame_equal(ours_of(run, "5", baseline), over_seq)
+
+
+def test_blocks_of_other_settings_are_rows_of_their_own(tmp_path: Path) -> None:
+    """Of a model with four blocks these four are its share of the step."""
+    small = [e.model_copy(update={"model": Vig(blocks=4)}) for e in vig()]
+    double = [e.model_copy(update={"dtype": "float64"}) for e in vig()]
+    run = load(make_run(tmp_path / "run", [*vig(), *small, *double]))
+    shares = ours_of(run, "2")
+    assert shares["ours"].to_numpy() == pytest.approx([1 / 1.02] * 3, rel=0.02)
+    assert [", ".join(words.split(", ")[3:]) for words in shares["run"]] == [
+        "model blocks 8, dtype float32",
+        "model blocks 4, dtype float32, 4 of them",
+        "model blocks 8, dtype float64",
+    ]
+    (table,) = [t for t in make_report_tables(run, summarise(run)) if t.name == "raffi_table2"]
+    forward = table.frame[(table.frame["note"] == "forward") & (table.frame["phase"] == "train")]
+    assert list(forward["n"]) == [3 * 8 * 11, 3 * 4 * 11, 3 * 8 * 11]
+
+
+def test_chunks_are_compared_with_one_chunk_of_the_same_cluster(tmp_path: Path) -> None:
+    def made(name: str, seconds: float) -> Path:
+        sweep = [e for e in small_sweep(repeats=3) if e.model.name == "gat"]
+        sweep = [e for e in sweep if (str(e.layout), e.microbatches) == ("pp4", 2)]
+        sweep += [e.model_copy(update={"microbatches": 1}) for e in sweep]
+        stories = {e.id: [Story(header={"cpu_model": name})] for e in sweep}
+        machine = Machine(seconds_a_unit=seconds)
+        return make_run(tmp_path / name, sweep, stories=stories, machine=machine)
+
+    run = load_runs([made("old", 2e-10), made("new", 1e-10)])
+    found = ours_of(run, "3")
+    found = found[found["quantity"] == "speedup"]
+    assert found["ours"].iloc[0] == pytest.approx(found["ours"].iloc[1], rel=0.02)
+    assert (found["ours_low"] < found["ours"]).all()
+    assert [words.rpartition(", ")[2] for words in found["run"]] == ["run old", "run new"]
 
 
 def test_a_run_without_cells_of_a_study_still_prints_it(tmp_path: Path) -> None:
