@@ -77,8 +77,9 @@ def report(
     Runs that are alike in code, versions, CPU, threads and kernels are joined; unlike ones are
     rows of their own.
     """
-    from analysis.render.terminal import SUMMARY_COLUMNS, print_frame
+    from analysis.render.terminal import print_frame, summary_columns
     from analysis.report.report_folder import write_report_folder, write_single_figures
+    from analysis.summary.varying_settings import varying_settings
 
     if only is not None:
         for path in write_single_figures(
@@ -92,7 +93,8 @@ def report(
     loaded, summary, folder = write_report_folder(runs, out, baseline, apart=apart)
     for line in loaded.joining:
         print(line)
-    print_frame(summary[summary["n"] > 0], SUMMARY_COLUMNS)
+    measured = summary[summary["n"] > 0]
+    print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")

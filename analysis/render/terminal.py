@@ -15,7 +15,6 @@ SUMMARY_COLUMNS = (
     "data",
     "layout",
     "microbatches",
-    "run",
     "phase",
     "n",
     "median_s",
@@ -63,6 +62,12 @@ _SHORT = {
     "speedup_high": "high",
     "samples_per_s": "samples/s",
 }
+
+
+def summary_columns(settings: Sequence[str]) -> tuple[str, ...]:
+    """With these settings, in which rows differ, before the phase."""
+    place = SUMMARY_COLUMNS.index("phase")
+    return (*SUMMARY_COLUMNS[:place], *settings, *SUMMARY_COLUMNS[place:])
 
 
 def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.summary.varying_settings import varying_settings
 from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
-_VARIANTS = ["implementation", "batch_size", "schedule", "chunks"]
 _STUDY_COLUMNS = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]
 _STUDY_COLUMNS += ["bound", "verdict"]
 _INTERVALS = (
@@ -36,18 +36,10 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
 
 
-def _varied(summary: pd.DataFrame) -> list[str]:
-    """The variants in which rows of one model differ."""
-    return [
-        name
-        for name in _VARIANTS
-        if len(summary) and (summary.groupby("model")[name].nunique() > 1).any()
-    ]
-
-
 def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     measured = summary[summary["n"] > 0]
-    return measured[[*_SETTING, *_varied(summary), *columns]].reset_index(drop=True)
+    varied = varying_settings(summary) if len(summary) else []
+    return measured[[*_SETTING, *varied, *columns]].reset_index(drop=True)
 
 
 def _for_paper(summary: pd.DataFrame, *columns: str) -> pd.DataFrame:

@@ -25,7 +25,7 @@ def varying_settings(summary: pd.DataFrame) -> list[str]:
 
 
 def settings_in_words(row: Any, names: Sequence[str]) -> str:
-    """Those of these settings that a row of a frame has, such as `model blocks 4, dtype float64`."""
+    """Those of these settings that a row has, such as `model blocks 4, dtype float64`."""
     known = [(name, row[name]) for name in names if not pd.isna(row[name]) and row[name] != ""]
     return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.cli import main
 from analysis.loading.joined_runs import load_runs
 from analysis.loading.run import Run, load
 from analysis.papers.corrected_study import STUDY_COLUMNS, corrected_study_frame
@@ -204,6 +205,20 @@ def test_blocks_of_other_settings_are_rows_of_their_own(tmp_path: Path) -> None:
     (table,) = [t for t in make_report_tables(run, summarise(run)) if t.name == "raffi_table2"]
     forward = table.frame[(table.frame["note"] == "forward") & (table.frame["phase"] == "train")]
     assert list(forward["n"]) == [3 * 8 * 11, 3 * 4 * 11, 3 * 8 * 11]
+
+
+def test_rows_say_in_print_and_in_files_what_tells_them_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = [e.model_copy(update={"dtype": "float64"}) for e in vig()]
+    root = make_run(tmp_path / "run", [*vig(), *double])
+    assert main(["report", str(root)]) == 0
+    head, *rows, _ = capsys.readouterr().out.splitlines()
+    named = [row[: head.index("phase") + 5].split() for row in rows]
+    assert len({tuple(name) for name in named}) == len(rows)
+    for name in ("speedup", "efficiency", "noise"):
+        table = pd.read_csv(root / "report" / "tables" / f"{name}.csv")
+        assert not table.duplicated(["layout", "microbatches", "phase", "dtype"]).any()
 
 
 def test_chunks_are_compared_with_one_chunk_of_the_same_cluster(tmp_path: Path) -> None:
