@@ -13,6 +13,7 @@ from jobs.cluster.array_script import render_script
 from jobs.cluster.arrays import Array, after_jobs
 from jobs.cluster.blocks import BlockArray, arrays_of, needs_of
 from jobs.cluster.launch import Launch
+from jobs.cluster.shell_defaults import check_shell, without_overrides
 from jobs.spec.planning import Plan
 
 _TIMEOUT_S = 60
@@ -46,7 +47,9 @@ def try_arrays(
     answers = []
     for array in arrays_of(plan.cells, launch.array_limit, paired=paired):
         needs = after_jobs(needs_of(array, launch.site), waits)
-        answers.append(_ask(array, render_script(array, run, needs, launch)))
+        check_shell(needs.options())
+        with without_overrides(needs.options()):
+            answers.append(_ask(array, render_script(array, run, needs, launch)))
     return answers
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import submitit
+
+from jobs.cluster.shell_defaults import without_overrides
 
 _TELLS_SBATCH_WHERE = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
@@ -21,8 +23,10 @@ class ArrayExecutor(submitit.SlurmExecutor):
     command that is complete before, so whoever submits may die at any moment.
     """
 
-    def __init__(self, folder: Path, python: str) -> None:
+    def __init__(self, folder: Path, python: str, given: Collection[str] = ()) -> None:
         super().__init__(folder=folder, python=python)
+        self.given = frozenset(given)
+        """The options of sbatch that the script says, which no variable may outrank."""
         self.scripts: list[str] = []
         """The batch scripts that sbatch was given, one a try, as squeue shows them."""
 
@@ -33,7 +37,8 @@ class ArrayExecutor(submitit.SlurmExecutor):
         no job, OSError.
         """
         # submitit prints sbatch's message too, which the error contains.
-        with contextlib.redirect_stderr(io.StringIO()), outside_of_jobs():
+        said = contextlib.redirect_stderr(io.StringIO())
+        with said, outside_of_jobs(), without_overrides(self.given):
             return str(self._submit_command(command).job_id)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:

@@ -28,7 +28,7 @@ def submit_report(
     It asks the accounting what the run cost, and writes the report. Raises as `submit_once` does.
     """
     needs = report_needs(launch, jobs)
-    executor = ArrayExecutor(submitit_folder(paths), launch.interpreter())
+    executor = ArrayExecutor(submitit_folder(paths), launch.interpreter(), needs.options())
     name = job_name(REPORT, paths.root.name)
     ours = ("nodes", "ntasks-per-node", "cpus-per-task", "time")
     executor.update_parameters(

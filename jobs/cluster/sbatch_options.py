@@ -34,7 +34,7 @@ SITE_KEYS = {
 """Options that a key of the site stands for; cpu-bind is one of srun alone."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
 REFUSED = _names(
-    "array comment error export export-file get-user-env help input job-name no-requeue nodes "
+    "array clusters comment error export export-file get-user-env help input job-name no-requeue nodes "
     "ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable quiet "
     "requeue test-only uid gid usage verbose version wait wrap"
 )
@@ -80,7 +80,7 @@ def check_options(options: Iterable[str], where: object, key: str) -> None:
         if name in SITE_KEYS:
             raise InputError(where, f"{key}.{name}", name, f"the site's key {SITE_KEYS[name]}")
         if name in REFUSED:
-            allowed = "other options of sbatch: this one follows from the cells"
+            allowed = "other options of sbatch: this one follows from the cells, or status needs it"
             raise InputError(where, f"{key}.{name}", name, allowed)
     if not names:
         return

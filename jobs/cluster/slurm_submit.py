@@ -16,6 +16,7 @@ from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pat
 from jobs.cluster.blocks import BlockArray
 from jobs.cluster.launch import Launch
 from jobs.cluster.sbatch_retries import Sought, submit_once
+from jobs.cluster.shell_defaults import check_shell
 
 
 def check_slurm_is_usable(run: Path) -> None:
@@ -38,16 +39,18 @@ def submit_array(
 
     submitit writes the batch script and calls sbatch; the jobs run what the array's own script
     runs, and need nothing that is not in the run folder by then. `recorded` are the ids of the
-    run's jobs so far. Raises as `submit_once` does.
+    run's jobs so far. Raises as `submit_once` does, and InputError for variables of the shell that
+    would decide speed unrecorded.
     """
+    check_shell(needs.options())
     name = job_name(array.label, paths.root.name)
     sought = Sought(paths.root, name, recorded)
     if isinstance(array, BlockArray):
-        whole = ScriptExecutor(submitit_folder(paths), launch.interpreter())
+        whole = ScriptExecutor(submitit_folder(paths), launch.interpreter(), needs.options())
         script = render_script(array, paths.root, needs, launch)
         return submit_once(whole, script, array.label, sought)
     code = checkout() if launch.live else shlex.quote(str(paths.code))
-    executor = ArrayExecutor(submitit_folder(paths), launch.interpreter())
+    executor = ArrayExecutor(submitit_folder(paths), launch.interpreter(), needs.options())
     log, into_log = log_pattern(paths.root, array.name), []
     if array.offset:
         # Slurm knows the task's id, and logs are named by the cell's index.

@@ -15,6 +15,7 @@ from jobs.cluster.array_executor import outside_of_jobs
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.launch import Launch
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
+from jobs.cluster.site import Site
 from jobs.cluster.slurm_submit import submit_array
 from jobs.folder import submission_records
 from jobs.folder.run_folder import create_run_folder
@@ -193,6 +194,40 @@ def test_variables_of_a_surrounding_job_stay_behind(monkeypatch: pytest.MonkeyPa
     with outside_of_jobs():
         assert names.keys() & os.environ.keys() == {"SLURM_CONF", "SBATCH_ACCOUNT"}
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_variables_of_the_shell_do_not_outrank_the_script(
+    paired: bool, bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch takes the variable where the script says otherwise: other cells, another partition."""
+    outrank = {
+        "SBATCH_ARRAY_INX": "7", "SBATCH_JOB_NAME": "mine", "SBATCH_OUTPUT": "x",
+        "SBATCH_NO_REQUEUE": "1", "SBATCH_TIMELIMIT": "3", "SBATCH_PARTITION": "debug",
+        "SBATCH_SIGNAL": "USR1@5", "SBATCH_MEM_PER_CPU": "1", "SBATCH_WAIT": "1",
+    }  # fmt: skip
+    stay = {"SBATCH_ACCOUNT": "a", "SBATCH_RESERVATION": "r", "SBATCH_REQUEUE": "1"}
+    for name, value in (outrank | stay).items():
+        monkeypatch.setenv(name, value)
+    program(bin_, "sbatch", f"env >{bin_}/env; echo Submitted batch job 12")
+    site = ("s", Site(partition="compute", mem="4G"))
+    submit(one_plan(), runs=tmp_path / "runs", site=site, paired=paired)
+    names = {line.partition("=")[0] for line in (bin_ / "env").read_text().splitlines()}
+    assert names.isdisjoint(outrank)
+    assert stay.keys() <= names
+    assert os.environ["SBATCH_ARRAY_INX"] == "7"
+
+
+@pytest.mark.parametrize("variable", ["SBATCH_PARTITION", "SLURM_HINT", "SBATCH_CLUSTERS"])
+def test_a_variable_that_no_record_would_say_is_refused(
+    variable: str, bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "debug")
+    program(bin_, "sbatch", "echo Submitted batch job 12")
+    with pytest.raises(InputError, match=f"environment: {variable}: found 'debug'"):
+        submit(one_plan(), runs=tmp_path / "runs")
+    assert not calls(bin_, "sbatch")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_blocks_take_the_same_care(bin_: Path, tmp_path: Path) -> None:
