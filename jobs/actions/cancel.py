@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.arrays import parse_part_label
-from jobs.cluster.scancel import scancel
+from jobs.cluster.scancel import scancel_for_good
 from jobs.folder.locked_files import open_run
 from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import (
@@ -25,6 +26,8 @@ SUPERVISOR_GRACE_S = 30.0
 
 def cancel(run: str | Path, array: str | None = None, *, force: bool = False) -> list[str]:
     """Cancel a run's Slurm arrays and stop its local supervisors; returns a line each.
+
+    Waits while their ranks save, for at most 45 seconds, as jobs may come back into the queue then.
 
     `array` cancels that array alone, which is not possible for a local run; `force` cancels all
     recorded jobs where Slurm does not say which of them have ended. Raises InputError for an
@@ -54,8 +57,12 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     if not jobs and array is not None:
         _check_not_in_blocks(paths, array)
     if jobs:
-        scancel(jobs)
-        ended += [f"Slurm job {job}" for job in jobs]
+        users = {one.user for one in submissions if one.cluster == "slurm"} or {user()}
+        left = scancel_for_good(jobs, users)
+        ended += [
+            f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
+            for job in jobs
+        ]
     return ended
 
 

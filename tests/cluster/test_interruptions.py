@@ -155,6 +155,19 @@ def test_a_cell_told_of_its_time_limit_goes_on_bitwise(user: User, undisturbed: 
     assert Result.read(run.attempt(cell, 1).result).status == "interrupted"
 
 
+def test_a_cell_that_is_cancelled_while_it_asks_for_its_requeue_stays_so(user: User) -> None:
+    """Slurm lets a job that ends for its requeue wait in the queue again, scancel or not."""
+    grid = GRID | {"layouts": ["seq"], "microbatches": [1], "train_steps": 100_000, "repeats": 4}
+    run = user.submit([grid], name="cancelled", site=planted("slow", 0, 0))
+    for cell in run.cells:
+        run.wait_for_step(cell, 1)
+    run.cluster.run("scancel", "--signal=USR2", run.job("gat-seq"))
+    wait_for(run.attempt(run.cells[0]).result.exists, "a cell that has saved")
+    user.jobs("cancel", run.paths.root)
+    assert not run.cluster.run("squeue", "-h").stdout
+    assert {state["state"] for state in run.status().values()} <= {"cancelled", "interrupted"}
+
+
 def test_a_cell_goes_back_into_the_queue_as_often_as_the_site_lets_it(user: User) -> None:
     site = planted("slower", 0, 20) | {"signal": 120, "max_requeues": 1}
     run = user.submit([GRID | {"train_steps": 100_000}], name="often", site=site)

@@ -1,0 +1,54 @@
+"""What `cancel` does with jobs that do not hear it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.records.run_paths import RunPaths
+from jobs.actions.cancel import cancel
+from jobs.cluster import scancel
+from jobs.cluster.launch import Launch
+from jobs.folder.run_folder import create_run_folder
+from jobs.folder.submission_records import record_submission
+from jobs.spec.planning import plan
+from tests.jobs.test_run_status import GRID
+from tests.jobs.test_sbatch_retries import calls, program, row
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    """A run with job 17 in Slurm, looked at without a pause."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(scancel, "_WAITS_S", (0.0,))
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "scancel", "")
+    one = plan({"name": "run", "grids": [GRID]})
+    paths = create_run_folder(one, tmp_path / "run", Launch(live=True))
+    record_submission(paths, "slurm", "gat-seq", [0, 1], "17", Launch())
+    return paths
+
+
+def queued(run: RunPaths, state: str) -> str:
+    return row("17", "/spool/copy", str(run.root)).replace("PENDING", state)
+
+
+def test_what_comes_back_into_the_queue_is_cancelled_again(run: RunPaths, tmp_path: Path) -> None:
+    """As a job does whose ranks asked for a requeue just before."""
+    others = row("20", "/spool/copy", "/of/another", "gat-seq@another")
+    states = ("RUNNING", "COMPLETING", "PENDING")
+    bodies = [f"{queued(run, state)}; {others}" for state in states]
+    program(tmp_path / "bin", "squeue", bodies[0], *bodies[1:], others)
+    assert cancel(run.root) == ["Slurm job 17"]
+    assert calls(tmp_path / "bin", "scancel") == ["17", "17"]
+
+
+def test_a_job_that_goes_on_ending_is_told(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scancel, "PATIENCE_S", 0.0)
+    program(tmp_path / "bin", "squeue", queued(run, "RUNNING"), queued(run, "COMPLETING"))
+    assert cancel(run.root) == ["Slurm job 17, whose ranks have not ended yet"]
+    assert calls(tmp_path / "bin", "scancel") == ["17"]
