@@ -34,8 +34,8 @@ SITE_KEYS = {
 """Options that a key of the site stands for; cpu-bind is one of srun alone."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
 REFUSED = _names(
-    "array clusters comment error export export-file get-user-env help input job-name no-requeue nodes "
-    "ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable quiet "
+    "array clusters comment error export export-file get-user-env help input job-name no-requeue "
+    "nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable quiet "
     "requeue test-only uid gid usage verbose version wait wrap"
 )
 """Options that follow from the cells, or that scripts and status rely on."""
