@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -18,6 +19,10 @@ from jobs.state.states import MAY_RUN, UNKNOWN, CellStatus
 _HEADINGS = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
 _ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
 _ANSI_ELSE = "31"
+_PASSING = frozenset(
+    ("None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit", "Prolog")
+)
+"""Reasons for which cells wait their turn."""
 _COLOURS = {
     "done": "green",
     "running": "cyan",
@@ -44,6 +49,8 @@ def print_status(status: RunStatus, *, cells: bool, cost: RunCost | None = None)
     if not cells:
         for cell in _cells_to_look_at(status.cells):
             out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
+    for reason, count in _hold_ups(status.cells).items():
+        out.print(f"  pending: {count} cells wait, Slurm says {reason}", markup=False)
     if (unknown := status.counts().get(UNKNOWN)) is not None:
         detail = next(cell.detail for cell in status.cells if cell.state == UNKNOWN)
         out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
@@ -140,6 +147,12 @@ def _cells_to_look_at(cells: tuple[CellStatus, ...], most: int = 10) -> Iterator
         if cell.detail and ended and found < most:
             found += 1
             yield cell
+
+
+def _hold_ups(cells: tuple[CellStatus, ...]) -> Counter[str]:
+    """Slurm's reasons that need not pass by themselves, with how many cells wait for each."""
+    reasons = (cell.reason for cell in cells if cell.state == "pending")
+    return Counter(reason for reason in reasons if reason and reason not in _PASSING)
 
 
 def new_table(*headings: str) -> Table:

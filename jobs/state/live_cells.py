@@ -20,7 +20,10 @@ from jobs.state.states import UNKNOWN, CellStatus, JobLookup
 _SILENT_AFTER_S = 120.0
 _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""
-WAITING_IN_SLURM = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+WAITING_IN_SLURM = (
+    "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+    "CONFIGURING",
+)  # fmt: skip
 
 
 def live_status(
@@ -67,7 +70,7 @@ def _queued_status(
         return None
     if job.state in WAITING_IN_SLURM:
         detail = f"waits in {block}: {job.reason}" if block else job.reason
-        return replace(cell, state="pending", detail=detail)
+        return replace(cell, state="pending", detail=detail, reason=job.reason)
     if turn == "waits":
         return replace(cell, state="pending", detail=f"waits for its turn in {block}")
     if turn == "runs" or (turn is None and not ended):

@@ -55,6 +55,8 @@ class CellStatus:
     """Slurm's reason, or the first failing rank's one-line cause."""
     flags: tuple[str, ...] = ()
     job: str | None = None
+    reason: str | None = None
+    """Slurm's reason alone, of cells that wait in its queue."""
 
 
 @dataclass

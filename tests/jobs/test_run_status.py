@@ -198,7 +198,9 @@ def test_a_damaged_manifest_is_named(line: str, run: RunPaths) -> None:
 def answered(run: RunPaths, *jobs: QueuedJob, **ended: str) -> None:
     """Leave an answer of Slurm's in the cache, as if it had been asked a moment ago."""
     # Whoever asks finds squeue, so that the answer is looked for, and never runs it.
-    (Path(os.environ["PATH"]) / "squeue").symlink_to("/bin/false")
+    squeue = Path(os.environ["PATH"]) / "squeue"
+    if not squeue.is_symlink():
+        squeue.symlink_to("/bin/false")
     kept = answer_file(run.root, [user()])
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(json.dumps(asdict(QueueAnswer(time.time(), jobs, ended))))
@@ -218,6 +220,19 @@ def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
     assert states["gat-seq", 1] == ("pending", "JobArrayTaskLimit", "17_1")
     assert states["gat-pp2", 0] == ("missing", None, None)
     assert known.live
+
+
+def test_why_cells_may_never_begin_is_told(
+    run: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_submission(run, "slurm", "gat-seq", [0, 1], "17", Launch())
+    answered(run, job("0-1", "PENDING", reason="DependencyNeverSatisfied"))
+    assert main(["status", str(run.root)]) == 3
+    said = capsys.readouterr().out
+    assert "pending: 2 cells wait, Slurm says DependencyNeverSatisfied" in said
+    answered(run, job("0-1", "PENDING", reason="Priority"))
+    assert main(["status", str(run.root)]) == 3
+    assert "cells wait" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("by", ["script", "comment"])
