@@ -68,9 +68,9 @@ FIGURE_KINDS = (
     FigureKind(
         "speedup",
         "speedup",
-        "Speedup over the sequential run (samples a second, training), with intervals over runs; "
-        "ticks are the bound, R·S·M/(M+S-1). A hollow mark is above it without a reason in the "
-        "seconds of its layers: not valid.",
+        "Speedup over the baseline that the axis names (samples a second, training), with "
+        "intervals over runs; ticks are the bound, R·S·M/(M+S-1) over the baseline's. A hollow "
+        "mark is above it without a reason in the seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
     ),
     FigureKind(
@@ -194,7 +194,7 @@ def _draw_study_figure(
         return f"{study.title}: {kind.title}", figure
     caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
     name = f"{kind.name}-{study.slug}"
-    origin = origin_of(run, study.cells["cell"], name)
+    origin = origin_of(run, study.cells["cell"], name, study.baseline)
     picture = _save_picture(figure, folder, name, study.title, kind.title, caption, origin)
     return Drawn(kind.name, study.slug, picture)
 

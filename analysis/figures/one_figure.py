@@ -13,6 +13,7 @@ from analysis.figures.catalog import FIGURE_KINDS, PublishedPoints, timeline_cel
 from analysis.figures.origin import origin_of
 from analysis.figures.studies import find_studies
 from analysis.figures.style import FORMATS, Format, at_width, save_figure
+from analysis.summary.baseline import Baseline
 from analysis.timeline.step_timeline import find_cell, measured_timeline
 from gnnhpc.core.errors import InputError
 
@@ -73,8 +74,8 @@ def remake(
     reasons = []
     with at_width(inches):
         for name in chosen:
-            draw, cells = known[name]
-            origin = origin_of(run, cells, name, width)
+            draw, cells, baseline = known[name]
+            origin = origin_of(run, cells, name, baseline, width)
             figure = draw()
             if isinstance(figure, str):
                 reasons.append(f"{name}: {figure}")
@@ -87,20 +88,21 @@ def remake(
 
 def _figures(
     run: Run, summary: pd.DataFrame, points: PublishedPoints, only: str
-) -> dict[str, tuple[Draw, list[str]]]:
-    """All figures that may be asked for: how each is drawn, and of which cells."""
-    found: dict[str, tuple[Draw, list[str]]] = {}
+) -> dict[str, tuple[Draw, list[str], Baseline | None]]:
+    """All figures that may be asked for: how each is drawn, of which cells, over which baseline."""
+    found: dict[str, tuple[Draw, list[str], Baseline | None]] = {}
     for kind in FIGURE_KINDS:
         for study in find_studies(run, summary):
             if study.graphs or not kind.graphs_only:
                 draw = partial(kind.draw, study, kind.published(points, study))
-                found[f"{kind.name}-{study.slug}"] = draw, list(study.cells["cell"])
-    cells, _ = timeline_cells(run)
+                cells = list(study.cells["cell"])
+                found[f"{kind.name}-{study.slug}"] = draw, cells, study.baseline
+    shown, _ = timeline_cells(run)
     if only.startswith(f"{_TIMELINE}-"):
         # One of those that the report has no room for may be asked for by its cell.
-        cells = [find_cell(run, only.removeprefix(f"{_TIMELINE}-"))]
-    for cell in cells:
-        found[f"{_TIMELINE}-{cell}"] = partial(_timeline, run, cell), [cell]
+        shown = [find_cell(run, only.removeprefix(f"{_TIMELINE}-"))]
+    for cell in shown:
+        found[f"{_TIMELINE}-{cell}"] = partial(_timeline, run, cell), [cell], None
     return found
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.loading.judged_cells import APART
+from analysis.summary.baseline import Baseline
+
 if TYPE_CHECKING:
     from analysis.loading.run import Run
 
@@ -42,11 +45,26 @@ class Origin:
         }
 
 
-def origin_of(run: Run, cells: Iterable[str], figure: str, width: str | None = None) -> Origin:
-    """Of a figure of these cells of a run, drawn at a width that was asked for."""
+def origin_of(
+    run: Run,
+    cells: Iterable[str],
+    figure: str,
+    baseline: Baseline | None = None,
+    width: str | None = None,
+) -> Origin:
+    """Of a figure of these cells of a run, drawn at a width that was asked for.
+
+    `baseline` is what its speedups are over; None for a figure without any.
+    """
     names = tuple(map(str, cells))
     digests = {run.facts.get(name, {}).get("code") or "unknown" for name in names}
     commit = (run.provenance or {}).get("commit") or "unknown"
-    command = f"gnnhpc report {run.name} --only {figure}" + (f" --width {width}" if width else "")
+    command = f"gnnhpc report {' '.join(run.joined) or run.name} --only {figure}"
+    if baseline is not None and baseline != Baseline():
+        command += f" --baseline {baseline.option}"
+    command += " --apart" if APART in run.settings else ""
+    command += f" --width {width}" if width else ""
+    # A figure of several runs belongs into none of their folders.
+    command += " --out DIR" if run.joined else ""
     code = f"commit {commit}, digest {', '.join(sorted(digests))}"
     return Origin(run.name, names, code, f"remade by: {command}")

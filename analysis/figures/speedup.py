@@ -43,22 +43,22 @@ _CHUNKS = "chunks a replica"
 
 
 def speedup(study: Study) -> Figure | str:
-    """Speedup over the sequential run with its interval; ticks are the bound of each layout.
+    """Speedup over the baseline with its interval; ticks are the bound of each layout.
 
     Panels in which nothing is compared, but the baseline with itself, are left out.
     """
     rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["speedup"])
     if rows.empty:
-        return "no valid sequential run to compare with"
+        return "no valid baseline to compare with"
     compared = [part.index for _, part in study.panels(rows) if part["effect"].notna().any()]
     if not compared:
-        return "only sequential runs to compare with, and nothing beside them"
+        return "only the baseline, and nothing beside it"
     rows = rows.loc[np.concatenate(compared)]
     with styled():
         figure, axes = _by_variant(
             study, rows, "speedup", interval=("speedup_low", "speedup_high"), reference="bound"
         )
-        axes[0].set_ylabel("speedup over seq (ratio)")
+        axes[0].set_ylabel(f"speedup over {study.baseline_name} (ratio)")
         axes[0].set_ylim(bottom=0)
         add_legend(figure, axes, [reference_handle("bound")])
     return figure

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.summary.baseline import Baseline
 from analysis.summary.summary_table import VARIANT_COLUMNS
 from gnnhpc.models.registry import model_class
 
@@ -32,6 +33,17 @@ class Study:
     """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
     summary: pd.DataFrame
     ranks: pd.DataFrame
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What speedups of the summary are over; None where nothing has a baseline."""
+        told = self.summary["baseline"].dropna()
+        return Baseline.named(str(told.iloc[0])) if len(told) else None
+
+    @property
+    def baseline_name(self) -> str:
+        """Such as `seq`, or `pp2 m5`."""
+        return "seq" if self.baseline in (None, Baseline()) else str(self.baseline)
 
     @property
     def slug(self) -> str:

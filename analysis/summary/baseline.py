@@ -37,6 +37,17 @@ class Baseline:
                 "LAYOUT or LAYOUT:MICROBATCHES",
             ) from None
 
+    @classmethod
+    def named(cls, name: str) -> Baseline:
+        """The one with this name, as str() gives it."""
+        layout, _, count = name.rpartition(" m")
+        return cls(Layout.parse(layout), int(count))
+
+    @property
+    def option(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.layout}:{self.microbatches}"
+
     def __str__(self) -> str:
         return f"{self.layout} m{self.microbatches}"
 

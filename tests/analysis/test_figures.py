@@ -360,7 +360,7 @@ def test_no_interval_of_an_efficiency_ends_outside_the_axes(vig: Study) -> None:
 def test_a_speedup_is_not_drawn_where_nothing_stands_beside_the_baseline(vig: Study) -> None:
     rows = vig.summary
     alone = rows[(rows["layout"] == "seq") & (rows["microbatches"] == 1)]
-    assert "nothing beside them" in str(speedup.speedup(replace(vig, summary=alone)))
+    assert "nothing beside it" in str(speedup.speedup(replace(vig, summary=alone)))
 
 
 def test_what_cannot_be_drawn_is_named_with_its_reason(
@@ -381,7 +381,7 @@ def test_what_cannot_be_drawn_is_named_with_its_reason(
     only = summary[summary["layout"] == "pp4"].assign(speedup=None)
     made = make_figures(part, only, tmp_path)
     reasons = dict(made.left_out)
-    assert reasons["ViG, synthetic-cifar10: speedup"] == ("no valid sequential run to compare with")
+    assert reasons["ViG, synthetic-cifar10: speedup"] == ("no valid baseline to compare with")
     assert reasons["GAT, cora: loss of data-parallel copies"] == (
         "no sequential run beside a data-parallel one"
     )

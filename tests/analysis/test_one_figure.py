@@ -10,7 +10,9 @@ from PIL import Image
 
 import analysis
 from analysis.cli import main
+from analysis.figures import speedup
 from analysis.figures.one_figure import parse_width
+from analysis.figures.origin import origin_of
 from analysis.figures.panels import panel_grid
 from analysis.figures.studies import find_studies
 from analysis.figures.style import at_width, styled
@@ -30,6 +32,17 @@ def cells_of(root: Path) -> list[str]:
     run = analysis.load(root)
     (study,) = find_studies(run, analysis.summarise(run))
     return [str(cell) for cell in study.cells["cell"]]
+
+
+def test_a_figure_over_another_baseline_says_so_and_is_remade_over_it(tmp_path: Path) -> None:
+    run = analysis.load(make_run(tmp_path / "r", small_sweep(2)), apart=True)
+    over_pp2 = analysis.summarise(run, "pp2:5")
+    (study,) = [one for one in find_studies(run, over_pp2) if one.model == "vig"]
+    figure = speedup.speedup(study)
+    assert not isinstance(figure, str)
+    assert figure.axes[0].get_ylabel() == "speedup over pp2 m5 (ratio)"
+    told = origin_of(run, [], "speedup", study.baseline, "84mm").remade_by
+    assert told == "remade by: gnnhpc report r --only speedup --baseline pp2:5 --apart --width 84mm"
 
 
 def made(capsys: pytest.CaptureFixture[str]) -> list[Path]:
