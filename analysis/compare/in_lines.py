@@ -23,9 +23,10 @@ _BESIDE = (
 
 
 def differing_lines(found: Comparison) -> Iterator[str]:
-    """What the runs differ in, what only one has, and which losses differ."""
+    """What the runs differ in, copies and flags, what only one has, and which losses differ."""
     for line in found.differs:
         yield f"differs: {line}"
+    yield from found.beware
     yield from found.alone
     for line in found.losses.apart:
         yield f"learnt something else: {line}"

@@ -10,7 +10,7 @@ from analysis.compare.compared_groups import ComparedGroup, compare_groups
 from analysis.compare.layer_groups import group_seconds
 from analysis.compare.matched import Match, match_runs
 from analysis.compare.ratios import SLOWER, Compared, Pair, compare_pairs
-from analysis.compare.unlike_facts import unlike_lines
+from analysis.compare.unlike_facts import copied_line, flag_lines, unlike_lines
 from analysis.loading.equal_cells import Losses, compare_losses
 from analysis.loading.run import load
 from analysis.stats.intervals import Sample
@@ -35,6 +35,8 @@ class Comparison:
     losses: Losses
     differs: list[str]
     """What the runs differ in besides settings, a line each."""
+    beware: list[str]
+    """What makes the cells that are compared tell less: copies and flags, a line each."""
     alone: list[str]
     """What only one of the runs has or counts, a line each."""
 
@@ -89,6 +91,7 @@ def compare_runs(
         compare_groups(pairs, group_seconds(a), group_seconds(b), of),
         compare_losses(a, b),
         list(unlike_lines(a, b, pairs)),
+        [*copied_line(a, b), *flag_lines(pairs)],
         found.alone,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.across.likeness import differences
 from analysis.compare.matched import Match
+from analysis.loading.one_measurement import copied_cells
 from analysis.loading.run import Run
 from analysis.summary.configurations import Configuration
 
@@ -22,6 +23,27 @@ def unlike_lines(a: Run, b: Run, pairs: Sequence[Match]) -> Iterator[str]:
     if hosts[0] != hosts[1]:
         yield f"machines: {_listed(hosts[0])} in A, {_listed(hosts[1])} in B"
     yield _when(train)
+
+
+def copied_line(a: Run, b: Run) -> Iterator[str]:
+    """Of cells whose records are the same file in both: they tell nothing of a difference."""
+    copied = copied_cells(a, b)
+    if copied:
+        first = f"such as {copied[0]}"
+        yield f"one measurement in both, so no difference can show: {len(copied)} cells, {first}"
+
+
+def flag_lines(pairs: Sequence[Match]) -> Iterator[str]:
+    """Flags of the cells that are compared, of each run."""
+    train = [match for match in pairs if match.phase == "train"]
+    for side, rows in (("A", [m.a for m in train]), ("B", [m.b for m in train])):
+        cells = [str(flags) for one in rows for flags in one.used["flags"]]
+        raised = Counter(flag for flags in cells for flag in set(flags.split(";")) if flag)
+        if raised:
+            words = ", ".join(
+                f"{flag} {count} of {len(cells)}" for flag, count in sorted(raised.items())
+            )
+            yield f"flagged in {side}: {words}"
 
 
 def _facts(train: Sequence[Match]) -> Iterator[str]:

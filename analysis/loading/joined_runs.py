@@ -7,21 +7,18 @@ are configurations of their own, by the setting `run`, with baselines of their o
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.loading.alike_runs import LikeRuns, Study, like_runs, studies_of
 from analysis.loading.attempts import DAMAGED
 from analysis.loading.equal_cells import compare_losses
 from analysis.loading.joined_frames import join_runs
+from analysis.loading.one_measurement import measurement_digest, records_of
 from analysis.loading.run import Run, load
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
 
 RUN = "run"
 """Setting of cells whose run is unlike another one of the report."""
@@ -127,12 +124,9 @@ def _plan(runs: Sequence[Run], names: Sequence[str], alike: dict[Study, LikeRuns
 
 
 def _places(number: int, run: Run) -> Iterator[_Place]:
-    paths = RunPaths(run.root)
     for row in run.cells.to_dict("records"):
-        attempt = row["attempt"]
-        known = attempt is not None and not pd.isna(attempt)
         cell = str(row["cell"])
-        records = paths.cell(cell).attempt(int(attempt)).records(0) if known else None
+        records = records_of(run.root, cell, row["attempt"])
         yield _Place(number, cell, row["status"], bool(row["valid"]), records)
 
 
@@ -150,8 +144,8 @@ def _without_copies(places: Sequence[_Place]) -> list[_Place]:
         return list(places)
     found: dict[str, _Place] = {}
     for place in places:
-        content = place.records.read_bytes() if place.records else b""
-        found.setdefault(hashlib.sha256(content).hexdigest(), place)
+        digest = measurement_digest(place.records)
+        found.setdefault(digest or f"nothing in run {place.number}", place)
     return list(found.values())
 
 

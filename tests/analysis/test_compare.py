@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run
 
@@ -86,6 +88,25 @@ def test_a_layer_slower_by_a_twentieth_is_named_with_its_cells(
         assert "block2" not in line
     assert lines[-1].startswith("SLOWER: layer groups of 2 configurations (8 compared")
     assert any(line.startswith("losses: equal but for rounding in all 20") for line in lines)
+
+
+def test_copies_and_flags_are_told_of_cells_that_are_compared(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy of a measurement is no second one, and noise is not hidden by a verdict."""
+    copied, *others = sweep(5)
+    noisy = {one.id: [Story(audit=(Check("noisy", "suspect", "shared"),))] for one in others[:3]}
+    after = make_run(tmp_path / "after", sweep(5), stories=noisy, machine=STEADY, seed=2)
+    places = [RunPaths(root).cell(copied.id).root for root in (before, after)]
+    shutil.rmtree(places[1])
+    shutil.copytree(*places)
+    assert main(["compare", str(before), str(after)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        f"one measurement in both, so no difference can show: 1 cells, such as {copied.id}" in lines
+    )
+    assert "flagged in B: noisy 3 of 20" in lines
+    assert not any(line.startswith("flagged in A") for line in lines)
 
 
 def test_a_slower_layer_is_named_beside_the_others_where_all_of_a_run_is_noisy(

@@ -16,6 +16,7 @@ from analysis.summary.summary_table import summarise
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run
 
@@ -68,6 +69,15 @@ def test_one_sweep_on_two_clusters_is_rows_of_each(tmp_path: Path) -> None:
     (_, line, losses) = load_runs([a, b]).joining
     assert losses == "Losses are equal but for rounding in all 4 cells that a and b both measured."
     assert line == "Rows are apart by run, a from b: CPU model Old beside New."
+
+
+def test_a_cell_whose_records_both_runs_lost_stays_in_both(tmp_path: Path) -> None:
+    runs = [made(tmp_path / name, vig(), seed=seed) for seed, name in enumerate("ab")]
+    for root in runs:
+        RunPaths(root).cell(vig()[0].id).attempt(1).records(0).unlink()
+    run = load_runs(runs)
+    assert list(run.cells["status"]).count("damaged") == 2
+    assert not any("copies" in line for line in run.joining)
 
 
 def test_only_the_study_that_differs_is_apart(tmp_path: Path) -> None:
