@@ -11,7 +11,7 @@ from analysis.figures.catalog import Figures
 from analysis.render.document import Beside, Block, TableBlock, Text, frame_table
 from analysis.render.interval_text import join_intervals
 from analysis.report.settings_columns import ROW_KEYS, with_study
-from analysis.stats.intervals import Interval
+from analysis.stats.intervals import ONE_RUN, Interval
 from gnnhpc.core.student_t import CONFIDENCE
 
 _COLUMNS = {
@@ -66,11 +66,14 @@ def _without_interval(value: Any) -> Interval | None:
 
 def _remarks(row: dict[Any, Any]) -> str:
     if not row["n"]:
-        return "no valid cell"
+        return "nothing that counts"
     flags = str(row["flags"] or "").replace(";", ", ")
     words = [] if row["valid"] else ["not valid"]
     words += [flags] if flags else []
-    words += ["one run"] if pd.isna(row["mean_low"]) and row["cells_used"] == 1 else []
+    if row["cells_used"] == 1:
+        words.append("one run")
+    elif row["speedup_from"] == ONE_RUN:
+        words.append("baseline of one run")
     return "; ".join(words)
 
 

@@ -115,12 +115,17 @@ def interval_of_runs(
     return _around(value, np.exp(t_bounds(np.log(x), skewness=skewness)), f"{x.size} runs")
 
 
-def interval_of_shares(values: ArrayLike) -> Interval:
-    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0."""
+def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
+    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0.
+
+    `steps` are those behind the shares.
+    """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
     if x.size < 2:
         return Interval(value, None, None, ONE_RUN)
+    if steps is not None and steps < FEWEST_STEPS:
+        return Interval(value, None, None, FEW_STEPS)
     return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
 
 
@@ -295,7 +300,16 @@ def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower
     """A ratio in words: faster, slower, or no difference where its interval contains 1."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f} times, no interval: {ratio.basis or ONE_RUN}"
-    span = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    shown = [f"{number:.{_decimals(ratio)}f}" for number in (ratio.value, ratio.low, ratio.high)]
+    span = f"{shown[0]} ({shown[1]} to {shown[2]})"
     if not ratio.excludes(1.0):
         return f"no difference shown: {span} contains 1"
     return f"{more if ratio.value > 1.0 else less}: {span}"
+
+
+def _decimals(ratio: Interval) -> int:
+    """Three, or as many more as show that a bound is not 1, which decides, and not 0."""
+    bounds = [number for number in (ratio.low, ratio.high) if number not in (None, 0.0, 1.0)]
+    return next(
+        (n for n in range(3, 9) if not any(round(one, n) in (0.0, 1.0) for one in bounds if one)), 9
+    )

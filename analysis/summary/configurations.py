@@ -93,7 +93,9 @@ class Configuration:
     def bubble(self) -> Interval | None:
         """The share of rank-time spent waiting."""
         shares = self.cell_phases["bubble"].to_numpy(dtype=float)
-        return interval_of_shares(shares) if np.isfinite(shares).any() else None
+        if not np.isfinite(shares).any():
+            return None
+        return interval_of_shares(shares, self.sample.values.size)
 
     @property
     def samples_per_s(self) -> float | None:

@@ -103,6 +103,8 @@ def test_shares_stay_shares() -> None:
     assert (found.low, found.value, found.high) == (0.0, 0.05, pytest.approx(0.05 + 12.7062 * 0.05))
     assert interval_of_shares([0.9, 1.0]).high == 1.0
     assert interval_of_shares([0.3]).low is None
+    assert interval_of_shares([0.3, 0.4], steps=4) == Interval(0.35, None, None)
+    assert interval_of_shares([0.3, 0.4], steps=5).low is not None
 
 
 STEPS = [1.0, 1.1, 0.9, 1.0, 1.05, 1.0]
@@ -160,6 +162,10 @@ def test_one_run_is_in_one_pair() -> None:
     [
         (Interval(1.5, 1.4, 1.6), "faster: 1.500 (1.400 to 1.600)"),
         (Interval(0.5, 0.4, 0.6), "slower: 0.500 (0.400 to 0.600)"),
+        (Interval(1.1, 1.0003, 1.2), "faster: 1.1000 (1.0003 to 1.2000)"),
+        (Interval(0.95, 0.9, 0.99996), "slower: 0.95000 (0.90000 to 0.99996)"),
+        (Interval(1.1, 0.9997, 1.2), "no difference shown: 1.1000 (0.9997 to 1.2000) contains 1"),
+        (Interval(1e-5, 0.0, 2e-5), "slower: 0.00001 (0.00000 to 0.00002)"),
         (Interval(1.02, 0.98, 1.05), "no difference shown: 1.020 (0.980 to 1.050) contains 1"),
         (
             Interval(1.5, None, None),

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.loading.run import load
+from analysis.report.headline import headline_table
 from analysis.stats.intervals import Interval
 from analysis.summary.above_bound import explain_excess
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
@@ -273,6 +274,10 @@ def test_one_run_says_nothing_of_a_difference(tmp_path: Path, alone: str) -> Non
     assert "one run says nothing about how runs differ" in one["effect"]
     assert "one run says nothing about how runs differ" in one["note"]
     assert math.isnan(one["mean_low"]) == (alone == "row")
+    table = headline_table(summary[summary["phase"] == "train"])
+    remarks = {cells[0].text: cells[-1].text for cells in table.rows}
+    said = {"row": ("", "one run"), "baseline": ("one run", "baseline of one run")}[alone]
+    assert (remarks["seq"], remarks["pp2"]) == said
     base = row(summary, "seq", 1)
     assert (base["speedup"], math.isnan(base["speedup_low"])) == (1.0, alone == "baseline")
 
