@@ -80,13 +80,21 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
 
 
 def chunk_losses(study: Study) -> Figure | str:
-    """Edges kept, and nodes and edges computed for each of the graph, against chunks."""
+    """Edges kept, and nodes and edges computed for each of the graph, against chunks.
+
+    A line a mode of chunks and combination of the other variants, of which graphs may be one.
+    """
     columns = ["edges_kept", "node_redundancy", "edge_redundancy"]
     if study.cells["edges_kept"].isna().all():
         return "no edges kept in the results"
     cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
     cells = cells.astype(dict.fromkeys(columns, float))
-    rows = cells.groupby(["chunks", "total"], observed=True)[columns].mean().reset_index()
+    rows = cells.dropna(subset=["edges_kept"])
+    lines = [
+        (str(mode), title, part.groupby("total")[columns].mean().reset_index())
+        for title, of_title in study.panels(rows, but=("chunks",))
+        for mode, part in of_title.groupby("chunks", observed=True)
+    ]
     with styled():
         figure = new_figure(FULL_IN, 2.4)
         axes = list(figure.subplots(1, 3))
@@ -96,14 +104,14 @@ def chunk_losses(study: Study) -> Figure | str:
             "edge_redundancy": "edges computed per edge",
         }
         for one, (column, words) in zip(axes, shown.items(), strict=True):
-            for number, (mode, part) in enumerate(rows.groupby("chunks", observed=True)):
+            for number, (mode, title, part) in enumerate(lines):
                 one.plot(
                     part["total"],
                     part[column] * (100 if column == "edges_kept" else 1),
-                    color=SERIES_COLOURS[number],
-                    marker=MODE_MARKERS[str(mode)],
-                    ls=MODE_DASHES[str(mode)],
-                    label=str(mode),
+                    color=SERIES_COLOURS[number % len(SERIES_COLOURS)],
+                    marker=MODE_MARKERS[mode],
+                    ls=MODE_DASHES[mode],
+                    label=f"{mode}, {title}" if title else mode,
                 )
             one.set_ylabel(words)
             one.set_xlabel("chunks")

@@ -40,31 +40,40 @@ def training_loss(study: Study) -> Figure | str:
 def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Loss of the sequential run and of each replica of the smallest data-parallel layout.
 
-    As in Raffi & Dazzi 2024, figure 3, whose points are `published` (step, seq, dp_copy0,
-    dp_copy1). Without the loss of single replicas in the records, their mean is drawn.
+    A panel for each combination of the variants that has both. As in Raffi & Dazzi 2024, figure
+    3, whose points are `published` (step, seq, dp_copy0, dp_copy1). Without the loss of single
+    replicas in the records, their mean is drawn.
     """
     steps = _losses(study)
-    sequential = steps[steps["stages"] * steps["replicas"] == 1]
-    parallel = layouts_in(steps[steps["replicas"] > 1])
-    if not parallel or sequential.empty:
+    parts = [
+        (title, part)
+        for title, part in study.panels(steps)
+        if (part["replicas"] > 1).any() and (part["stages"] * part["replicas"] == 1).any()
+    ]
+    if not parts:
         return "no sequential run beside a data-parallel one"
     with styled():
-        figure, axes = panel_grid(1)
-        style = layout_look("seq")
-        _draw_range(
-            axes[0], _by_step(sequential["loss"], sequential), "seq", style.colour, style.dash
-        )
-        curves = _replica_curves(study, steps, parallel[0])
-        for number, (name, curve) in enumerate(curves.items()):
-            colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
-            _draw_range(axes[0], curve, name, colour, dash)
-        if published is not None:
-            _draw_published(axes[0], published)
-        axes[0].set_title(study.title, loc="left")
-        axes[0].set_xlabel("training step")
+        figure, axes = panel_grid(len(parts))
+        title_panels(figure, axes, [title for title, _ in parts], study.title)
+        for one, (_, part) in zip(axes, parts, strict=False):
+            _draw_copies(one, study, part)
+            if published is not None:
+                _draw_published(one, published)
+            one.set_xlabel("training step")
         _loss_axis(axes, pd.concat([steps["loss"], *_published_losses(published)]))
         add_legend(figure, axes)
     return figure
+
+
+def _draw_copies(axes: Axes, study: Study, steps: pd.DataFrame) -> None:
+    """The sequential run, and each replica of the smallest data-parallel layout."""
+    sequential = steps[steps["stages"] * steps["replicas"] == 1]
+    style = layout_look("seq")
+    _draw_range(axes, _by_step(sequential["loss"], sequential), "seq", style.colour, style.dash)
+    parallel = layouts_in(steps[steps["replicas"] > 1])
+    for number, (name, curve) in enumerate(_replica_curves(study, steps, parallel[0]).items()):
+        colour, dash = SERIES_COLOURS[number % len(SERIES_COLOURS)], ("--", ":")[number % 2]
+        _draw_range(axes, curve, name, colour, dash)
 
 
 def _by_step(losses: pd.Series[float], steps: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +105,7 @@ def _replica_curves(study: Study, steps: pd.DataFrame, layout: str) -> dict[str,
     if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
         mine = steps[steps["layout"] == layout]
         return {f"{layout}, all copies": _by_step(mine["loss"], mine)}
-    cells = study.cells.loc[study.cells["layout"] == layout, "cell"]
+    cells = steps.loc[steps["layout"] == layout, "cell"].unique()
     known = ranks[(ranks["phase"] == "train") & ranks[REPLICA_LOSS].notna()]
     own = known[known["cell"].isin(cells)]
     copies = {number: own[own["replica"] == number] for number in sorted(set(own["replica"]))}

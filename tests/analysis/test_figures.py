@@ -38,6 +38,7 @@ from analysis.render.interval_text import interval_text
 from analysis.stats.intervals import Interval
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
+from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Story, make_run, small_sweep
 
@@ -64,6 +65,25 @@ def vig(run: Run, summary: pd.DataFrame) -> Study:
 @pytest.fixture(scope="module")
 def gat(run: Run, summary: pd.DataFrame) -> Study:
     return next(study for study in find_studies(run, summary) if study.model == "gat")
+
+
+def test_cells_of_other_settings_are_in_no_mean_of_a_figure(tmp_path: Path) -> None:
+    """Of two graphs under one name, and of two batch sizes."""
+    images = [e for e in small_sweep(1) if e.batch_size]
+    images += [e.model_copy(update={"batch_size": 50}) for e in images]
+    graphs = [e for e in small_sweep(1) if not e.batch_size]
+    graphs = [
+        e.model_copy(update={"data": SyntheticCitation(nodes=nodes)})
+        for nodes in (2000, 3000)
+        for e in graphs
+    ]
+    run = analysis.load(make_run(tmp_path / "run", [*images, *graphs]))
+    gat, vig = find_studies(run, analysis.summarise(run))
+    lines = drawn(graph_chunks.chunk_losses(gat)).axes[0].get_lines()
+    names = [str(line.get_label()) for line in lines]
+    assert names == ["halo, data nodes 2000", "halo, data nodes 3000"]
+    panels = [one.get_title(loc="left") for one in drawn(loss_curves.replica_losses(vig)).axes]
+    assert panels == ["batch size 50", "batch size 100"]
 
 
 def drawn(figure: Figure | str) -> Figure:
