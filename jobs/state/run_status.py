@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -19,6 +18,8 @@ from jobs.state.block_turns import block_turns
 from jobs.state.cell_state import cell_status, job_number
 from jobs.state.run_reading import ReadRun, read_cell, read_run
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
+
+Identity = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _own_jobs(
     those that another cluster, or the same one years later, has under the ids of ours.
     """
     ids = slurm_arrays(submissions)
-    here = os.path.realpath(paths.root)
+    here = _identity(paths.root)
     return tuple(
         job
         for job in answer.jobs
@@ -141,7 +142,7 @@ def _own_jobs(
     )
 
 
-def _named_run(job: QueuedJob) -> str | None:
+def _named_run(job: QueuedJob) -> Identity | None:
     """The run folder that a job's script lies in, else that its comment names, if it is there.
 
     The scripts in a copied folder still name the first one.
@@ -149,17 +150,17 @@ def _named_run(job: QueuedJob) -> str | None:
     script = Path(job.script)
     places = [script.parent.parent] if script.parent.name in ("arrays", ".submitit") else []
     for place in (*places, Path(job.comment.strip())):
-        if place.is_absolute() and _may_be_a_run(place):
-            return os.path.realpath(place)
+        if place.is_absolute() and (found := _identity(place)) is not None:
+            return found
     return None
 
 
-def _may_be_a_run(place: Path) -> bool:
-    """Whether it is a run folder, or somebody's that this user may not look into."""
+def _identity(place: Path) -> Identity | None:
+    """What tells a run folder from its copies, by whatever path or mount it is reached."""
     try:
-        return RunPaths(place).manifest.is_file()
-    except PermissionError:
-        return True
+        return (place.stat().st_ino, RunPaths(place).manifest.stat().st_ino)
+    except OSError:
+        return None
 
 
 def slurm_arrays(submissions: Iterable[SubmissionRecord]) -> dict[str, str]:

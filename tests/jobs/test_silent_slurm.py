@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -156,6 +158,25 @@ def test_jobs_of_the_run_that_a_copy_was_made_of_are_not_the_copys(
     queued("17", run.root / ".submitit" / "a.sh")
     moved = RunPaths(run.root.rename(tmp_path / "moved"))
     assert states(moved) == ["pending"] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_run_that_is_mounted_twice_has_its_jobs_in_both_places(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As home folders are, whose real path on one node is not that on another."""
+    script = run.root / ".submitit" / "a.sh"
+    job = QueuedJob("17", "0-1", "PENDING", "Prio", "gat-seq@run", str(script), str(run.root))
+    told(monkeypatch, jobs=(job,))
+    (tmp_path / "mount").mkdir()
+    bind = ("/bin/mount", "--bind", str(run.root), str(tmp_path / "mount"))
+    done = subprocess.run(bind, check=False)
+    if done.returncode:
+        pytest.skip("no mounts here")
+    try:
+        assert states(RunPaths(tmp_path / "mount")) == ["pending"] * 2
+    finally:
+        subprocess.run(["/bin/umount", str(tmp_path / "mount")], check=True)
 
 
 def test_a_job_without_a_script_is_no_runs(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
