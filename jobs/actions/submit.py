@@ -120,6 +120,10 @@ def submit(
             started = start_cells(paths, new.cells, cluster, how.launch, wait, waits, paired=paired)
         except MaybeSubmittedError:
             raise
+        except KeyboardInterrupt:
+            if tell is not None:
+                tell(f"{run} stays, with the jobs submitted so far: ask for its status")
+            raise
         except GnnhpcError:
             if fresh and not read_submissions(paths):
                 # The folder is new and no job uses it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -40,6 +41,14 @@ class ArrayExecutor(submitit.SlurmExecutor):
         said = contextlib.redirect_stderr(io.StringIO())
         with said, outside_of_jobs(), without_overrides(self.given):
             return str(self._submit_command(command).job_id)
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        """The id in sbatch's own line, whatever a site's wrapper prints before it."""
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        own = re.search(r"^Submitted batch job \d+", text, re.MULTILINE)
+        known = submitit.SlurmExecutor._get_job_id_from_submission_command
+        return str(known(own[0] if own else text))
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         self.scripts.append(str(submission_file_path))

@@ -35,6 +35,9 @@ _ANSWER_LOST = re.compile(
     re.IGNORECASE,
 )
 """sbatch's request may have arrived, and the answer to it did not."""
+_SLURM_REFUSED = "Batch job submission failed"
+"""So sbatch begins what Slurm answers. Other words may be those of a site's own wrapper, which
+fails after sbatch has submitted."""
 
 
 class MaybeSubmittedError(GnnhpcError):
@@ -83,10 +86,15 @@ def submit_once(executor: ArrayExecutor, command: str, array: str, sought: Sough
             job = executor.submit_command(command)
         except (RuntimeError, OSError) as error:
             words = _one_line(error)
-            end = _end(error, called=len(executor.scripts) > tries)
+            called = len(executor.scripts) > tries
+            end = _end(error, called=called)
         else:
             return _without_double(job, executor, sought) if unsure else job
         unsure = unsure or end == "answer lost"
+        if end == "refused" and called and _SLURM_REFUSED not in words and not unsure:
+            found = _look(executor, array, sought, words)
+            if found is not None:
+                return found
         if end == "refused" or (number == len(WAITS_S) and not unsure):
             break
         time.sleep(wait)
@@ -94,6 +102,8 @@ def submit_once(executor: ArrayExecutor, command: str, array: str, sought: Sough
             return found
     if unsure:
         raise MaybeSubmittedError(f"sbatch {array}: {words}; {_what_to_do(sought.run)}")
+    if not called:
+        raise GnnhpcError(f"{array} is not submitted: {words}")
     raise _error(words, array, end)
 
 

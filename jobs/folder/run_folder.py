@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.ranks.secret import make_secret
 from gnnhpc.records.code_snapshot import read_snapshot
 from gnnhpc.records.provenance import (
@@ -73,6 +73,8 @@ def create_run_folder(
             work.rename(run)
         except OSError:
             raise run_exists_error(run) from None
+    except OSError as error:
+        raise GnnhpcError(f"{run}: {error.strerror}, nothing submitted") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return RunPaths(run)

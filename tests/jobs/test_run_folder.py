@@ -161,6 +161,17 @@ def test_a_full_disk_leaves_a_file_as_it_was(tmp_path: Path) -> None:
     assert path.read_text() == "one\n"
 
 
+def test_a_disk_without_room_for_the_manifest_leaves_no_run(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+    try:
+        with pytest.raises(GnnhpcError, match="run: File too large, nothing submitted"):
+            make(tmp_path, planned())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_one_changes_a_run_at_a_time(tmp_path: Path) -> None:
     paths = make(tmp_path, planned())
     seen = []

@@ -9,6 +9,7 @@ import pytest
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.actions import submit as submitting
 from jobs.actions.submit import submit
 from jobs.cluster import sbatch_retries, slurm_queue
 from jobs.cluster.array_executor import outside_of_jobs
@@ -154,6 +155,46 @@ def test_the_queued_job_is_known_where_sbatch_submits_a_copy(bin_: Path, tmp_pat
     program(bin_, "sbatch", LOST)
     program(bin_, "squeue", row("11", "/spool/copy", str(tmp_path / "run")))
     assert submitted(tmp_path) == "11"
+
+
+def test_what_a_wrapper_says_after_sbatch_has_submitted_is_no_refusal(
+    bin_: Path, tmp_path: Path
+) -> None:
+    hook = "echo 'site hook: cannot log your job' >&2; exit 1"
+    program(bin_, "sbatch", f'echo "$1" >{bin_}/script; echo Submitted batch job 11; {hook}')
+    run = tmp_path / "runs/run"
+    program(bin_, "squeue", row("11", f"'\"$(cat {bin_}/script)\"'", str(run)))
+    assert submit(one_plan(), runs=tmp_path / "runs").jobs == (("11", "gat-seq", "0"),)
+    # Where nobody can tell, the folder stays.
+    program(bin_, "squeue", DOWN)
+    with pytest.raises(MaybeSubmittedError, match="cannot log your job; whether it is submitted"):
+        submit(one_plan(), runs=tmp_path / "more")
+    assert (tmp_path / "more/run/manifest.jsonl").is_file()
+    # And where Slurm has no such job nothing is left.
+    program(bin_, "squeue", "")
+    with pytest.raises(InputError, match="cannot log your job"):
+        submit(one_plan(), runs=tmp_path / "none")
+    assert list((tmp_path / "none").iterdir()) == []
+
+
+def test_the_jobs_id_is_that_of_sbatchs_own_line(bin_: Path, tmp_path: Path) -> None:
+    program(bin_, "sbatch", "echo Your job 2 nodes wide costs 3; echo Submitted batch job 12")
+    assert submitted(tmp_path) == "12"
+
+
+def test_an_interrupt_says_that_the_run_stays(
+    bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submitting, "submit_array", interrupt)
+    heard: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        submit(one_plan(), runs=tmp_path / "runs", tell=heard.append)
+    said = f"{tmp_path}/runs/run stays, with the jobs submitted so far: ask for its status"
+    assert heard == [said]
+    assert (tmp_path / "runs/run/manifest.jsonl").is_file()
 
 
 def test_a_job_that_cannot_be_recorded_keeps_its_folder(
