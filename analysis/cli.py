@@ -127,6 +127,7 @@ def compare(
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
     from analysis.compare.in_lines import (
         STEP_COLUMNS,
+        average_lines,
         differing_lines,
         group_lines,
         verdict_line,
@@ -140,7 +141,7 @@ def compare(
     for line in differing_lines(found):
         print(line)
     print_frame(compared_frame(found.steps, tolerance, of), STEP_COLUMNS)
-    for line in (*group_lines(found), verdict_line(found)):
+    for line in (*average_lines(found), *group_lines(found), verdict_line(found)):
         print(line)
     if out is not None:
         write_comparison(found, out)

@@ -15,7 +15,10 @@ from analysis.render.table_files import write_table
 from gnnhpc.core.student_t import CONFIDENCE
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
-_TOGETHER = f"b_over_a is the ratio of seconds; all intervals hold together at {CONFIDENCE:.0%}."
+_TOGETHER = (
+    "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
+    f"together at {CONFIDENCE:.0%}."
+)
 _BESIDE = (
     "beside_others is the same ratio of a group's seconds over those of the other groups of the "
     "same step, by medians: free of what slows all of them."
@@ -59,6 +62,18 @@ def _group(row: ComparedGroup, tolerance: float) -> str:
     return words if shown is row.seconds else f"{words} beside the other layers of the same steps"
 
 
+def average_lines(found: Comparison) -> Iterator[str]:
+    """The rows whose averages are the other way round than their ratio, if any."""
+    turned = [
+        f"{row.name} {row.pair.phase}" for row in found.steps if row.turned_by_averages(found.of)
+    ]
+    if turned:
+        yield (
+            "a_s and b_s are the other way round than b_over_a, which is geometric, as single runs "
+            f"are far from the others, in {', '.join(turned)}"
+        )
+
+
 def verdict_line(found: Comparison) -> str:
     """What decides the exit status."""
     if not found.judged:
@@ -77,7 +92,8 @@ def verdict_line(found: Comparison) -> str:
 
 def write_comparison(found: Comparison, out: Path) -> None:
     """Tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
-    lines = [*differing_lines(found), *group_lines(found), verdict_line(found)]
+    lines = [*differing_lines(found), *average_lines(found), *group_lines(found)]
+    lines.append(verdict_line(found))
     with atomic_output_folder(out) as folder:
         steps = compared_frame(found.steps, found.tolerance, found.of)
         groups = groups_frame(found.groups, found.tolerance, found.of)

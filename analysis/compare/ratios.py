@@ -54,6 +54,15 @@ class Compared:
     def name(self) -> str:
         return self.pair.name
 
+    def turned_by_averages(self, of: str) -> bool:
+        """Whether the averages of the runs are the other way round than the ratio.
+
+        The ratio is geometric, over pairs where there are some, so a run far from the others moves
+        it less than the averages.
+        """
+        over = seconds_of(self.pair.b, of) - seconds_of(self.pair.a, of)
+        return over * (self.ratio.value - 1.0) < 0.0
+
     def verdict(self, tolerance: float) -> str:
         """In words; one run a side has none."""
         low, high = self.ratio.low, self.ratio.high
@@ -91,8 +100,8 @@ def compared_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean")
                 "phase": row.pair.phase,
                 "what": row.pair.what,
                 "runs": f"{len(row.pair.a.runs)}, {len(row.pair.b.runs)}",
-                "a_s": _seconds(row.pair.a, of),
-                "b_s": _seconds(row.pair.b, of),
+                "a_s": seconds_of(row.pair.a, of),
+                "b_s": seconds_of(row.pair.b, of),
                 "b_over_a": row.ratio.value,
                 "low": row.ratio.low,
                 "high": row.ratio.high,
@@ -104,5 +113,6 @@ def compared_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean")
     )
 
 
-def _seconds(sample: Sample, of: str) -> float:
+def seconds_of(sample: Sample, of: str) -> float:
+    """The mean over runs of their means or medians."""
     return (sample.mean if of == "mean" else sample.median).value

@@ -109,6 +109,18 @@ def test_copies_and_flags_are_told_of_cells_that_are_compared(
     assert not any(line.startswith("flagged in A") for line in lines)
 
 
+def test_averages_that_are_the_other_way_round_than_the_ratio_are_named() -> None:
+    """One run of four that other work held up: its mean says slower, the geometric one faster."""
+    steps = np.ones(6)
+    usual = Sample([steps, steps, steps, 10.0 * steps])
+    others = Sample([2.0 * steps, 2.0 * steps, 2.0 * steps, 2.0 * steps])
+    (row,) = compare_pairs([Pair("one", "train", "step", usual, others)])
+    assert row.ratio.value > 1.0 > others.mean.value / usual.mean.value
+    assert row.turned_by_averages("mean")
+    (same,) = compare_pairs([Pair("one", "train", "step", others, others)])
+    assert not same.turned_by_averages("mean")
+
+
 def test_a_slower_layer_is_named_beside_the_others_where_all_of_a_run_is_noisy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
