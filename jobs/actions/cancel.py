@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.arrays import parse_part_label
 from jobs.cluster.scancel import scancel_for_good
@@ -19,6 +18,7 @@ from jobs.folder.submission_records import (
     read_submissions,
     supervisor_is_alive,
 )
+from jobs.state.run_reading import slurm_users
 from jobs.state.run_status import live_slurm_jobs, slurm_arrays
 
 SUPERVISOR_GRACE_S = 30.0
@@ -57,8 +57,7 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     if not jobs and array is not None:
         _check_not_in_blocks(paths, array)
     if jobs:
-        users = {one.user for one in submissions if one.cluster == "slurm"} or {user()}
-        left = scancel_for_good(jobs, users)
+        left = scancel_for_good(jobs, slurm_users(submissions))
         ended += [
             f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
             for job in jobs

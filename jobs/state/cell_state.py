@@ -15,6 +15,7 @@ from jobs.folder.attempt_files import (
     read_attempt_progress,
     read_failure_cause,
 )
+from jobs.folder.run_blocks import Key
 from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.live_cells import (
     epoch_seconds,
@@ -58,9 +59,8 @@ def cell_status(
         steps=entry.train_steps,
     )
     key = (entry.array, entry.index)
-    # A result newer than the submission: its job has ended, even if the queue lists it still.
     submission = lookup.submitted.get(key)
-    ended = result is not None and submission is not None and _after(result.ended_at, submission.at)
+    ended = submission is not None and _is_of_the_newest_job(result, key, submission, lookup)
     without_result = newest if result is None else None
     live = live_status(cell, without_result, lookup, ended)
     if live is not None:
@@ -86,6 +86,21 @@ def cell_status(
         detail=later or (", ".join(result.flags) or None) or twice,
         flags=result.flags,
     )
+
+
+def _is_of_the_newest_job(
+    result: AttemptResult | None, key: Key, submission: SubmissionRecord, lookup: JobLookup
+) -> bool:
+    """Whether the newest job has this result, and so has ended, even if the queue lists it still.
+
+    As the result says, where the queue has a job: the clocks of nodes differ.
+    """
+    if result is None:
+        return False
+    queued = lookup.queued_task(key)
+    if queued is not None and result.job is not None:
+        return result.job == queued
+    return _after(result.ended_at, submission.at)
 
 
 def _ended_status(

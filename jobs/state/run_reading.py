@@ -87,7 +87,7 @@ class ReadRun:
     @property
     def users(self) -> set[str]:
         """Whose jobs in Slurm may be this run's."""
-        return {s.user for s in self.submissions if s.cluster == "slurm"} or {user()}
+        return slurm_users(self.submissions)
 
     @property
     def jobs(self) -> dict[str, str | None]:
@@ -100,6 +100,11 @@ class ReadRun:
             if (submission := self.submitted.get((entry.array, entry.index)))
             and submission.cluster == "slurm"
         }
+
+
+def slurm_users(submissions: Iterable[SubmissionRecord]) -> set[str]:
+    """Those who have submitted, and whoever asks: of jobs by hand no line is kept."""
+    return {user(), *(one.user for one in submissions if one.cluster == "slurm")}
 
 
 def read_run(run: str | Path) -> ReadRun:

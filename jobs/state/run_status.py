@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.slurm_queue import NO_SLURM, QueueAnswer, QueuedJob, query_queue
 from jobs.folder.attempt_files import ManifestEntry
@@ -16,7 +15,7 @@ from jobs.folder.run_blocks import Key
 from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.block_turns import block_turns
 from jobs.state.cell_state import cell_status, job_number
-from jobs.state.run_reading import ReadRun, read_cell, read_run
+from jobs.state.run_reading import ReadRun, read_cell, read_run, slurm_users
 from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
 
 Identity = tuple[int, int]
@@ -177,8 +176,7 @@ def live_slurm_jobs(
     the accounting has as such.
     """
     arrays = slurm_arrays(submissions)
-    users = {submission.user for submission in submissions if submission.cluster == "slurm"}
-    answer = query_queue(paths.root, users or {user()}, dict(arrays), fresh=True)
+    answer = query_queue(paths.root, slurm_users(submissions), dict(arrays), fresh=True)
     found = {
         job.job_id
         for job in _own_jobs(paths, answer, submissions)

@@ -82,3 +82,8 @@ class JobLookup:
         if submission is None or submission.cluster != "slurm":
             return None
         return submission.task(self.blocks.index(submission.array, key))
+
+    def queued_task(self, key: Key) -> str | None:
+        """Slurm's name of the task in the queue that runs a cell."""
+        job = self.queued.get(key)
+        return None if job is None else job.task(self.blocks.index(job.array, key))

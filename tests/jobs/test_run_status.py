@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
+from jobs.state.run_reading import read_run
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import CellStatus
 
@@ -222,6 +223,23 @@ def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
     assert known.live
 
 
+@pytest.mark.parametrize("ended_at", ["2026-01-01T00:01:00+00:00", "2126-01-01T00:00:00+00:00"])
+def test_a_result_is_its_own_jobs_whatever_the_clocks_of_nodes_say(
+    ended_at: str, run: RunPaths
+) -> None:
+    one = cell(run)
+    slurm = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0"}
+    failure = Failure(0, "n1", 3, "train", "MemoryError", "")
+    changes = {"status": "failed", "failure": failure, "provenance": {"slurm": slurm}}
+    finish(attempt(run, one), one, ended_at=ended_at, **changes)
+    record_submission(run, "slurm", "gat-seq", [0], "17", Launch())
+    answered(run, job("0", "COMPLETING"))
+    assert only(run).state == "failed"
+    record_submission(run, "slurm", "gat-seq", [0], "20", Launch())
+    answered(run, replace(job("0", "RUNNING"), job_id="20"))
+    assert only(run).state == "running"
+
+
 def test_why_cells_may_never_begin_is_told(
     run: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +251,13 @@ def test_why_cells_may_never_begin_is_told(
     answered(run, job("0-1", "PENDING", reason="Priority"))
     assert main(["status", str(run.root)]) == 3
     assert "cells wait" not in capsys.readouterr().out
+
+
+def test_jobs_of_whoever_asks_are_asked_for_beside_the_submitters(run: RunPaths) -> None:
+    record_submission(run, "slurm", "gat-seq", [0], "17", Launch())
+    line = json.loads(run.submissions.read_text())
+    run.submissions.write_text(json.dumps(line | {"user": "someone"}) + "\n")
+    assert read_run(run.root).users == {"someone", user()}
 
 
 @pytest.mark.parametrize("by", ["script", "comment"])
