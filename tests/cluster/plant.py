@@ -1,7 +1,8 @@
 """Python with a fault in it: stands in a site file where the interpreter does.
 
 $GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
-  deaf    the rank hears no signal from that step on
+  deaf    the rank hears no signal from that step on, and takes a quarter of a second longer for
+          each, or a fast machine would be done before its time is up
   raise   the rank raises ValueError after that training step
   hog     the rank takes memory until somebody stops it
   slow    every step from that one on takes a quarter of a second longer, until a requeue
@@ -26,11 +27,11 @@ MIB = 2**20
 
 def fail(kind: str, late: int) -> None:
     """What happens at the `late`-th step after the one asked for."""
-    if kind == "slower" or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
-        time.sleep(0.25)
     if kind == "deaf" and late == 0:
         for number in HANDLED:
             signal.signal(number, signal.SIG_IGN)
+    if kind in ("slower", "deaf") or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
+        time.sleep(0.25)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")
     hoard: list[bytearray] = []
