@@ -52,6 +52,10 @@ class SubmissionRecord:
     def index_list(self) -> list[int]:
         return parse_indices(self.indices, "submissions.jsonl")
 
+    @property
+    def is_of_this_host(self) -> bool:
+        return self.host == socket.gethostname()
+
     def task(self, index: int) -> str:
         """Slurm's name of the array task that runs the cell with this index."""
         return f"{self.job_id}_{index - self.offset}"
@@ -103,7 +107,7 @@ def supervisor_is_alive(submission: SubmissionRecord) -> bool:
     return (
         submission.cluster == "local"
         and int(submission.job_id) != os.getpid()
-        and submission.host == socket.gethostname()
+        and submission.is_of_this_host
         and submission.started is not None
         and process_start_ticks(int(submission.job_id)) == submission.started
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -154,7 +153,7 @@ def _last_job(submitted: str | None, attempt: AttemptPaths | None) -> str | None
 
 def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
     """Whether it is a local submission of this host; without its supervisor no cell begins."""
-    return submission.cluster == "local" and submission.host == socket.gethostname()
+    return submission.cluster == "local" and submission.is_of_this_host
 
 
 def job_number(job: str) -> int:

@@ -15,6 +15,7 @@ from jobs.folder.attempt_files import (
     read_attempt_process,
     read_attempt_progress,
 )
+from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.states import UNKNOWN, CellStatus, JobLookup
 
 _SILENT_AFTER_S = 120.0
@@ -89,7 +90,7 @@ def unknown_status(
     key = (cell.array, cell.index)
     submission = lookup.submitted.get(key)
     if submission is not None and submission.cluster == "local":
-        return None
+        return _elsewhere_status(cell, attempt, submission, lookup)
     if lookup.turns.get(key) == "over":
         return None
     cell = replace(cell, job=job)
@@ -101,6 +102,20 @@ def unknown_status(
         word = lookup.answer.accounted[job or ""]
         return replace(cell, state=UNKNOWN, detail=f"squeue does not list {job}, sacct: {word}")
     return None
+
+
+def _elsewhere_status(
+    cell: CellStatus, attempt: AttemptPaths | None, submission: SubmissionRecord, lookup: JobLookup
+) -> CellStatus | None:
+    """Of a cell whose turn another host's supervisor may not have come to yet.
+
+    Whether it still runs cannot be seen from here, but for what its ranks write.
+    """
+    heard = lookup.heard_elsewhere.get(submission.job_id)
+    if attempt is not None or heard is None or time.time() - heard > _SILENT_AFTER_S:
+        return None
+    detail = f"process {submission.job_id} on {submission.host} may come to it: ask there"
+    return replace(cell, state=UNKNOWN, detail=detail)
 
 
 def _unasked_status(

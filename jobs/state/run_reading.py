@@ -12,6 +12,7 @@ from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from jobs.folder.attempt_files import (
     AttemptResult,
     ManifestEntry,
+    last_write_time,
     list_attempts,
     read_attempt_job,
     read_attempt_result,
@@ -50,6 +51,26 @@ class ReadRun:
     def supervised(self) -> dict[Key, SubmissionRecord]:
         """Submissions to a local supervisor that still runs."""
         return {key: s for key, s in self.submitted.items() if supervisor_is_alive(s)}
+
+    @cached_property
+    def heard_elsewhere(self) -> dict[str, float]:
+        """When the local supervisors of other hosts, by process id, or their ranks last wrote.
+
+        Seconds since the epoch.
+        """
+        found: dict[str, float] = {}
+        for entry in self.entries if self.unfinished else ():
+            submission = self.submitted.get((entry.array, entry.index))
+            if submission is None or submission.cluster != "local" or submission.is_of_this_host:
+                continue
+            attempts, result = self.attempts_of.get(entry.id), self.results.get(entry.id)
+            if result is not None:
+                written = epoch_seconds(result.ended_at)
+            else:
+                written = last_write_time(attempts[0]) if attempts else 0.0
+            before = found.get(submission.job_id, epoch_seconds(submission.at))
+            found[submission.job_id] = max(before, written)
+        return found
 
     @cached_property
     def unfinished(self) -> list[ManifestEntry]:

@@ -80,7 +80,16 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     silent = silent and (slurm or answer.error != NO_SLURM)
     queued = _queued_cells(read, answer.jobs) if read.may_be_in_slurm else {}
     turns = block_turns(read, queued, answer)
-    lookup = JobLookup(answer, silent, queued, read.supervised, read.submitted, read.blocks, turns)
+    lookup = JobLookup(
+        answer,
+        silent,
+        queued,
+        read.supervised,
+        read.submitted,
+        read.blocks,
+        turns,
+        read.heard_elsewhere,
+    )
     cells = tuple(
         cell_status(entry, read.attempts_of.get(entry.id, []), read.results.get(entry.id), lookup)
         for entry in read.entries

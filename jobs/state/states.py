@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,6 +76,8 @@ class JobLookup:
     blocks: RunBlocks = field(default_factory=RunBlocks)
     turns: dict[Key, Turn] = field(default_factory=dict)
     """Of the cells of blocks in the queue."""
+    heard_elsewhere: Mapping[str, float] = field(default_factory=dict)
+    """When the local supervisors of other hosts were last heard from, by process id."""
 
     def submitted_task(self, key: Key) -> str | None:
         """Slurm's name of the task that the newest submission of a cell gave it."""

@@ -30,6 +30,7 @@ from jobs.state.run_reading import read_run
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import CellStatus
 
+EARLIER = "2026-01-01T00:00:00+00:00"
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "seeds": [0, 1]}
 
 
@@ -238,6 +239,23 @@ def test_a_result_is_its_own_jobs_whatever_the_clocks_of_nodes_say(
     record_submission(run, "slurm", "gat-seq", [0], "20", Launch())
     answered(run, replace(job("0", "RUNNING"), job_id="20"))
     assert only(run).state == "running"
+
+
+def test_what_another_hosts_supervisor_may_come_to_is_unknown(run: RunPaths) -> None:
+    """While its ranks write; whether it still runs cannot be seen from here."""
+    record_submission(run, "local", "gat-seq", [0, 1], str(os.getpid()), Launch())
+    line = json.loads(run.submissions.read_text())
+    run.submissions.write_text(json.dumps(line | {"host": "n1", "at": EARLIER}) + "\n")
+    begin(attempt(run, cell(run)), cell(run), 4, host="n1")
+    said = f"process {os.getpid()} on n1 may come to it: ask there"
+    found = {(c.array, c.index): (c.state, c.detail) for c in status(run.root).cells}
+    assert found["gat-seq", 0][0] == "running"
+    assert found["gat-seq", 1] == ("unknown", said)
+    assert found["gat-pp2", 0] == ("missing", None)
+    age(run.cell(cell(run).id).attempts()[-1])
+    found = {(c.array, c.index): (c.state, c.detail) for c in status(run.root).cells}
+    assert found["gat-seq", 0][0] == "lost"
+    assert found["gat-seq", 1] == ("missing", None)
 
 
 def test_why_cells_may_never_begin_is_told(
