@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -72,3 +73,32 @@ def test_more_cells_of_a_run_are_the_only_ones_run(user: User) -> None:
     assert run.result(run.cells[1]).status == "done"
     run.wait_until_idle()
     assert len(run.paths.cell(first.id).attempts()) == 1
+
+
+def test_cells_at_equal_distances_are_known_in_the_queue(user: User) -> None:
+    """Slurm writes them as 2_[0-22:2]."""
+    held = ("--slurm", "hold")
+    run = user.submit([TINY_GAT | {"layouts": ["seq"], "repeats": 24}], *held, name="distances")
+    user.jobs("cancel", run.paths.root)
+    wanted = ",".join(map(str, range(0, 24, 2)))
+    user.jobs("rerun", run.paths.root, "--index", wanted, *held)
+    assert "_[0-22:2]" in user.cluster.run("squeue", "-h", "-o", "%i").stdout
+    waits = {cell["index"] for cell in run.status().values() if cell["state"] == "pending"}
+    assert waits == set(range(0, 24, 2))
+    told = user.jobs("status", run.paths.root, check=False).stdout
+    assert "pending: 12 cells wait, Slurm says JobHeldUser" in told
+    user.jobs("cancel", run.paths.root)
+    assert not user.cluster.run("squeue", "-h").stdout
+
+
+def test_a_copy_leaves_the_jobs_of_the_first_run_alone(user: User) -> None:
+    grid = TINY_GAT | {"layouts": ["seq"], "repeats": 2}
+    run = user.submit([grid], "--slurm", "hold", name="first")
+    copy = user.runs / "copy"
+    shutil.copytree(run.paths.root, copy)
+    assert user.jobs("cancel", copy).stdout == "no job to cancel\n"
+    assert {cell["state"] for cell in run.status().values()} == {"pending"}
+    # Nor is anything else that the user has in the queue the run's.
+    user.cluster.run("sbatch", "--hold", "--array=0-1", "--output=/dev/null", "--wrap", "true")
+    user.jobs("cancel", ".", cwd=run.paths.root)
+    assert user.cluster.run("squeue", "-h", "-o", "%j").stdout == "wrap\n"
