@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError
 from jobs.actions.after import jobs_to_wait_for
+from jobs.cluster.array_executor import outside_of_jobs
 from jobs.cluster.array_script import render_script
 from jobs.cluster.arrays import Array, after_jobs
 from jobs.cluster.blocks import BlockArray, arrays_of, needs_of
@@ -47,8 +48,8 @@ def try_arrays(
     answers = []
     for array in arrays_of(plan.cells, launch.array_limit, paired=paired):
         needs = after_jobs(needs_of(array, launch.site), waits)
-        check_shell(needs.options())
-        with without_overrides(needs.options()):
+        with outside_of_jobs(), without_overrides(needs.options()):
+            check_shell(needs.options())
             answers.append(_ask(array, render_script(array, run, needs, launch)))
     return answers
 

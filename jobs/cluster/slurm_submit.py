@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
-from jobs.cluster.array_executor import ArrayExecutor, ScriptExecutor
+from jobs.cluster.array_executor import ArrayExecutor, ScriptExecutor, outside_of_jobs
 from jobs.cluster.array_script import checkout, render_script, setup_lines
 from jobs.cluster.arrays import Array, Resources, array_range, job_name, log_pattern
 from jobs.cluster.blocks import BlockArray
@@ -42,7 +42,8 @@ def submit_array(
     run's jobs so far. Raises as `submit_once` does, and InputError for variables of the shell that
     would decide speed unrecorded.
     """
-    check_shell(needs.options())
+    with outside_of_jobs():
+        check_shell(needs.options())
     name = job_name(array.label, paths.root.name)
     sought = Sought(paths.root, name, recorded)
     if isinstance(array, BlockArray):

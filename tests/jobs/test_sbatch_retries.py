@@ -271,6 +271,15 @@ def test_a_variable_that_no_record_would_say_is_refused(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_the_hint_of_the_job_that_submits_is_not_the_shells(
+    bin_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_HINT", "nomultithread")
+    program(bin_, "sbatch", "echo Submitted batch job 12")
+    assert submit(one_plan(), runs=tmp_path / "runs").jobs == (("12", "gat-seq", "0"),)
+
+
 def test_blocks_take_the_same_care(bin_: Path, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "run"
     program(bin_, "sbatch", f'echo "$1" >{bin_}/script; cp "$1" {bin_}/given; {LOST}')
