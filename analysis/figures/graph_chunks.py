@@ -129,16 +129,25 @@ def _draw_panels(
     study: Study, rows: pd.DataFrame, column: str, interval: tuple[str, str]
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows, but=("chunks",)))
+    # Over all panels: in one figure a marker means a layout or a mode, not now this and now that.
+    several = rows["chunks"].nunique() > 1
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
-        _draw_lines(one, part, column, interval)
+        _draw_lines(one, part, column, interval, several_modes=several)
         one.set_xlabel(_CHUNKS if len(axes) == 1 else "chunks")
         _integer_ticks(one, rows["total"])
     return figure, axes
 
 
-def _draw_lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str, str]) -> None:
+def _draw_lines(
+    axes: Axes,
+    rows: pd.DataFrame,
+    column: str,
+    interval: tuple[str, str],
+    *,
+    several_modes: bool,
+) -> None:
     modes = sorted({str(mode) for mode in rows["chunks"]})
     names = layouts_in(rows)
     # Layouts with equal counts are drawn side by side, so that their intervals can be seen.
@@ -150,18 +159,21 @@ def _draw_lines(axes: Axes, rows: pd.DataFrame, column: str, interval: tuple[str
             mine = rows[(rows["layout"] == name) & (rows["chunks"] == mode)].sort_values("total")
             if mine.empty:
                 continue
-            several = len(modes) > 1
             across = [count + shift for count in mine["total"]]
             axes.plot(
                 across,
                 mine[column],
                 color=style.colour,
-                marker=MODE_MARKERS[mode] if several else style.marker,
-                ls=MODE_DASHES[mode] if several else style.dash,
-                label=name,
+                marker=MODE_MARKERS[mode] if several_modes else style.marker,
+                ls=MODE_DASHES[mode] if several_modes else style.dash,
+                # A label with an underscore is in no legend.
+                label=f"_{name}" if several_modes else name,
             )
             error_bars(axes, across, mine, column, interval)
             tell(axes, told_of_rows(across, mine, "total", column, interval))
+        if several_modes:
+            # In the legend a layout is its colour alone.
+            axes.plot([], [], color=style.colour, label=name)
 
 
 def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
@@ -187,9 +199,13 @@ def _draw_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
         color="#606060",
         label="published, 4 GPU",
     )
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, points["chunks"].min() - 0.2), max(high, points["chunks"].max() + 0.2))
 
 
 def _integer_ticks(axes: Axes, counts: pd.Series[int]) -> None:
     ticks = sorted({int(count) for count in counts})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    beside = 0.06 * max(ticks[-1] - ticks[0], 1)
+    axes.set_xlim(ticks[0] - beside, ticks[-1] + beside)
     axes.grid(visible=False, axis="x")

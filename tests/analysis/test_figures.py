@@ -27,6 +27,8 @@ from analysis.figures.studies import Study, find_studies, settings_label
 from analysis.figures.style import (
     COLUMN_IN,
     FULL_IN,
+    MODE_DASHES,
+    MODE_MARKERS,
     layout_look,
     layout_order,
     new_figure,
@@ -117,6 +119,38 @@ def test_a_layout_has_one_colour_in_every_figure(vig: Study, gat: Study) -> None
         to_hex(patch.get_facecolor()) for patch in drawn(speedup.step_times(vig)).axes[0].patches
     ]
     assert set(boxes) == set(expected.values())
+
+
+def test_a_marker_means_a_mode_in_every_panel_where_one_panel_has_several(tmp_path: Path) -> None:
+    """And is then no layout's in the legend; no point lies on the frame, published ones neither."""
+    graphs = [e for e in small_sweep(1) if not e.batch_size]
+    other = [
+        e.model_copy(update={"data": SyntheticCitation(nodes=3000), "chunks": "halo"})
+        for e in graphs
+    ]
+    first = [
+        e.model_copy(update={"data": SyntheticCitation(nodes=2000), "chunks": mode})
+        for e in graphs
+        for mode in MODE_MARKERS
+    ]
+    run = analysis.load(make_run(tmp_path / "run", [*first, *other]))
+    (study,) = find_studies(run, analysis.summarise(run))
+    published = pd.DataFrame({"chunks": [1, 9], "avg_epoch_s": [0.05, 0.04]})
+    figure = drawn(graph_chunks.chunk_time(study, published))
+    assert len(figure.axes) == 2
+    for axes, modes in zip(figure.axes, (set(MODE_MARKERS), {"halo"}), strict=True):
+        ours = [line for line in axes.get_lines() if line.get_ls() in MODE_DASHES.values()]
+        shown = {line.get_marker() for line in ours if line.get_marker() not in ("None", "x", "_")}
+        assert shown == {MODE_MARKERS[mode] for mode in modes}
+        low, high = axes.get_xlim()
+        for line in axes.get_lines():
+            assert all(low < x < high for x in line.get_xdata())
+    legend = figure.legends[0]
+    markers = {
+        text.get_text(): handle.get_marker()
+        for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)
+    }
+    assert {markers[name] for name in markers if name in LAYOUTS} == {"None"}
 
 
 def test_the_four_layouts_differ_in_grey_and_in_more_than_colour() -> None:
@@ -301,7 +335,7 @@ def test_chunk_modes_are_told_apart_by_marker(gat: Study) -> None:
     markers = {
         line.get_marker()
         for line in figure.axes[0].get_lines()
-        if line.get_label() == "pp2" and line.get_linestyle() != "None"
+        if line.get_label() == "_pp2" and line.get_linestyle() != "None"
     }
     assert markers == {"o", "^"}
     panels = drawn(speedup.speedup(gat)).axes
