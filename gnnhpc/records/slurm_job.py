@@ -16,3 +16,8 @@ def slurm_job(slurm: object) -> str | None:
     job = f"{array}_{task}" if array and task else slurm.get("SLURM_JOB_ID")
     cluster = slurm.get("SLURM_CLUSTER_NAME")
     return f"{job} of {cluster}" if job and cluster else job and str(job)
+
+
+def without_cluster(job: str) -> str:
+    """The job as squeue of its own cluster calls it: `1230_4`."""
+    return job.partition(" of ")[0]

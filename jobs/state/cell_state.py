@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.records.slurm_job import without_cluster
 from jobs.folder.attempt_files import (
     AttemptResult,
     ManifestEntry,
@@ -98,7 +99,7 @@ def _is_of_the_newest_job(
         return False
     queued = lookup.queued_task(key)
     if queued is not None and result.job is not None:
-        return result.job == queued
+        return without_cluster(result.job) == queued
     return _after(result.ended_at, submission.at)
 
 

@@ -225,17 +225,19 @@ def test_queued_cells_are_pending_with_slurms_reason(run: RunPaths) -> None:
 
 
 @pytest.mark.parametrize("ended_at", ["2026-01-01T00:01:00+00:00", "2126-01-01T00:00:00+00:00"])
+@pytest.mark.parametrize("cluster", [{}, {"SLURM_CLUSTER_NAME": "lab"}])
 def test_a_result_is_its_own_jobs_whatever_the_clocks_of_nodes_say(
-    ended_at: str, run: RunPaths
+    cluster: dict[str, str], ended_at: str, run: RunPaths
 ) -> None:
     one = cell(run)
-    slurm = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0"}
+    slurm = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0", **cluster}
     failure = Failure(0, "n1", 3, "train", "MemoryError", "")
     changes = {"status": "failed", "failure": failure, "provenance": {"slurm": slurm}}
     finish(attempt(run, one), one, ended_at=ended_at, **changes)
     record_submission(run, "slurm", "gat-seq", [0], "17", Launch())
-    answered(run, job("0", "COMPLETING"))
-    assert only(run).state == "failed"
+    for state in ("RUNNING", "COMPLETING"):
+        answered(run, job("0", state))
+        assert only(run).state == "failed"
     record_submission(run, "slurm", "gat-seq", [0], "20", Launch())
     answered(run, replace(job("0", "RUNNING"), job_id="20"))
     assert only(run).state == "running"
