@@ -14,8 +14,8 @@ from jobs.cluster.slurm_queue import SlurmSilentError, ask_squeue
 _TIMEOUT_S = 60
 PATIENCE_S = 45.0
 """Ranks have half a minute to save, by Slurm's own default (KillWait)."""
-_WAITS_S = (0.5, 1.0, 2.0)
-"""Between two looks; the last one ever after."""
+_WAITS_S = (0.5, 2.0, 5.0, 10.0)
+"""Between two looks; the last one ever after, as schedulers are not to be asked more often."""
 
 
 def scancel(jobs: Sequence[str]) -> None:
