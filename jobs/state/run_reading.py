@@ -37,6 +37,11 @@ class ReadRun:
     """Of these the newest valid result, else that of the newest attempt if it has one."""
     blocks: RunBlocks
 
+    def read_again(self, entry: ManifestEntry) -> tuple[list[AttemptPaths], AttemptResult | None]:
+        """A cell's attempts, newest first, and the result that decides, as they are now."""
+        attempts = self.paths.cell(entry.id).attempts()[::-1]
+        return attempts, _deciding_result(attempts)
+
     @cached_property
     def submitted(self) -> dict[Key, SubmissionRecord]:
         """The newest submission of each cell, by array and index."""

@@ -16,7 +16,7 @@ from jobs.folder.submission_records import SubmissionRecord
 from jobs.state.block_turns import block_turns
 from jobs.state.cell_state import cell_status, job_number
 from jobs.state.run_reading import ReadRun, read_cell, read_run, slurm_users
-from jobs.state.states import MAY_RUN, STATES, CellStatus, JobLookup
+from jobs.state.states import MAY_RUN, STATES, UNFINISHED, CellStatus, JobLookup
 
 Identity = tuple[int, int]
 
@@ -90,13 +90,23 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
         turns,
         read.heard_elsewhere,
     )
-    cells = tuple(
-        cell_status(entry, read.attempts_of.get(entry.id, []), read.results.get(entry.id), lookup)
-        for entry in read.entries
-    )
+    cells = tuple(_cell_status(entry, read, lookup) for entry in read.entries)
     told = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
     told += "; sacct did answer" if answer.error and answer.accounted else ""
     return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
+
+
+def _cell_status(entry: ManifestEntry, read: ReadRun, lookup: JobLookup) -> CellStatus:
+    """The state of one cell.
+
+    Slurm was asked after the files were read: a cell that ended in between has its result now.
+    """
+    attempts, result = read.attempts_of.get(entry.id, []), read.results.get(entry.id)
+    found = cell_status(entry, attempts, result, lookup)
+    if found.state not in UNFINISHED:
+        return found
+    again = read.read_again(entry)
+    return found if again == (attempts, result) else cell_status(entry, *again, lookup)
 
 
 def _of_this_run(read: ReadRun, answer: QueueAnswer) -> QueueAnswer:

@@ -42,7 +42,13 @@ def shown(run: Run, job: str) -> str:
 def wait_for_requeue(run: Run, job: str) -> None:
     def requeued() -> bool:
         told = shown(run, job)
-        return "Restarts=0" not in told and "JobState=PENDING" in told
+        return "Restarts=0" not in told and "JobState=PENDING" in told and not_ending(told)
+
+    def not_ending(told: str) -> bool:
+        # What the first start still sends would end the second one, if that began at once.
+        number = told.partition("JobId=")[2].split()[0]
+        stepd = rf"^slurmstepd: \[{number}\."
+        return run.cluster.run("pgrep", "-f", stepd, check=False).returncode != 0
 
     wait_for(requeued, lambda: f"the requeue of job {job}\n{run.told()}", LONG_S)
 

@@ -126,6 +126,21 @@ def test_cells_of_a_running_block_take_turns(run: Paired) -> None:
     assert run.states(run.second) == ["pending"] * 3
 
 
+def test_a_cell_of_a_block_that_ends_while_slurm_is_asked_is_done(
+    run: Paired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.queue(("0", "RUNNING"), ("1", "PENDING"))
+    answer = run_status.query_queue
+    run.begin(run.first[0])
+
+    def answers_late(*asked: Any, **options: Any) -> QueueAnswer:
+        run.end(run.first[0])
+        return answer(*asked, **options)
+
+    monkeypatch.setattr(run_status, "query_queue", answers_late)
+    assert run.states(run.first) == ["done", "pending", "pending"]
+
+
 def test_ranks_that_died_without_a_word_are_lost_once_the_next_cell_runs(run: Paired) -> None:
     run.queue(("0", "RUNNING"), accounted={"17_0": "RUNNING"})
     run.begin(run.first[0])

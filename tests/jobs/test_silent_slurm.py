@@ -357,6 +357,23 @@ def test_a_job_gone_within_a_second_of_its_submission_is_not_pending(
     assert status(run.root).counts() == {"cancelled": 2}
 
 
+def test_cells_that_end_while_slurm_is_asked_are_done(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had begun when its files were read, and one that had not."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    begun, later = read_manifest(run.manifest)
+    finish(run, 0)
+    finish(run, 1)
+    result, folder = run.cell(begun.id).attempt(1).result, run.cell(later.id).root
+    result.rename(tmp_path / "result")
+    folder.rename(tmp_path / "cell")
+    end = f"mv '{tmp_path}/result' '{result}'; mv '{tmp_path}/cell' '{folder}'"
+    script(tmp_path, "squeue", f"[ ! -e '{tmp_path}/cell' ] || {{ {end}; }}")
+    script(tmp_path, "sacct", "echo '17_[0-1]\x1fCOMPLETED\x1fgat-seq@run'")
+    assert status(run.root).counts() == {"done": 2}
+
+
 def test_an_action_does_not_trust_an_answer_of_ten_seconds_ago(
     run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
