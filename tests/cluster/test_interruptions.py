@@ -42,15 +42,22 @@ def shown(run: Run, job: str) -> str:
 def wait_for_requeue(run: Run, job: str) -> None:
     def requeued() -> bool:
         told = shown(run, job)
-        return "Restarts=0" not in told and "JobState=PENDING" in told and not_ending(told)
-
-    def not_ending(told: str) -> bool:
-        # What the first start still sends would end the second one, if that began at once.
-        number = told.partition("JobId=")[2].split()[0]
-        stepd = rf"^slurmstepd: \[{number}\."
-        return run.cluster.run("pgrep", "-f", stepd, check=False).returncode != 0
+        return "Restarts=0" not in told and "JobState=PENDING" in told
 
     wait_for(requeued, lambda: f"the requeue of job {job}\n{run.told()}", LONG_S)
+
+
+def wait_for_its_daemons(run: Run, job: str) -> None:
+    """Until those of a job's first start have ended.
+
+    What they still send to Slurm would end the second start, if that began at once.
+    """
+    number = shown(run, job).partition("JobId=")[2].split()[0]
+    search = ("pgrep", "-f", rf"^slurmstepd: \[{number}\.")
+    wait_for(
+        lambda: run.cluster.run(*search, check=False).returncode != 0,
+        lambda: f"the end of job {job}'s first start\n{run.told()}",
+    )
 
 
 def expedite(run: Run, job: str) -> None:
@@ -123,6 +130,7 @@ def test_a_cell_requeued_after_its_result_is_not_computed_again(user: User) -> N
     job = task(run, cell)
     run.cluster.run("scontrol", "requeue", job)
     wait_for_requeue(run, job)
+    wait_for_its_daemons(run, job)
     expedite(run, job)
     run.wait_until_idle()
     assert [attempt.number for attempt in run.paths.cell(cell.id).attempts()] == [1]
