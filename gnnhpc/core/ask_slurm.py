@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 TIMEOUT_S = 15.0
 
@@ -17,22 +18,35 @@ def ask(*command: str, timeout_s: float = TIMEOUT_S, without: str | None = None)
     """
     if shutil.which(command[0]) is None:
         return None
+    try:
+        return run_slurm(*command, timeout_s=timeout_s, without=without)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def run_slurm(
+    *command: str,
+    timeout_s: float,
+    without: str | tuple[str, ...] | None = None,
+    given: Mapping[str, str] | None = None,
+) -> str:
+    """As `ask`, with the variables `given` besides; raises why there is no answer.
+
+    OSError or subprocess.SubprocessError, the latter with what the program said.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if without is None or not name.startswith(without)
     }
-    try:
-        done = subprocess.run(
-            command,
-            env=kept,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
+    done = subprocess.run(
+        command,
+        env={**kept, **(given or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=True,
+    )
     return done.stdout

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gnnhpc.core.ask_slurm import run_slurm
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.exclusive_lock import exclusive_lock
 from gnnhpc.core.index_list import parse_indices
@@ -264,22 +265,8 @@ def _array_tasks(job: str) -> list[str]:
 
 def _run(*command: str, timeout: float) -> str:
     # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SQUEUE_", "SACCT_"))
-    }
-    done = subprocess.run(
-        command,
-        env=kept | {"SLURM_BITSTR_LEN": "0"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=True,
-    )
-    return done.stdout
+    without, given = ("SQUEUE_", "SACCT_"), {"SLURM_BITSTR_LEN": "0"}
+    return run_slurm(*command, timeout_s=timeout, without=without, given=given)
 
 
 def _error_line(error: Exception) -> str:
