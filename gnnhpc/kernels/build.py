@@ -1,9 +1,9 @@
 """Compiles `gnnhpc/kernels/<name>.cpp` once for a kind of machine, and loads it.
 
-A kernel is one C++ file with `extern "C"` functions, and the headers `<name>_*.h` beside it. It is
-built by the machine's compiler into a per-user cache; the key covers all that the machine code
-depends on, so that kernels for several instruction sets (`gnnhpc.kernels.architecture`) lie side
-by side. Without a compiler the caller gets None, and a reason for the run's record.
+A kernel is one C++ file with `extern "C"` functions, and the headers beside it that it includes.
+It is built by the machine's compiler into a per-user cache; the key covers all that the machine
+code depends on, so that kernels for several instruction sets (`gnnhpc.kernels.architecture`) lie
+side by side. Without a compiler the caller gets None, and a reason for the run's record.
 
 Import torch before loading a kernel that uses OpenMP: both then use torch's thread pool; two
 pools would compete for the processors.
@@ -18,6 +18,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -40,6 +41,7 @@ FLAGS = (
 # The first set that compiles is taken: without OpenMP a kernel still runs, on one thread.
 OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp-simd",), ())
 COMPILE_TIMEOUT_S = 120.0
+_INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 _BUILT_HERE = ", built for this process alone"
 _status: dict[str, str] = {}
@@ -141,16 +143,29 @@ def compiler_version(compiler: str) -> str:
 
 
 def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
-    """Hash of all that the machine code depends on. Raises KernelError if the source is missing."""
-    headers = sorted(source.parent.glob(f"{source.stem}_*.h"))
-    try:
-        texts = [path.read_bytes() for path in (source, *headers)]
-    except OSError as error:
-        raise KernelError(f"{source.name} cannot be read ({error.strerror})") from None
+    """Hash of all that the machine code depends on. Raises KernelError if a source is missing."""
+    texts = [path.read_bytes() for path in with_headers(source)]
     digest = hashlib.sha256()
     for part in (*texts, *(text.encode() for text in (version, " ".join(flags), cpu_model()))):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:20]
+
+
+def with_headers(source: Path) -> list[Path]:
+    """A source and the headers beside it that it includes, theirs too.
+
+    Raises KernelError if one of them is missing.
+    """
+    found = [source]
+    for path in found:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise KernelError(f"{path.name} cannot be read ({error.strerror})") from None
+        for name in _INCLUDED.findall(text):
+            if (header := path.with_name(name)) not in found:
+                found.append(header)
+    return found
 
 
 def cache_folder() -> Path | None:

@@ -6,61 +6,59 @@ Only for tensors that `fits` accepts: on the CPU, float32 or float64, if there i
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels import calls
-from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.arguments import (
+    REAL,
+    call,
+    fits_kernel,
+    mask_argument,
+    pointers,
+    real,
+    size,
+    sizes,
+    threads,
+)
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
     from gnnhpc.graphs.sparse_rows import SparseRows
     from gnnhpc.kernels.mask import Mask
 
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-_REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
-
-
-class _Mask(ctypes.Structure):
-    _fields_ = (
-        ("first", ctypes.c_uint32),
-        ("second", ctypes.c_uint32),
-        ("threshold", ctypes.c_uint32),
-    )
-
 
 def fits(x: Tensor) -> bool:
     """Whether the kernel can compute on `x`; plain torch is used where it cannot."""
-    return x.device.type == "cpu" and x.dtype in _SUFFIX and load_kernel("gat") is not None
+    return fits_kernel("gat", x)
 
 
 def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     """`x` [n, width] masked and scaled; its rows are `rows` [n] of the full graph."""
     x = x.contiguous()
     out = torch.empty_like(x)
-    args = (_mask(mask), _real(x, mask.scale), _threads())
+    args = (mask_argument(mask), real(x, mask.scale), threads())
     if x.shape[1] == 1:
-        _call("drop_entries", x, *_pointers(x, rows, out), _size(len(rows)), *args)
+        call("gat", "drop_entries", x, *pointers(x, rows, out), size(len(rows)), *args)
     else:
-        _call("drop_rows", x, *_pointers(x, rows, out), *_sizes(x), *args)
+        call("gat", "drop_rows", x, *pointers(x, rows, out), *sizes(x), *args)
     return out
 
 
 def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
     """rows [n, F] @ weight [F, D]."""
     out = weight.new_empty(rows.shape[0], weight.shape[1])
-    _call(
+    call(
+        "gat",
         "sparse_forward",
         weight,
-        *_pointers(rows.indptr, rows.columns, rows.values),
-        _size(rows.shape[0]),
-        *_pointers(weight, out),
-        _size(weight.shape[1]),
-        _threads(),
+        *pointers(rows.indptr, rows.columns, rows.values),
+        size(rows.shape[0]),
+        *pointers(weight, out),
+        size(weight.shape[1]),
+        threads(),
     )
     return out
 
@@ -72,14 +70,15 @@ def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
     parts = max(1, min(torch.get_num_threads(), len(rows.values) // rows.width))
     partial = upstream.new_empty(parts, rows.width, width)
     upstream = upstream.contiguous()
-    _call(
+    call(
+        "gat",
         "sparse_backward",
         upstream,
-        *_pointers(rows.indptr, rows.columns, rows.values),
-        _size(rows.shape[0]),
-        *_pointers(upstream, partial),
-        _size(rows.width),
-        _size(width),
+        *pointers(rows.indptr, rows.columns, rows.values),
+        size(rows.shape[0]),
+        *pointers(upstream, partial),
+        size(rows.width),
+        size(width),
         ctypes.c_int(parts),
     )
     return partial[0]
@@ -115,14 +114,15 @@ def attend_forward(
         empty(block.rows_out, heads),
         empty(len(block.edge), heads),
     )
-    layer = _layer(features, attention, block, slope, average)
-    _call(
+    layer = layer_argument(features, attention[0], attention[1], block, slope, average)
+    call(
+        "gat",
         "attend_forward",
         features,
         ctypes.byref(layer),
-        *_pointers(bias, result.out, result.score_source, result.score_target, result.coefficient),
-        _mask(mask),
-        _real(features, mask.scale if mask else 1.0),
+        *pointers(bias, result.out, result.score_source, result.score_target, result.coefficient),
+        mask_argument(mask),
+        real(features, mask.scale if mask else 1.0),
     )
     return result
 
@@ -152,31 +152,38 @@ def attend_backward(
         empty(len(block.edge), 2, heads),
         empty(block.rows_out, heads),
     )
-    layer = _layer(features, attention, block, slope, average)
+    layer = layer_argument(features, attention[0], attention[1], block, slope, average)
     transpose = block.transpose
-    _call(
+    call(
+        "gat",
         "attend_backward",
         features,
         ctypes.byref(layer),
-        *_pointers(transpose.indptr, transpose.edge, transpose.target, upstream, *saved),
-        _real(features, scale),
-        *_pointers(*scratch, grad_features, grad_attention),
+        *pointers(transpose.indptr, transpose.edge, transpose.target, upstream, *saved),
+        real(features, scale),
+        *pointers(*scratch, grad_features, grad_attention),
     )
     return grad_features, grad_attention[0]
 
 
-def _layer(
-    features: Tensor, attention: Tensor, block: Block, slope: float, average: bool
+def layer_argument(
+    features: Tensor,
+    att_source: Tensor,
+    att_target: Tensor,
+    block: Block,
+    slope: float,
+    average: bool,
 ) -> ctypes.Structure:
+    """The C++ side's `Layer` of features [rows_in, C, H]; `attention.h` has the other shapes."""
     rows_in, channels, heads = features.shape
     layout = _layouts[features.dtype]
     return layout(
-        *_pointers(block.indptr, block.source, block.edge),
+        *pointers(block.indptr, block.source, block.edge),
         rows_in,
         block.rows_out,
         heads,
         channels,
-        *_pointers(features, attention[0], attention[1]),
+        *pointers(features, att_source, att_target),
         slope,
         average,
         torch.get_num_threads(),
@@ -193,39 +200,4 @@ def _layer_type(real: Any) -> type[ctypes.Structure]:
     return type("Layer", (ctypes.Structure,), {"_fields_": fields})
 
 
-_layouts = {dtype: _layer_type(real) for dtype, real in _REAL.items()}
-
-
-def _call(name: str, like: Tensor, *args: Any) -> None:
-    library = load_kernel("gat")
-    assert library is not None
-    calls.count_compiled(library, name)
-    function: Callable[..., None] = getattr(library, f"{name}_{_SUFFIX[like.dtype]}")
-    function(*args)
-
-
-def _pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:
-    """Addresses of tensors, which must be contiguous."""
-    for tensor in tensors:
-        assert tensor.is_contiguous()
-    return [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-
-
-def _sizes(x: Tensor) -> list[ctypes.c_int64]:
-    return [ctypes.c_int64(size) for size in x.shape]
-
-
-def _size(count: int) -> ctypes.c_int64:
-    return ctypes.c_int64(count)
-
-
-def _threads() -> ctypes.c_int:
-    return ctypes.c_int(torch.get_num_threads())
-
-
-def _real(like: Tensor, value: float) -> Any:
-    return _REAL[like.dtype](value)
-
-
-def _mask(mask: Mask | None) -> _Mask:
-    return _Mask(mask.first, mask.second, mask.threshold) if mask else _Mask(0, 0, 0)
+_layouts = {dtype: _layer_type(real) for dtype, real in REAL.items()}

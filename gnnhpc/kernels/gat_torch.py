@@ -9,7 +9,7 @@ targets' edges first, then sources': without atomic additions, and so the same e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,14 +18,10 @@ from torch.nn import functional
 
 from gnnhpc.kernels import calls
 from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.segments import most_edges, of_rows, starts
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-
-# Numbers of a piece's largest tensor, edges x heads x channels: to fit in a core's cache, or to
-# fill a GPU without filling its memory.
-PIECE_CPU = 2**20
-PIECE_GPU = 2**27
 
 
 def attend(
@@ -111,15 +107,15 @@ class _Attend(torch.autograd.Function):
         out = h.new_empty(block.rows_out, *h.shape[1:])
         peak, total = torch.empty_like(of_target), torch.empty_like(of_target)
         scores = _Scores(of_source, of_target, peak, total, mask, slope)
-        for rows, places in block.pieces(_most(h)):
+        for rows, places in block.pieces(most_edges(h, h.shape[1] * h.shape[2])):
             edges = _Edges(block.source[places], block.target[places], block.edge[places])
-            starts = _starts(block.indptr, rows)
+            first = starts(block.indptr, rows)
             score = functional.leaky_relu(scores.raw(edges), slope)
-            peak[rows] = _of_rows(score, starts, "max")
+            peak[rows] = of_rows(score, first, "max")
             raised = (score - peak[edges.target]).exp_()
-            total[rows] = _of_rows(raised, starts, "sum")
+            total[rows] = of_rows(raised, first, "sum")
             weight = _product(raised.div_(total[edges.target]), scores.kept(edges))
-            out[rows] = _of_rows(weight[..., None] * h[edges.source], starts, "sum")
+            out[rows] = of_rows(weight[..., None] * h[edges.source], first, "sum")
         ctx.save_for_backward(h, of_source, of_target, peak, total)
         ctx.block, ctx.mask, ctx.slope = block, mask, slope
         return out
@@ -133,24 +129,24 @@ class _Attend(torch.autograd.Function):
         scores = _Scores(of_source, of_target, peak, total, ctx.mask, ctx.slope)
         upstream = upstream.contiguous()
         d_target, mean = torch.empty_like(scores.peak), torch.empty_like(scores.peak)
-        for rows, places in block.pieces(_most(h)):
+        for rows, places in block.pieces(most_edges(h, h.shape[1] * h.shape[2])):
             edges = _Edges(block.source[places], block.target[places], block.edge[places])
-            starts = _starts(block.indptr, rows)
+            first = starts(block.indptr, rows)
             weights = scores.weights(edges)
             d_share = _d_share(h, upstream, edges, weights.kept)
-            mean[rows] = _of_rows(weights.share * d_share, starts, "sum")
-            d_target[rows] = _of_rows(_d_raw(weights, d_share, mean, edges), starts, "sum")
+            mean[rows] = of_rows(weights.share * d_share, first, "sum")
+            d_target[rows] = of_rows(_d_raw(weights, d_share, mean, edges), first, "sum")
         d_source, d_h = torch.empty_like(scores.of_source), torch.empty_like(h)
         transpose = block.transpose
-        for rows, places in transpose.pieces(_most(h)):
+        for rows, places in transpose.pieces(most_edges(h, h.shape[1] * h.shape[2])):
             own = transpose.edge[places]
             edges = _Edges(block.source[own], transpose.target[places], block.edge[own])
-            starts = _starts(transpose.indptr, rows)
+            first = starts(transpose.indptr, rows)
             weights = scores.weights(edges)
             d_share = _d_share(h, upstream, edges, weights.kept)
-            d_source[rows] = _of_rows(_d_raw(weights, d_share, mean, edges), starts, "sum")
+            d_source[rows] = of_rows(_d_raw(weights, d_share, mean, edges), first, "sum")
             weight = _product(weights.share, weights.kept)
-            d_h[rows] = _of_rows(weight[..., None] * upstream[edges.target], starts, "sum")
+            d_h[rows] = of_rows(weight[..., None] * upstream[edges.target], first, "sum")
         return d_h, d_source, d_target, None, None, None
 
 
@@ -168,19 +164,3 @@ def _d_raw(weights: _Weights, d_share: Tensor, mean: Tensor, edges: _Edges) -> T
 
 def _product(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x * factor
-
-
-def _of_rows(values: Tensor, starts: Tensor, how: Literal["sum", "max"]) -> Tensor:
-    """Each row's sum or largest of `values` [edges, ...], whose rows begin at `starts`."""
-    initial = 0 if how == "sum" else None
-    return torch.segment_reduce(values, how, offsets=starts, axis=0, unsafe=True, initial=initial)
-
-
-def _starts(indptr: Tensor, rows: slice) -> Tensor:
-    return indptr[rows.start : rows.stop + 1] - indptr[rows.start]
-
-
-def _most(h: Tensor) -> int:
-    """Edges of a piece."""
-    numbers = PIECE_CPU if h.device.type == "cpu" else PIECE_GPU
-    return max(1, numbers // (h.shape[1] * h.shape[2]))

@@ -14,7 +14,7 @@ from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.mask import layer_mask
 from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import drop
-from gnnhpc.models.gat.fused import FusedAttention
+from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.tools.graphs import make_graph
 

@@ -1,0 +1,119 @@
+// What kernels over rows of a graph share: cuts of the work for threads, dropout's mask, vectors.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace {
+
+using i64 = std::int64_t;
+using u32 = std::uint32_t;
+
+// The mask of one layer at one step: a hash of the entry's number, see gnnhpc/kernels/mask.py.
+struct Mask {
+  u32 first, second, threshold;
+  // For one number or a vector of them; true, or all ones, where the entry stays.
+  template <typename Numbers>
+  auto keeps(Numbers x) const {
+    x += first;
+    x ^= x >> 16;
+    x *= 0x21f0aaadu;
+    x ^= x >> 15;
+    x += second;
+    x *= 0x735a2d97u;
+    x ^= x >> 15;
+    return x >= threshold;
+  }
+};
+
+template <typename Body>
+void in_parts(int parts, Body body) {
+#pragma omp parallel for num_threads(parts) schedule(static, 1) if (parts > 1)
+  for (int part = 0; part < parts; ++part) body(part);
+}
+
+i64 even_cut(i64 count, int part, int parts) { return count * part / parts; }
+
+// First row of a part, so that parts have equal numbers of edges plus rows.
+i64 balanced_cut(const i64* indptr, i64 rows, int part, int parts) {
+  if (part == parts) return rows;
+  const i64 wanted = (indptr[rows] + rows) / parts * part;
+  i64 low = 0, high = rows;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (indptr[middle] + middle < wanted) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// Sum the parts' private copies into the first, in order.
+template <typename T>
+void add_parts(T* partial, i64 size, int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(size, part + 1, parts);
+    for (int other = 1; other < parts; ++other) {
+      const T* from = partial + other * size;
+      for (i64 k = even_cut(size, part, parts); k < last; ++k) partial[k] += from[k];
+    }
+  });
+}
+
+template <typename T, int N>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+
+// N lanes of T, as the compiler's own vectors: loops over lanes were seen to vectorise badly.
+template <typename T, int N>
+struct Lanes {
+  using Real = typename VectorOf<T, N>::type;
+  using Integer =
+      typename VectorOf<std::conditional_t<sizeof(T) == 4, std::int32_t, i64>, N>::type;
+  using Bits = typename VectorOf<u32, N>::type;
+
+  static Real load(const T* from) {
+    Real x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  }
+  static void store(T* to, Real x) { std::memcpy(to, &x, sizeof x); }
+
+  // All ones in the lanes whose entries, numbered from `base`, the mask keeps.
+  static Integer kept(const Mask& mask, u32 base) {
+    Bits x;
+    for (int i = 0; i < N; ++i) x[i] = base + static_cast<u32>(i);
+    return __builtin_convertvector(mask.keeps(x), Integer);
+  }
+
+  // exp for arguments at most 0. Single precision: 2^n times a polynomial (Cephes, S. Moshier)
+  // on half of [-ln 2, ln 2], right to a unit in the last place.
+  static Real exponential(Real x) {
+    if constexpr (sizeof(T) == 8) {
+      for (int i = 0; i < N; ++i) x[i] = std::exp(x[i]);
+      return x;
+    } else {
+      const Real least = Real{} - 87.0f;
+      // Not the other way round: NaN must come through, so that it reaches the loss.
+      x = x < least ? least : x;
+      const Integer n = __builtin_convertvector(x * 1.44269504088896341f - 0.5f, Integer);
+      const Real whole = __builtin_convertvector(n, Real);
+      const Real r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+      Real p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+      p = p * r + 8.3334519073e-3f;
+      p = p * r + 4.1665795894e-2f;
+      p = p * r + 1.6666665459e-1f;
+      p = p * r + 5.0000001201e-1f;
+      p = p * r * r + r + 1.0f;
+      const Integer bits = (n + 127) << 23;
+      Real power;
+      std::memcpy(&power, &bits, sizeof power);
+      return p * power;
+    }
+  }
+};
+
+}  // namespace
