@@ -69,6 +69,16 @@ class Block(SegmentedRows):
         return torch.stack((self.source, self.target))
 
     @cached_property
+    def neighbours(self) -> Tensor:
+        """`edge_index` without the self-loops."""
+        return self.edge_index[:, self.source != self.target]
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What a library's layers make of these edges once and use in every step."""
+        return {}
+
+    @cached_property
     def transpose(self) -> Transpose:
         """The same edges by source, sorted once."""
         order = torch.argsort(self.source, stable=True)

@@ -1,0 +1,217 @@
+// Sums and maxima over each node's neighbours, forward and backward, for one machine's cores.
+//
+// Edges come sorted by the row that they end in, so that each row is written once, by one thread,
+// and its sum is held in registers; backward is the same sum over the edges sorted by the row that
+// they start from. No sum depends on how many threads there are: same input, same bits.
+
+#include "csr_rows.h"
+
+namespace {
+
+// Rows of numbers, `stride` apart.
+template <typename T>
+struct Rows {
+  T* first;
+  i64 stride;
+  T* row(i64 number) const { return first + number * stride; }
+};
+
+// out[i] = scale_out[i] * sum over edges j -> i of scale_in[j] * x[j], + own * x[i] + add[i] + bias.
+// Scales, add and bias may be null. Without `loops` an edge from a row to itself is left out.
+// Rows from `own_rows` on have no input of their own. `wide` columns, all arrays row by row.
+template <typename T>
+struct Sum {
+  const i64 *indptr, *from;
+  i64 rows, own_rows, width;
+  Rows<const T> x, add;
+  const T *scale_in, *scale_out, *bias;
+  Rows<T> out;
+  T own;
+  bool loops;
+  int parts;
+};
+
+// Rows that will be wanted some edges later are asked for early: neighbours lie anywhere.
+constexpr i64 AHEAD = 8;
+
+template <typename T>
+void fetch(const T* from, int count) {
+  constexpr int LINE = 64 / sizeof(T);
+  for (int k = 0; k < count; k += LINE) __builtin_prefetch(from + k);
+}
+
+// D columns from column d on, of one row.
+template <typename T, int D>
+void sum_columns(const Sum<T>& s, i64 row, i64 d) {
+  constexpr int LANES = std::min<int>(D, 64 / sizeof(T));
+  using V = Lanes<T, LANES>;
+  typename V::Real sum[D / LANES] = {};
+  const i64 end = s.indptr[row + 1], all = s.indptr[s.rows];
+  for (i64 e = s.indptr[row]; e < end; ++e) {
+    fetch(s.x.row(s.from[std::min(e + AHEAD, all - 1)]) + d, D);
+    const i64 other = s.from[e];
+    if (other == row && !s.loops) continue;
+    const T* x = s.x.row(other) + d;
+    const T scale = s.scale_in ? s.scale_in[other] : T(1);
+    for (int k = 0; k < D / LANES; ++k) sum[k] += V::load(x + k * LANES) * scale;
+  }
+  const T scale = s.scale_out ? s.scale_out[row] : T(1);
+  const bool has_own = s.own != T(0) && row < s.own_rows;
+  T* out = s.out.row(row) + d;
+  for (int k = 0; k < D / LANES; ++k) {
+    const i64 at = d + k * LANES;
+    typename V::Real value = sum[k] * scale;
+    if (has_own) value += V::load(s.x.row(row) + at) * s.own;
+    if (s.add.first) value += V::load(s.add.row(row) + at);
+    if (s.bias) value += V::load(s.bias + at);
+    V::store(out + k * LANES, value);
+  }
+}
+
+// body(number of columns as a constant, first column) for columns in pieces that fit in registers.
+template <typename Body>
+void each_piece(i64 width, Body body) {
+  i64 d = 0;
+  auto run = [&](auto columns) {
+    for (; d + columns <= width; d += columns) body(columns, d);
+  };
+  run(std::integral_constant<int, 64>());
+  run(std::integral_constant<int, 32>());
+  run(std::integral_constant<int, 16>());
+  run(std::integral_constant<int, 8>());
+  run(std::integral_constant<int, 4>());
+  run(std::integral_constant<int, 1>());
+}
+
+template <typename T>
+void sum_rows(const Sum<T>& s) {
+  in_parts(s.parts, [&](int part) {
+    const i64 last = balanced_cut(s.indptr, s.rows, part + 1, s.parts);
+    for (i64 row = balanced_cut(s.indptr, s.rows, part, s.parts); row < last; ++row)
+      each_piece(s.width, [&](auto columns, i64 d) {
+        sum_columns<T, decltype(columns)::value>(s, row, d);
+      });
+  });
+}
+
+// The largest of the neighbours' numbers, column by column, and the row that each is of: the first
+// of several; a row without neighbours gets 0 and -1. NaN is larger than any number. An edge from a
+// row to itself is left out.
+template <typename T>
+void max_rows(const i64* indptr, const i64* from, i64 rows, i64 width, Rows<const T> given, T* out,
+              std::int32_t* winners, int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
+    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
+      T* __restrict best = out + row * width;
+      std::int32_t* __restrict winner = winners + row * width;
+      bool any = false;
+      for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
+        if (from[e] == row) continue;
+        const T* __restrict x = given.row(from[e]);
+        const auto number = static_cast<std::int32_t>(from[e]);
+        for (i64 d = 0; d < width; ++d) {
+          const bool larger = !any || (!(x[d] <= best[d]) && best[d] == best[d]);
+          best[d] = larger ? x[d] : best[d];
+          winner[d] = larger ? number : winner[d];
+        }
+        any = true;
+      }
+      if (!any) {
+        std::fill(best, best + width, T(0));
+        std::fill(winner, winner + width, -1);
+      }
+    }
+  });
+}
+
+// By source: grad[j] = sum over edges j -> i of upstream[i] where j is i's winner.
+template <typename T>
+void max_gradient(const i64* indptr, const i64* to, i64 rows, i64 width, const T* upstream,
+                  const std::int32_t* winner, T* grad, int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
+    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
+      T* __restrict own = grad + row * width;
+      std::fill(own, own + width, T(0));
+      const auto number = static_cast<std::int32_t>(row);
+      for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
+        if (to[e] == row) continue;
+        const T* __restrict given = upstream + to[e] * width;
+        const std::int32_t* __restrict won = winner + to[e] * width;
+        for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? given[d] : T(0);
+      }
+    }
+  });
+}
+
+// relu, then dropout: out = x * scale where x is positive and the mask keeps it, else 0. NaN stays.
+template <typename T>
+void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
+               int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    const Mask own = mask;
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
+      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
+      const T* __restrict from = x + row * width;
+      T* __restrict to = out + row * width;
+      for (i64 k = 0; k < width; ++k) {
+        const T positive = from[k] <= T(0) ? T(0) : from[k];
+        // A product, so that NaN and infinity do not vanish where they are dropped.
+        const T dropped = positive * T(0);
+        to[k] = own.keeps(base + static_cast<u32>(k)) ? positive * scale : dropped;
+      }
+    }
+  });
+}
+
+// Its gradient, which the output tells: scale where that is not 0.
+template <typename T>
+void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, T scale,
+                        int parts) {
+  in_parts(parts, [&](int part) {
+    const T* __restrict given = upstream;
+    const T* __restrict told = output;
+    T* __restrict to = grad;
+    const i64 last = even_cut(count, part + 1, parts);
+    for (i64 k = even_cut(count, part, parts); k < last; ++k)
+      to[k] = told[k] == T(0) ? T(0) : given[k] * scale;
+  });
+}
+
+}  // namespace
+
+// The same functions for float and double.
+#define AGGREGATE_FUNCTIONS(T, SUFFIX)                                                            \
+  void sum_rows_##SUFFIX(const Sum<T>* s) { sum_rows(*s); }                                       \
+  void max_rows_##SUFFIX(const i64* indptr, const i64* from, i64 rows, i64 width, const T* x,     \
+                         i64 stride, T* out, std::int32_t* winner, int parts) {                   \
+    max_rows(indptr, from, rows, width, Rows<const T>{x, stride}, out, winner, parts);            \
+  }                                                                                               \
+  void max_gradient_##SUFFIX(const i64* indptr, const i64* to, i64 rows, i64 width,               \
+                             const T* upstream, const std::int32_t* winner, T* grad, int parts) { \
+    max_gradient(indptr, to, rows, width, upstream, winner, grad, parts);                         \
+  }                                                                                               \
+  void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,     \
+                          T scale, int parts) {                                                   \
+    relu_drop(x, ids, out, rows, width, mask, scale, parts);                                      \
+  }                                                                                               \
+  void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,        \
+                                   T scale, int parts) {                                          \
+    relu_drop_gradient(upstream, output, grad, count, scale, parts);                              \
+  }
+
+extern "C" {
+// Whether the compiler had OpenMP; without it every number of threads is one.
+int has_threads() {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+AGGREGATE_FUNCTIONS(float, f32)
+AGGREGATE_FUNCTIONS(double, f64)
+}

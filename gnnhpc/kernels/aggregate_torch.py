@@ -1,0 +1,101 @@
+"""Sums and maxima over neighbours in plain torch: any device, bounded memory.
+
+The same functions as `gnnhpc.kernels.aggregate`, which has them in C++ for a CPU. Some rows are
+done at a time, so that nothing of the size of all edges times the width is ever held. Sums run over
+sorted segments, without atomic additions, and so are the same each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels import calls
+from gnnhpc.kernels.segments import most_edges, of_rows, starts
+
+if TYPE_CHECKING:
+    from gnnhpc.graphs.blocks import Block
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+
+
+def sum_forward(
+    x: Tensor,
+    block: Block,
+    weights: NeighbourWeights,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    calls.count(calls.TORCH, "sum_rows")
+    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
+    for rows, places in block.pieces(most_edges(x, x.shape[1])):
+        source, target = block.source[places], block.target[places]
+        found = x[source] * _factor(weights.source, source, target, weights, x)
+        out[rows] = of_rows(found, starts(block.indptr, rows), "sum")
+    if weights.target is not None:
+        out *= weights.target[:, None]
+    if weights.own:
+        out += weights.own * x[: block.rows_out]
+    if add is not None:
+        out += add
+    if bias is not None:
+        out += bias
+    return out
+
+
+def sum_backward(
+    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
+) -> Tensor:
+    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
+    transpose = block.transpose
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
+    for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
+        target = transpose.target[places]
+        source = block.source[transpose.edge[places]]
+        found = upstream[target] * _factor(weights.target, target, source, weights, upstream)
+        grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
+    if weights.source is not None:
+        grad *= weights.source[:, None]
+    if weights.own:
+        grad[: block.rows_out] += weights.own * upstream
+    return grad
+
+
+def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Each target's largest x [rows_in, D] of its neighbours, and the row it is of (int32)."""
+    calls.count(calls.TORCH, "max_rows")
+    out = x.new_zeros(block.rows_out, x.shape[1])
+    winner = torch.full(out.shape, -1, dtype=torch.int32, device=x.device)
+    for rows, places in block.pieces(most_edges(x, x.shape[1])):
+        source, target = block.source[places], block.target[places]
+        given = x[source].masked_fill((source == target)[:, None], -torch.inf)
+        best = of_rows(given, starts(block.indptr, rows), "max")
+        is_best = (given == best[target - rows.start]) | given.isnan()
+        is_best &= (source != target)[:, None]
+        # The first of several: the smallest place of those that hold the largest number.
+        number = torch.arange(len(source), device=x.device)[:, None]
+        places_held = torch.where(is_best, -number, -len(source)).to(x.dtype)
+        place = of_rows(places_held, starts(block.indptr, rows), "max").clamp(min=-len(source))
+        found = place > -len(source)
+        first = (-place).long().clamp(max=len(source) - 1)
+        winner[rows] = torch.where(found, source[first].int(), -1)
+        out[rows] = torch.where(found, best, 0.0)
+    return out, winner
+
+
+def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
+    """The gradient [rows_in, D] of `max_forward`'s input."""
+    grad = upstream.new_zeros(block.rows_in, upstream.shape[1])
+    index = winner.clamp(min=0).long()
+    return grad.scatter_add_(0, index, torch.where(winner >= 0, upstream, 0.0))
+
+
+def _factor(
+    scale: Tensor | None, given: Tensor, to: Tensor, weights: NeighbourWeights, x: Tensor
+) -> Tensor:
+    """[edges, 1]: the factor of the end that is summed over, 0 for a self-loop that is left out."""
+    factor = x.new_ones(len(given)) if scale is None else scale[given]
+    return (factor if weights.loops else factor * (given != to))[:, None]

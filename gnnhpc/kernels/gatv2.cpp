@@ -1,0 +1,171 @@
+// GATv2's attention over edges sorted by target, forward and backward (Brody et al. 2022, eq. 7):
+// an edge's score is att . leaky_relu(h_source + g_target), so it is an edge's own, whole.
+//
+// The layer's `features` are h [rows_in, C, H], `att_target` is g [rows_out, C, H], `att_source`
+// the attention vector [C, H].
+
+#include "attention.h"
+
+namespace {
+
+template <typename T, int N>
+struct AttentionV2 : EdgeWise<T, N> {
+  using Base = EdgeWise<T, N>;
+  using Base::a, Base::c, Base::h, Base::width, Base::AHEAD;
+  using typename Base::Edges, typename Base::Real, typename Base::V;
+  explicit AttentionV2(const Layer<T>& layer) : Base(layer) {}
+
+  // Both ends' sum in channel k, before the leaky ReLU; all pointers from their first head.
+  static Real both(const T* source, const T* target, i64 k) {
+    return V::load(source + k) + V::load(target + k);
+  }
+
+  Real score(const T* source, const T* target, const T* att) const {
+    Real sum = {};
+    for (i64 k = 0; k < width; k += h) {
+      const Real z = both(source, target, k);
+      sum += V::load(att + k) * z * this->bend(z);
+    }
+    return sum;
+  }
+
+  // coefficient [edges, H] becomes the softmax, negative where dropped.
+  void forward(const T* bias, T* out, T* coefficient, Mask mask, T scale) const {
+    in_parts(a.parts, [&](int part) {
+      std::vector<T> sum(width);
+      const i64 all = a.indptr[a.rows_out];
+      const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
+      for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
+        const i64 first = a.indptr[row], end = a.indptr[row + 1];
+        for (i64 head = 0; head < h; head += N) {
+          const T* target = a.att_target + row * width + head;
+          Real peak = Real{} - INFINITY;
+          for (i64 e = first; e < end; ++e) {
+            this->fetch(a.features + a.source[std::min(e + AHEAD, all - 1)] * width + head, width);
+            const T* source = a.features + a.source[e] * width + head;
+            const Real found = score(source, target, a.att_source + head);
+            peak = peak > found ? peak : found;
+            V::store(coefficient + e * h + head, found);
+          }
+          this->softmax(first, end, head, peak, coefficient, mask);
+          const Edges edges{a.source, nullptr, first, end, all};
+          this->collect(edges, coefficient + head, h, scale, a.features + head, sum.data() + head);
+        }
+        this->finish(sum.data(), bias, out + row * (a.average ? c : width));
+      }
+    });
+  }
+
+  // By target: pairs [edges, 2, H] of the coefficient and the gradient of the edge's score,
+  // grad_target [rows_out, C, H]; grad_att [parts, C, H], whose sum in the first part is the whole.
+  void backward_scores(const T* lanes, const T* coefficient, T scale, T* pairs, T* grad_target,
+                       T* grad_att) const {
+    this->each_group([&](int part, i64 head) {
+      T* own_att = grad_att + part * width;
+      if (head == 0) std::fill(own_att, own_att + width, T(0));
+      const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
+      for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
+        const i64 first = a.indptr[row], end = a.indptr[row + 1];
+        const T* upstream = lanes + row * width + head;
+        const T* target = a.att_target + row * width + head;
+        const Real through = gradients_of_coefficients(first, end, head, upstream, coefficient,
+                                                       scale, pairs);
+        T* to = grad_target + row * width + head;
+        for (i64 k = 0; k < width; k += h) V::store(to + k, Real{});
+        for (i64 e = first; e < end; ++e) {
+          const Real alpha = V::load(coefficient + e * h + head);
+          Real grad = V::load(pairs + (e * 2 + 1) * h + head) - through;
+          grad *= alpha < 0 ? -alpha : alpha;
+          V::store(pairs + (e * 2 + 1) * h + head, grad);
+          through_score(a.features + a.source[e] * width + head, target, head, grad, to, own_att);
+        }
+      }
+    });
+    add_parts(grad_att, width, a.parts);
+  }
+
+  // The softmax's mean of its gradient over one target's edges; each edge's pair is written.
+  Real gradients_of_coefficients(i64 first, i64 end, i64 head, const T* upstream,
+                                 const T* coefficient, T scale, T* pairs) const {
+    Real through = {};
+    for (i64 e = first; e < end; ++e) {
+      const Real alpha = V::load(coefficient + e * h + head);
+      Real grad = this->dot(a.features + a.source[e] * width + head, upstream) * scale;
+      grad = alpha < 0 ? Real{} : grad;
+      through += alpha * grad;
+      V::store(pairs + e * 2 * h + head, alpha);
+      V::store(pairs + (e * 2 + 1) * h + head, grad);
+    }
+    return through;
+  }
+
+  // One edge's score, whose gradient is `grad`: adds to those of its target and of the vector.
+  void through_score(const T* source, const T* target, i64 head, Real grad, T* of_target,
+                     T* of_att) const {
+    for (i64 k = 0; k < width; k += h) {
+      const Real z = both(source, target, k), slope = this->bend(z);
+      V::store(of_target + k,
+               V::load(of_target + k) + grad * slope * V::load(a.att_source + head + k));
+      V::store(of_att + head + k, V::load(of_att + head + k) + grad * slope * z);
+    }
+  }
+
+  // By source, with edge numbers `order` and the rows `target` they lead to: grad [rows_in, C, H].
+  void backward_features(const i64* by_source, const i64* order, const i64* target,
+                         const T* lanes, const T* pairs, T scale, T* grad_features) const {
+    this->each_group([&](int part, i64 head) {
+      const i64 all = by_source[a.rows_in];
+      const T* att = a.att_source + head;
+      const i64 last = balanced_cut(by_source, a.rows_in, part + 1, a.parts);
+      for (i64 row = balanced_cut(by_source, a.rows_in, part, a.parts); row < last; ++row) {
+        const T* x = a.features + row * width + head;
+        T* to = grad_features + row * width + head;
+        const Edges edges{target, order, by_source[row], by_source[row + 1], all};
+        this->collect(edges, pairs + head, 2 * h, scale, lanes + head, to);
+        for (i64 place = edges.first; place < edges.end; ++place) {
+          const T* end = a.att_target + target[place] * width + head;
+          const Real grad = V::load(pairs + (order[place] * 2 + 1) * h + head);
+          for (i64 k = 0; k < width; k += h) {
+            const Real slope = this->bend(both(x, end, k));
+            V::store(to + k, V::load(to + k) + grad * slope * V::load(att + k));
+          }
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+// The same functions for float and double; the sizes of all arrays stand above.
+#define GATV2_FUNCTIONS(T, SUFFIX)                                                                \
+  void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* coefficient,      \
+                               Mask mask, T scale) {                                              \
+    with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
+      attention.forward(bias, out, coefficient, mask, scale);                                     \
+    });                                                                                           \
+  }                                                                                               \
+  void attend_backward_##SUFFIX(const Layer<T>* layer, const i64* by_source, const i64* order,    \
+                                const i64* target, const T* upstream, const T* coefficient,       \
+                                T scale, T* lanes, T* pairs, T* grad_features, T* grad_target,    \
+                                T* grad_att) {                                                    \
+    with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
+      attention.to_lanes(upstream, lanes);                                                        \
+      attention.backward_scores(lanes, coefficient, scale, pairs, grad_target, grad_att);         \
+      attention.backward_features(by_source, order, target, lanes, pairs, scale, grad_features);  \
+    });                                                                                           \
+  }
+
+extern "C" {
+// Whether the compiler had OpenMP; without it every number of threads is one.
+int has_threads() {
+#ifdef _OPENMP
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+GATV2_FUNCTIONS(float, f32)
+GATV2_FUNCTIONS(double, f64)
+}

@@ -1,0 +1,43 @@
+"""How much of each neighbour enters a sum: factors of the edge's two ends, and the node's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NeighbourWeights:
+    """An edge j -> i counts source[j] * target[i]; None is 1 for all.
+
+    `source` is [rows_in] and `target` [rows_out], of the data's precision. With `loops` a node's
+    self-loop is one of its edges; `own` times its own input is added besides.
+    """
+
+    source: Tensor | None = None
+    target: Tensor | None = None
+    loops: bool = False
+    own: float = 0.0
+
+    def times(self, factor: float) -> Self:
+        """All of them times a factor; there must be factors of targets, and no `own`."""
+        assert self.target is not None
+        return dataclasses.replace(self, target=self.target * factor)
+
+    @classmethod
+    def normalised(cls, degree: Tensor, rows_out: int) -> Self:
+        """1 / sqrt(d_i d_j), self-loops counted: Kipf & Welling 2017, equation 2.
+
+        `degree` [rows_in], of the data's precision, has the edges into each node with its
+        self-loop, 0 for padding.
+        """
+        factor = degree.clamp(min=1).rsqrt()
+        return cls(factor, factor[:rows_out], loops=True)
+
+    @classmethod
+    def mean(cls, degree: Tensor, rows_out: int) -> Self:
+        """1 / the number of neighbours, the node itself aside: Hamilton et al. 2017."""
+        return cls(target=1 / (degree[:rows_out] - 1).clamp(min=1))
