@@ -22,10 +22,11 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup demo test bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl demo test bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
+	@echo 'make setup-dgl  DGL beside the rest, for layers with implementation: dgl'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
@@ -52,6 +53,11 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+# DGL's wheels of later versions need an older torch; this one imports with ours.
+setup-dgl: setup
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps dgl==1.1.3
+	$(PY) -c 'from gnnhpc.models.dgl_import import import_dgl; import_dgl()'
 
 demo: setup
 	@name=demo-$$(date +%Y%m%d-%H%M%S); status=0; \

@@ -23,7 +23,10 @@ add_version(app)
 
 Model = Annotated[
     str | None,
-    typer.Option(help="vig, gat, or your own as module:Class; sub-keys with --set model.blocks=4"),
+    typer.Option(
+        help="a built-in model, such as vig or gat, or your own as module:Class; sub-keys with "
+        "--set model.blocks=4"
+    ),
 ]
 Data = Annotated[
     str | None,

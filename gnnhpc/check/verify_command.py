@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,9 +39,11 @@ def verify_manifest(path: Path, steps: int, *, float64: bool) -> int:
     return verify_cells(cells.values(), steps, float64=float64)
 
 
-def verify_cells(cells: Iterable[Cell], steps: int, *, float64: bool) -> int:
+def verify_cells(cells: Collection[Cell], steps: int, *, float64: bool) -> int:
     """Verify one after another; the exit status is the worst of them."""
     status = EXIT_DONE
+    for cell in cells:
+        cell.experiment.model.check_here()
     for cell in cells:
         experiment = cell.experiment
         if float64:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
@@ -19,6 +20,16 @@ def active_mask(name: str, p: float, training: bool, context: Context) -> Mask |
     if not training or p == 0:
         return None
     return layer_mask(context.seed, context.step, name, p)
+
+
+def masked_relu(x: Tensor, name: str, p: float, training: bool, context: Context) -> Tensor:
+    """torch's ReLU, then dropout of layer `name` with probability `p`, of [rows, width].
+
+    What PyG's and DGL's layers have between them; their own dropout would draw other masks.
+    """
+    mask = active_mask(name, p, training, context)
+    active = functional.relu(x)
+    return active if mask is None else drop(active, context.chunk.nodes[: len(x)], mask)
 
 
 class Dropout(nn.Module):

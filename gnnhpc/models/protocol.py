@@ -79,6 +79,16 @@ class Model(Strict):
         """The layers on data of these sizes, first to last; must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
 
+    def misfit(self, chunks: str) -> str | None:
+        """Why these settings cannot compute graphs cut in this way; None if they can.
+
+        Worded as the spec's errors are: "key: found ...; allowed: ...".
+        """
+        return None
+
+    def check_here(self) -> None:
+        """Raises InputError where this machine lacks a library that these settings ask for."""
+
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
         """One layer, its parameters drawn from torch's global generator."""
         raise NotImplementedError(f"{type(self).__name__} has no build(self, layer, options)")

@@ -108,6 +108,8 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
+        if (misfit := self.model.misfit(self.chunks)) is not None:
+            raise ValueError(misfit)
         self._check_schedule()
         if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
             raise ValueError(

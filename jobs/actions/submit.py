@@ -98,7 +98,7 @@ def submit(
     the run folder left as it is, where a job may be in Slurm.
     """
     run = run_folder_path(plan, runs)
-    check_cluster(cluster, run)
+    check_cluster(cluster, run, plan.cells)
     if reporting:
         check_reporting(cluster, wait=wait)
     fresh = not (extend_run and has_run(run))
@@ -197,12 +197,17 @@ def choose_launch(
     return Relaunch(launch, launch, ())
 
 
-def check_cluster(cluster: str, run: Path) -> None:
-    """Raises InputError for an unknown cluster, or for Slurm where there is none."""
+def check_cluster(cluster: str, run: Path, cells: Sequence[Cell] = ()) -> None:
+    """Raises InputError for an unknown cluster, for Slurm where there is none, and for cells that
+    cannot run on this machine where it is to run them.
+    """
     if cluster not in CLUSTERS:
         raise InputError("--cluster", None, repr(cluster), ", ".join(CLUSTERS))
     if cluster == "slurm":
         check_slurm_is_usable(run)
+    else:
+        for cell in cells:
+            cell.experiment.model.check_here()
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.kernels import gat_torch
+from gnnhpc.kernels import segments
 from gnnhpc.kernels.mask import layer_mask, number_entries
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.fused import FusedAttention
-from gnnhpc.models.gat.reference import ReferenceAttention
+from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
+from gnnhpc.models.gat.pyg import AttentionLayer as ReferenceAttention
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.reference import Ffn, Grapher
 from tests.tools.graphs import make_graph
@@ -70,7 +70,7 @@ def test_attention_holds_a_piece_of_the_edges_at_a_time(monkeypatch: pytest.Monk
     context = Context(graph=chunk.to("cuda"))
     block = context.chunk.blocks[0]
     assert len(block.transpose.edge) == len(block.source)
-    monkeypatch.setattr(gat_torch, "PIECE_GPU", 2**20)
+    monkeypatch.setattr(segments, "PIECE_GPU", 2**20)
     layer = FusedAttention("layer0.attention", 0, INPUTS, 32, HEADS, average=False, dropout=0.6)
     layer = layer.to("cuda")
     x = torch.rand(2_000, INPUTS, device="cuda")

@@ -77,7 +77,7 @@ SPECS = [
     ("batch_size: 20", "batch_size: 201", "grids.0."),
     ("blocks: 2", "blocs: 2", "grids.0.models.blocs: found an unknown key (is blocks meant?)"),
     ("blocks: 2", "blocks: 0", "grids.0.models.blocks: found 0; allowed: at least 1"),
-    ("name: vig", "name: vgi", "grids.0.models.name: found 'vgi'; allowed: gat, vig"),
+    ("name: vig", "name: vgi", "grids.0.models.name: found 'vgi'; allowed: gat, gatv2, gcn"),
     ("{name: vig, blocks: 2}", "{blocks: 2}", "grids.0.models.name: found nothing; allowed: gat"),
     ("{name: vig, blocks: 2}", "3", "grids.0.models: found 3; allowed: a mapping"),
     ("{name: vig, blocks: 2}", "gat", "grids.0.data: found 'synthetic-cifar10'; allowed: graph"),

@@ -28,8 +28,8 @@ from tests.tools.graphs import (
     worst_layer_error,
 )
 
-Implementation = Literal["fused", "reference"]
-IMPLEMENTATIONS: tuple[Implementation, ...] = ("fused", "reference")
+Implementation = Literal["fused", "pyg"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("fused", "pyg")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 
 
@@ -118,7 +118,7 @@ def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
     assert relative_error(through, direct) < 1e-12
 
 
-@pytest.mark.parametrize(("chunks", "implementation"), [(1, "reference"), (3, "fused")])
+@pytest.mark.parametrize(("chunks", "implementation"), [(1, "pyg"), (3, "fused")])
 def test_training_learns(chunks: int, implementation: Implementation) -> None:
     graph = load_graph(SyntheticCitation(nodes=600, edges=2400, features=64, classes=4), None)
     chunkset = build_chunks(graph, chunks, "halo", 2)

@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels import gat_torch
+from gnnhpc.kernels import segments
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.fused import FusedAttention
+from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
 from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.gat.reference import ReferenceAttention
+from gnnhpc.models.gat.pyg import AttentionLayer as ReferenceAttention
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -41,7 +41,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 def twins(config: Gat, dtype: torch.dtype, **graph: int) -> tuple[torch.nn.ModuleList, ...]:
     models = []
-    for implementation in ("fused", "reference"):
+    for implementation in ("fused", "pyg"):
         twin = config.model_copy(update={"implementation": implementation})
         models.append(make_model(make_graph(60, 150, **graph), twin, dtype))
     return tuple(models)
@@ -198,19 +198,19 @@ def test_in_plain_torch_nothing_has_the_size_of_the_edges(
 ) -> None:
     """Of Reddit, edges x heads x channels would be 29 GB; the reference is the opposite."""
     monkeypatch.setattr(kernel, "fits", lambda x: False)
-    monkeypatch.setattr(gat_torch, "PIECE_CPU", 2_000)
+    monkeypatch.setattr(segments, "PIECE_CPU", 2_000)
     config = Gat(heads=4, hidden=4, dropout=0.6)
     graph = make_graph(100, 4_000, seed=3)
     chunkset = build_chunks(graph, 1, "halo", config.layers)
     edges = len(chunkset.chunks[0].blocks[0].source)
     largest = {}
-    for implementation in ("fused", "reference"):
+    for implementation in ("fused", "pyg"):
         model = make_model(graph, config.model_copy(update={"implementation": implementation}))
         gradients(model, chunkset)
         with Largest() as seen:
             gradients(model, chunkset)
         largest[implementation] = seen.found
-    assert largest["reference"] >= edges * 4 * 4
+    assert largest["pyg"] >= edges * 4 * 4
     assert largest["fused"] < edges
 
 
@@ -218,7 +218,7 @@ def test_in_plain_torch_nothing_has_the_size_of_the_edges(
 def test_pieces_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
     """One edge a piece, some, and all."""
     monkeypatch.setattr(kernel, "fits", lambda x: False)
-    monkeypatch.setattr(gat_torch, "PIECE_CPU", numbers)
+    monkeypatch.setattr(segments, "PIECE_CPU", numbers)
     graph = make_graph(40, 200, seed=11)
     chunkset = build_chunks(graph, 2, "halo", 2)
     fused, reference = twins(Gat(), torch.float64, seed=11)

@@ -80,8 +80,8 @@ BAD_VALIDATOR = """
 MISTAKES: list[tuple[str, Any, str]] = [
     (NET, "other:Net", "grids.0.models: model other:Net: found no module other in "),
     (NET, "net:Nett", "grids.0.models: model net:Nett: found no Nett in "),
-    (NET, "net:", "grids.0.models.name: found 'net:'; allowed: gat, vig, or a model of your own"),
-    (NET, ":Net", "grids.0.models.name: found ':Net'; allowed: gat, vig, or a model of your own"),
+    (NET, "net:", "grids.0.models.name: found 'net:'; allowed: gat, gatv2, gcn, "),
+    (NET, ":Net", "grids.0.models.name: found ':Net'; allowed: gat, gatv2, gcn, "),
     (NET, "net.py:Net", "grids.0.models: model net.py:Net: found "),
     ("Net = 3", "net:Net", "grids.0.models: model net:Net: found Net is a int that is no gnnhpc"),
     ("class Net: pass", "net:Net", "grids.0.models: model net:Net: found Net is a class that is n"),

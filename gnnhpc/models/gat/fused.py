@@ -16,22 +16,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.gat_torch import attend
 from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import active_mask
+from gnnhpc.models.sparse_linear import project
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""
 
 
-class FusedAttention(nn.Module):
+class AttentionLayer(nn.Module):
     """Attention layer number `attention`: [rows_in, inputs] -> [rows_out, heads * channels].
 
     With `average`, heads are averaged: [rows_out, channels].
@@ -58,7 +57,7 @@ class FusedAttention(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
         # PyG draws its weight twice; so does this, for equal initial values from one seed.
         for parameter in (self.lin.weight, self.lin.weight, self.att_src, self.att_dst):
-            _glorot(parameter)
+            glorot(parameter)
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         block = context.chunk.blocks[self.attention]
@@ -67,12 +66,12 @@ class FusedAttention(nn.Module):
         if kernel.fits(self.bias):
             # The kernel wants heads innermost; permuting the weight permutes its product.
             lanes = weight.transpose(0, 1).flatten(0, 1)
-            h = _project(x, lanes).view(-1, self.channels, self.heads)
+            h = project(x, lanes).view(-1, self.channels, self.heads)
             attention = torch.cat((self.att_src, self.att_dst)).transpose(1, 2).contiguous()
             args = (h, attention, self.bias, block, self.average, mask)
             result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
             return result
-        h = _project(x, self.lin.weight).view(-1, self.heads, self.channels)
+        h = project(x, self.lin.weight).view(-1, self.heads, self.channels)
         out = attend(h, self.att_src, self.att_dst, block, mask, SLOPE)
         return (out.mean(1) if self.average else out.flatten(1)) + self.bias
 
@@ -88,38 +87,9 @@ class _Weight(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
 
 
-def _glorot(parameter: nn.Parameter) -> None:
+def glorot(parameter: Tensor) -> None:
     bound = math.sqrt(6.0 / (parameter.shape[-2] + parameter.shape[-1]))
     nn.init.uniform_(parameter, -bound, bound)
-
-
-def _project(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
-    """x [rows, F] times the transposed weight [D, F]."""
-    if isinstance(x, Tensor):
-        return functional.linear(x, weight)
-    product: Tensor = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
-    return product
-
-
-class _SparseLinear(torch.autograd.Function):
-    """Stored features times a weight [F, D]; only the weight has a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: SparseRows, weight: Tensor) -> Tensor:
-        ctx.rows = rows
-        weight = weight.contiguous()
-        if kernel.fits(weight):
-            return kernel.sparse_forward(rows, weight)
-        calls.count(calls.TORCH, "sparse_forward")
-        return rows.to_csr() @ weight
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
-        rows: SparseRows = ctx.rows
-        if kernel.fits(upstream):
-            return None, kernel.sparse_backward(rows, upstream)
-        calls.count(calls.TORCH, "sparse_backward")
-        return None, rows.to_csr().t() @ upstream
 
 
 class _Attend(torch.autograd.Function):

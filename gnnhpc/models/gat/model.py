@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import LayerOutline, Outlines
 from gnnhpc.core.settings import Positive, Probability, Whole
+from gnnhpc.models.implementations import (
+    Implementation,
+    build_implementation,
+    check_library,
+    implementation_note,
+)
 from gnnhpc.models.protocol import BuildOptions, Model, Outputs
 
 if TYPE_CHECKING:
@@ -32,8 +38,11 @@ class Gat(Model):
     """Channels a head in every layer but the last."""
     dropout: Probability = 0.6
     """Dropout on features and on attention coefficients."""
-    implementation: Literal["fused", "reference"] = "fused"
-    """`reference` is PyG's GATConv; `fused` the same function over sorted segments."""
+    implementation: Implementation = "fused"
+    """`fused` is the libraries' function over sorted segments."""
+
+    kernel: ClassVar[str] = "gat"
+    """Also the package with its implementations."""
 
     def outline(self, facts: Facts) -> Outlines:
         layers: list[LayerOutline] = []
@@ -53,8 +62,14 @@ class Gat(Model):
     def _is_last(self, number: int) -> bool:
         return number == self.layers - 1
 
+    def content(self) -> dict[str, Any]:
+        """PyG's form under its older name, so that old cells keep their ids."""
+        content = super().content()
+        if self.implementation == "pyg":
+            content["implementation"] = "reference"
+        return content
+
     def _attention(self, number: int, width: int, facts: Facts) -> LayerOutline:
-        """Weight, two attention vectors, bias: all heads' if concatenated, one's if averaged."""
         degree = facts.edges / max(facts.nodes, 1) + 1
         channels = facts.classes if self._is_last(number) else self.hidden
         hidden = self.heads * channels
@@ -65,10 +80,17 @@ class Gat(Model):
             (out,),
             kind="attention",
             rows="hop",
-            parameters=width * hidden + 2 * hidden + out,
-            cost=2.0 * width * hidden + degree * (2 * hidden + 8 * self.heads),
+            parameters=self._parameters(width, hidden) + out,
+            cost=self._cost(width, hidden, degree),
             number=number,
         )
+
+    def _parameters(self, inputs: int, hidden: int) -> int:
+        """A weight and two attention vectors; a bias comes besides."""
+        return inputs * hidden + 2 * hidden
+
+    def _cost(self, inputs: int, hidden: int, degree: float) -> float:
+        return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
     @staticmethod
     def _rowwise(kind: str, number: int, width: int, cost: float) -> LayerOutline:
@@ -96,7 +118,10 @@ class Gat(Model):
         if layer.kind != "attention":
             raise ValueError(f"{layer.name}: a GAT has no {layer.kind}")
         last = self._is_last(layer.number)
-        attention = self._attention_class()(
+        attention = build_implementation(
+            self.implementation,
+            self.kernel,
+            "AttentionLayer",
             layer.name,
             layer.number,
             layer.inputs[0],
@@ -108,24 +133,27 @@ class Gat(Model):
         # Drawn in single precision and converted: a double-precision model starts from the same.
         return attention.to(options.dtype)
 
-    def _attention_class(self) -> type[nn.Module]:
-        # PyG takes seconds to import; the fused implementation does not need it.
-        if self.implementation == "fused":
-            from gnnhpc.models.gat.fused import FusedAttention
-
-            return FusedAttention
-        from gnnhpc.models.gat.reference import ReferenceAttention
-
-        return ReferenceAttention
+    def check_here(self) -> None:
+        check_library(self.implementation)
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        if self.implementation == "reference":
-            return "reference"
-        import torch
+        return implementation_note(self.implementation, self.kernel, dtype, device)
 
-        from gnnhpc.kernels import kernel_traits
-        from gnnhpc.kernels.gat import fits
 
-        if fits(torch.empty(0, dtype=dtype, device=device)):
-            return f"fused/c++{kernel_traits('gat')}"
-        return "fused/torch"
+class Gatv2(Gat):
+    """GATv2, Brody et al. 2022: the same network, whose scores rank neighbours for each target."""
+
+    title: ClassVar[str] = "GATv2"
+    kernel: ClassVar[str] = "gatv2"
+
+    name: Literal["gatv2"] = "gatv2"  # type: ignore[assignment]
+
+    def content(self) -> dict[str, Any]:
+        return Model.content(self)
+
+    def _parameters(self, inputs: int, hidden: int) -> int:
+        """Two weights with biases and an attention vector; a bias comes besides."""
+        return 2 * (inputs * hidden + hidden) + hidden
+
+    def _cost(self, inputs: int, hidden: int, degree: float) -> float:
+        return 4.0 * inputs * hidden + degree * (6 * hidden + 8 * self.heads)

@@ -12,10 +12,10 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import active_mask
 
 
-class ReferenceAttention(GATConv):  # type: ignore[misc]
+class AttentionLayer(GATConv):  # type: ignore[misc]
     """GATConv over a chunk's block; the block has one self-loop a node, as PyG would add.
 
-    Arguments are those of gnnhpc.models.gat.fused.FusedAttention.
+    Arguments are those of gnnhpc.models.gat.fused.AttentionLayer.
     """
 
     def __init__(
