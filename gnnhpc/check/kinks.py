@@ -1,8 +1,8 @@
-"""Scores of an attention layer so near to zero that rounding chooses the leaky ReLU's slope.
+"""Numbers so near to zero that rounding chooses the slope of a ReLU, leaky or not, or a maximum.
 
-In single precision such a score may take the other slope than in double: a difference of the
-gradient that is no mistake and that no tolerance fits. Each such edge has two allowed gradients;
-the one nearer to the run's is taken, and the edges are counted.
+In single precision such a number may take the other slope than in double: a difference of the
+gradient that is no mistake and that no tolerance fits. Each has two allowed gradients; the one
+nearer to the run's is taken, and they are counted.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from gnnhpc.check.capture import Array
-from gnnhpc.check.twin.gat import SLOPE
 from gnnhpc.check.twin.scene import Kink
 from gnnhpc.check.twin.training import TwinStep
 
 NEAR = 32.0
 """Times the precision's epsilon and the sum of a score's magnitudes: nearer to zero is a kink."""
 MOST = 16
-"""Edges that are looked at, those with the largest gradient first."""
+"""Of a layer's that are looked at, those with the largest gradient first."""
 
 
 class Explained(NamedTuple):
@@ -31,7 +30,7 @@ class Explained(NamedTuple):
 
 
 def explain_by_kinks(ours: dict[str, Array], twin: TwinStep, eps: float) -> Explained:
-    """Try the other slope of each edge at a kink, and keep it where it comes nearer to ours."""
+    """Try the other slope of each score at a kink, and keep it where it comes nearer to ours."""
     gradients, changed = dict(twin.gradients), 0
     for kink in reversed(twin.kinks):
         for place, gradient in _candidates(kink, eps):
@@ -49,6 +48,8 @@ def _candidates(kink: Kink, eps: float) -> list[tuple[int, float]]:
         return []
     scores, arriving = kink.scores.detach().flatten(), kink.arriving.flatten()
     near = (scores.abs() <= NEAR * eps * kink.reach.flatten()) & (arriving != 0)
+    # A score of exactly 0 is made of zeros, whatever the precision.
+    near &= scores != 0
     places = near.nonzero().flatten()
     largest = arriving[places].abs().argsort(descending=True)[:MOST]
     return [(int(p), float(arriving[p])) for p in places[largest]]
@@ -57,7 +58,8 @@ def _candidates(kink: Kink, eps: float) -> list[tuple[int, float]]:
 def _of_other_slope(kink: Kink, place: int, arriving: float, twin: TwinStep) -> dict[str, Array]:
     """What the gradients gain where one score takes the other slope."""
     score = kink.scores.flatten()[place]
-    other = 1.0 - SLOPE if float(score.detach()) <= 0 else SLOPE - 1.0
+    steeper = 1.0 - kink.below
+    other = steeper if float(score.detach()) <= 0 else -steeper
     # A scalar: gradients of anything else compare shapes by means of sympy, slow to import.
     found = torch.autograd.grad(
         score * (other * arriving),

@@ -14,6 +14,13 @@ from gnnhpc.models.protocol import Model
 BUILT_IN = {
     "vig": "gnnhpc.models.vig.model:Vig",
     "gat": "gnnhpc.models.gat.model:Gat",
+    "gatv2": "gnnhpc.models.gat.model:Gatv2",
+    "resgcn": "gnnhpc.models.deep.model:ResGcn",
+    "gcnii": "gnnhpc.models.deep.model:Gcnii",
+    "gcn": "gnnhpc.models.convolutions.model:Gcn",
+    "sage": "gnnhpc.models.convolutions.model:Sage",
+    "gin": "gnnhpc.models.convolutions.model:Gin",
+    "graphconv": "gnnhpc.models.convolutions.model:GraphConv",
 }
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.twin.backward_rounding import log_softmax
-from gnnhpc.check.twin.layer import Parameters, TwinLayer
+from gnnhpc.check.twin.graph_sums import glorot, graph_of, magnitude, product
+from gnnhpc.check.twin.layer import Parameters
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput, TwinGraph
-from gnnhpc.core.outline import LayerOutline
-from gnnhpc.models.gat.model import Gat
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""
@@ -33,11 +32,11 @@ class Attention:
     def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Glorot's, in single precision; PyG draws the weight twice and keeps the second."""
         width = self.heads * self.channels
-        _glorot(width, self.inputs)
+        glorot(width, self.inputs)
         return {
-            "lin.weight": _glorot(width, self.inputs).to(dtype),
-            "att_src": _glorot(1, self.heads, self.channels).to(dtype),
-            "att_dst": _glorot(1, self.heads, self.channels).to(dtype),
+            "lin.weight": glorot(width, self.inputs).to(dtype),
+            "att_src": glorot(1, self.heads, self.channels).to(dtype),
+            "att_dst": glorot(1, self.heads, self.channels).to(dtype),
             "bias": torch.zeros(self.channels if self.average else width, dtype=dtype),
         }
 
@@ -45,28 +44,28 @@ class Attention:
         return {}
 
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
-        graph = _graph(scene)
+        graph = graph_of(scene)
         weight = p["lin.weight"].T
-        h = _product(x, weight).view(graph.nodes, self.heads, self.channels)
+        h = product(x, weight).view(graph.nodes, self.heads, self.channels)
         to, into = (h * p["att_src"]).sum(-1), (h * p["att_dst"]).sum(-1)
         scores = to[graph.source] + into[graph.target]
         activated = torch.where(scores > 0, scores, SLOPE * scores)
         if scene.training:
-            kink = Kink(self.name, scores, self._reach(x, p, graph))
+            kink = Kink(self.name, scores, self._reach(x, p, graph), SLOPE)
             kink.keep_arriving(activated)
             scene.kinks.append(kink)
-        coefficients = _softmax(activated, graph)
+        coefficients = softmax(activated, graph)
         if scene.training and self.dropout:
             numbers = graph.number[:, None] * self.heads + torch.arange(self.heads)
-            kept = _kept(scene, self.name, self.dropout, numbers, h.dtype)
-            coefficients = coefficients * kept
+            weights = kept(scene, self.name, self.dropout, numbers, h.dtype)
+            coefficients = coefficients * weights
         messages = coefficients[..., None] * h[graph.source]
         out = torch.zeros_like(h).index_add(0, graph.target, messages)
         return (out.mean(1) if self.average else out.flatten(1)) + p["bias"]
 
     @torch.no_grad()
     def _reach(self, x: Tensor | SparseInput, p: Parameters, graph: TwinGraph) -> Tensor:
-        h = _product(_magnitude(x), p["lin.weight"].T.abs())
+        h = product(magnitude(x), p["lin.weight"].T.abs())
         h = h.view(graph.nodes, self.heads, self.channels)
         to, into = (h * p["att_src"].abs()).sum(-1), (h * p["att_dst"].abs()).sum(-1)
         return to[graph.source] + into[graph.target]
@@ -90,10 +89,10 @@ class Dropout:
             return x
         numbers = torch.arange(len(x.value) if isinstance(x, SparseInput) else x.numel())
         dtype = x.value.dtype if isinstance(x, SparseInput) else x.dtype
-        kept = _kept(scene, self.name, self.p, numbers, dtype)
+        weights = kept(scene, self.name, self.p, numbers, dtype)
         if isinstance(x, SparseInput):
-            return SparseInput(x.row, x.column, x.value * kept, x.shape)
-        return x * kept.view_as(x)
+            return SparseInput(x.row, x.column, x.value * weights, x.shape)
+        return x * weights.view_as(x)
 
 
 @dataclass(frozen=True)
@@ -115,50 +114,13 @@ class Activation:
         return torch.where(x > 0, x, torch.expm1(x.clamp(max=0.0)))
 
 
-def layer(model: Gat, outline: LayerOutline) -> TwinLayer:
-    last = outline.number == model.layers - 1
-    if outline.kind == "dropout":
-        return Dropout(outline.name, model.dropout)
-    if outline.kind == "attention":
-        channels = outline.shape[0] if last else model.hidden
-        return Attention(
-            outline.name, outline.inputs[0], model.heads, channels, last, model.dropout
-        )
-    return Activation(last)
-
-
-def _kept(scene: Scene, layer: str, p: float, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+def kept(scene: Scene, layer: str, p: float, numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """What dropout multiplies entries by, of the shape of their `numbers` in the whole graph."""
     weights = plain_weights(scene.seed, scene.step, layer, p, numbers.numpy())
     return torch.from_numpy(weights).to(dtype)
 
 
-def _graph(scene: Scene) -> TwinGraph:
-    assert scene.graph is not None
-    return scene.graph
-
-
-def _glorot(*shape: int) -> Tensor:
-    bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
-    return torch.empty(shape).uniform_(-bound, bound)
-
-
-def _product(x: Tensor | SparseInput, weight: Tensor) -> Tensor:
-    if isinstance(x, Tensor):
-        return x @ weight
-    places = torch.stack((x.row, x.column))
-    rows = torch.sparse_coo_tensor(places, x.value, x.shape, check_invariants=False)
-    product: Tensor = torch.sparse.mm(rows, weight)
-    return product
-
-
-def _magnitude(x: Tensor | SparseInput) -> Tensor | SparseInput:
-    if isinstance(x, Tensor):
-        return x.abs()
-    return SparseInput(x.row, x.column, x.value.abs(), x.shape)
-
-
-def _softmax(scores: Tensor, graph: TwinGraph) -> Tensor:
+def softmax(scores: Tensor, graph: TwinGraph) -> Tensor:
     """Over the edges of each target, for each head."""
     peak = scores.new_full((graph.nodes, scores.shape[1]), -math.inf)
     index = graph.target[:, None].expand_as(scores)

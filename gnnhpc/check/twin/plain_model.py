@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gnnhpc.check.twin import gat, vig
+from gnnhpc.check.twin import attention, convolutions, deep, vig
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.forward_rounding import ForwardRounding, RoundedLayer
 from gnnhpc.check.twin.layer import TwinLayer, move, seed_of
@@ -20,6 +20,8 @@ from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.models.convolutions.model import Convolutions
+from gnnhpc.models.deep.model import Deep
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.spec.experiment import Experiment
@@ -30,7 +32,11 @@ def plain_layer(model: object, outline: LayerOutline) -> TwinLayer | None:
     if isinstance(model, Vig):
         return vig.layer(model, outline)
     if isinstance(model, Gat):
-        return gat.layer(model, outline)
+        return attention.layer(model, outline)
+    if isinstance(model, Deep):
+        return deep.layer(model, outline)
+    if isinstance(model, Convolutions):
+        return convolutions.layer(model, outline)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
@@ -32,6 +33,12 @@ class SparseInput:
     """float64 [stored]"""
     shape: tuple[int, int]
 
+    def to_dense(self) -> Tensor:
+        places = torch.stack((self.row, self.column))
+        return torch.sparse_coo_tensor(
+            places, self.value, self.shape, check_invariants=False
+        ).to_dense()
+
 
 @dataclass
 class RunningStatistics:
@@ -46,18 +53,24 @@ class RunningStatistics:
 
 @dataclass
 class Kink:
-    """An attention's scores before its leaky ReLU, where a rounding error can choose the slope."""
+    """Numbers whose sign chooses a slope, where a rounding error can choose the other one.
+
+    The scores before an attention's leaky ReLU, or what goes into a ReLU. A maximum is one too: of
+    a and b it is a, plus the ReLU of b - a.
+    """
 
     layer: str
     scores: Tensor
-    """float64 [E, heads], part of the autograd graph."""
+    """float64, part of the autograd graph."""
     reach: Tensor
     """The sum of the magnitudes that each score is the sum of; its rounding is a share of that."""
+    below: float
+    """The slope for scores of 0 and less; above it is 1."""
     arriving: Tensor | None = None
-    """The loss's gradient with respect to the leaky ReLU's output, once backward has run."""
+    """The loss's gradient with respect to what the slopes are chosen for, once backward has run."""
 
     def keep_arriving(self, activated: Tensor) -> None:
-        """Keep the gradient that arrives at the leaky ReLU's output."""
+        """Keep the gradient that arrives at an output of the scores' shape."""
         activated.register_hook(lambda gradient: setattr(self, "arriving", gradient.detach()))
 
 
@@ -76,5 +89,7 @@ class Scene:
     side: int = 0
     """Of a square image's pixel grid."""
     kinks: list[Kink] = field(default_factory=list)
+    reach: Tensor | None = None
+    """The sum of the magnitudes that each output of the layer before is made of; None untold."""
     rounding: BackwardRounding | None = None
     """What is added to gradients; None for nothing."""

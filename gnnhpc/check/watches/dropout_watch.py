@@ -16,6 +16,7 @@ from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.dropout import Dropout
 from gnnhpc.spec.experiment import Experiment
 
@@ -26,7 +27,7 @@ _STEPS_BACK = 8
 
 @dataclass(frozen=True)
 class _Kept:
-    layer: Dropout
+    layer: Dropout | ReluDropout
     given: Tensor
     gave: Tensor
     entries: Tensor
@@ -47,7 +48,7 @@ class DropoutWatch:
         self.detach()
         self._kept = []
         for module in self.stage.layers:
-            if isinstance(module, Dropout):
+            if isinstance(module, Dropout | ReluDropout):
                 self._handles.append(module.register_forward_hook(self._keep))
 
     def detach(self) -> None:
@@ -68,7 +69,7 @@ class DropoutWatch:
     def _keep(self, layer: nn.Module, arguments: tuple[Any, ...], output: Inputs) -> None:
         """Inside the step: copies of few elements."""
         x, context = arguments
-        if context.microbatch == 0 and isinstance(layer, Dropout):
+        if context.microbatch == 0 and isinstance(layer, Dropout | ReluDropout):
             given, entries = _elements(x, context)
             self._kept.append(_Kept(layer, given, _elements(output, context)[0], entries))
 
@@ -76,6 +77,8 @@ class DropoutWatch:
         entries = kept.entries.cpu().numpy()
         told = entries >= 0
         given, gave = (t.cpu().double().numpy()[told] for t in (kept.given, kept.gave))
+        if isinstance(kept.layer, ReluDropout):
+            given = np.maximum(given, 0.0)
         seed, name = self.experiment.seed, kept.layer.name
 
         def fits(of_step: int) -> bool:

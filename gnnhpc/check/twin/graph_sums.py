@@ -1,0 +1,50 @@
+"""What the twin's graph layers share: products of stored features, sums over edges one by one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.twin.scene import Scene, SparseInput, TwinGraph
+
+
+def graph_of(scene: Scene) -> TwinGraph:
+    assert scene.graph is not None
+    return scene.graph
+
+
+def glorot(*shape: int) -> Tensor:
+    bound = math.sqrt(6.0 / (shape[-2] + shape[-1]))
+    return torch.empty(shape).uniform_(-bound, bound)
+
+
+def product(x: Tensor | SparseInput, weight: Tensor) -> Tensor:
+    if isinstance(x, Tensor):
+        return x @ weight
+    places = torch.stack((x.row, x.column))
+    rows = torch.sparse_coo_tensor(places, x.value, x.shape, check_invariants=False)
+    product: Tensor = torch.sparse.mm(rows, weight)
+    return product
+
+
+def magnitude(x: Tensor | SparseInput) -> Tensor | SparseInput:
+    if isinstance(x, Tensor):
+        return x.abs()
+    return SparseInput(x.row, x.column, x.value.abs(), x.shape)
+
+
+def summed(messages: Tensor, graph: TwinGraph) -> Tensor:
+    """[nodes, D]: of each node the sum of its edges' messages [E, D]."""
+    return messages.new_zeros(graph.nodes, messages.shape[1]).index_add(0, graph.target, messages)
+
+
+def without_loops(graph: TwinGraph) -> TwinGraph:
+    kept = graph.source != graph.target
+    return TwinGraph(graph.nodes, graph.source[kept], graph.target[kept], graph.number[kept])
+
+
+def degrees(graph: TwinGraph, dtype: torch.dtype) -> Tensor:
+    """Edges into each node, [nodes]."""
+    return torch.bincount(graph.target, minlength=graph.nodes).to(dtype)

@@ -1,0 +1,199 @@
+"""Stacks of one kind of convolution: settings, and layers on paper. Free of torch until built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.settings import Positive, Probability, Whole
+from gnnhpc.models.implementations import (
+    Implementation,
+    build_implementation,
+    check_library,
+    dgl_lacks,
+    implementation_note,
+)
+from gnnhpc.models.protocol import BuildOptions, Model, Outputs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Convolutions(Model):
+    """Convolutions with ReLU and dropout between them, and log-softmax after the last.
+
+    The order is that of PyG's BasicGNN: no dropout of the features.
+    """
+
+    outputs: ClassVar[Outputs] = "log_probabilities"
+    uses_batchnorm: ClassVar[bool] = False
+    sparse_inputs: ClassVar[bool] = True
+
+    layers: Annotated[Whole, Field(ge=1)] = 2
+    """Convolutions; each is two modules: convolution, activation."""
+    hidden: Positive = 64
+    """Width of every layer but the last."""
+    dropout: Probability = 0.5
+    """Of the activations between convolutions."""
+    implementation: Implementation = "fused"
+
+    def outline(self, facts: Facts) -> Outlines:
+        layers: list[LayerOutline] = []
+        width = facts.features
+        degree = facts.edges / max(facts.nodes, 1)
+        for number in range(self.layers):
+            last = number == self.layers - 1
+            out = facts.classes if last else self.hidden
+            layers += (
+                LayerOutline(
+                    f"layer{number}.convolution",
+                    (width,),
+                    (out,),
+                    kind="convolution",
+                    rows="hop",
+                    parameters=self._parameters(width, out),
+                    cost=2.0 * self._products(width, out) + degree * self._summed(width, out),
+                    number=number,
+                ),
+                LayerOutline(
+                    f"layer{number}.activation",
+                    (out,),
+                    (out,),
+                    kind="log_softmax" if last else "relu_dropout",
+                    parameters=0,
+                    cost=8.0 * out,
+                    number=number,
+                ),
+            )
+            width = out
+        return tuple(layers)
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        """Numbers of one convolution."""
+        raise NotImplementedError
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        """Multiplications a node in one convolution's dense products."""
+        raise NotImplementedError
+
+    def _summed(self, inputs: int, outputs: int) -> int:
+        """Numbers that an edge brings to one convolution's sum."""
+        return min(inputs, outputs)
+
+    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+        """All implementations have the same initial values; ValueError for an unknown layer."""
+        from gnnhpc.models.convolutions.activations import ReluDropout
+        from gnnhpc.models.gat.activations import LogSoftmax
+
+        if layer.kind == "relu_dropout":
+            return ReluDropout(layer.name, self.dropout, fused=self.implementation == "fused")
+        if layer.kind == "log_softmax":
+            return LogSoftmax()
+        if layer.kind != "convolution":
+            raise ValueError(f"{layer.name}: a stack of convolutions has no {layer.kind}")
+        sizes = (layer.number, layer.inputs[0], layer.shape[0])
+        module = build_implementation(
+            self.implementation, "convolutions", self._class_name(), *sizes, **self._options()
+        )
+        # Drawn in single precision and converted: a double-precision model starts from the same.
+        return module.to(options.dtype)
+
+    def _class_name(self) -> str:
+        """Of the class that computes one convolution, the same in every implementation."""
+        raise NotImplementedError
+
+    def _options(self) -> dict[str, object]:
+        return {}
+
+    def check_here(self) -> None:
+        check_library(self.implementation)
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        return implementation_note(self.implementation, "aggregate", dtype, device)
+
+
+class Gcn(Convolutions):
+    """Graph convolutional network: Kipf & Welling 2017."""
+
+    title: ClassVar[str] = "GCN"
+    name: Literal["gcn"] = "gcn"
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs
+
+    def _class_name(self) -> str:
+        return "GcnLayer"
+
+
+class Sage(Convolutions):
+    """GraphSAGE, Hamilton et al. 2017, over whole neighbourhoods."""
+
+    title: ClassVar[str] = "GraphSAGE"
+    name: Literal["sage"] = "sage"
+    aggregator: Literal["mean", "max", "pool"] = "mean"
+    """`pool` takes the largest of relu(W x + b), `max` that of x itself."""
+
+    def misfit(self, chunks: str) -> str | None:
+        if self.implementation == "dgl" and self.aggregator == "max":
+            return dgl_lacks("aggregator max", "fused or pyg, or aggregator mean or pool")
+        return None
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        pooled = inputs * inputs + inputs if self.aggregator == "pool" else 0
+        return 2 * inputs * outputs + outputs + pooled
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs + (inputs * inputs if self.aggregator == "pool" else 0)
+
+    def _summed(self, inputs: int, outputs: int) -> int:
+        return min(inputs, outputs) if self.aggregator == "mean" else inputs
+
+    def _class_name(self) -> str:
+        return "MeanSageLayer" if self.aggregator == "mean" else "MaxSageLayer"
+
+    def _options(self) -> dict[str, object]:
+        return {} if self.aggregator == "mean" else {"pool": self.aggregator == "pool"}
+
+
+class Gin(Convolutions):
+    """Graph isomorphism network, Xu et al. 2019, with eps 0 and two linear layers without norms."""
+
+    title: ClassVar[str] = "GIN"
+    name: Literal["gin"] = "gin"
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs + outputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs * outputs
+
+    def _class_name(self) -> str:
+        return "GinLayer"
+
+
+class GraphConv(Convolutions):
+    """The sum over neighbours and the node itself, each with its own weight: Morris et al. 2019."""
+
+    title: ClassVar[str] = "GraphConv"
+    name: Literal["graphconv"] = "graphconv"
+
+    def misfit(self, chunks: str) -> str | None:
+        if self.implementation == "dgl":
+            return dgl_lacks("GraphConv of Morris et al., its own being the GCN")
+        return None
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs
+
+    def _class_name(self) -> str:
+        return "GraphConvLayer"

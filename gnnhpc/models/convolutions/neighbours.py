@@ -1,0 +1,175 @@
+"""Sums and maxima over neighbours as autograd functions: compiled on a CPU, in torch elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.kernels import aggregate as kernel
+from gnnhpc.kernels import aggregate_torch, calls
+from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.models.context import Context
+from gnnhpc.models.dropout import active_mask
+
+
+def weighted_sum(
+    x: Tensor,
+    block: Block,
+    weights: NeighbourWeights,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    result: Tensor = _WeightedSum.apply(x, add, bias, block, weights)  # type: ignore[no-untyped-call]
+    return result
+
+
+def sum_beside_own(x: Tensor, block: Block, weights: NeighbourWeights) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D] and its own x, side by side: [rows_out, 2 D]."""
+    result: Tensor = _SumBesideOwn.apply(x, block, weights)  # type: ignore[no-untyped-call]
+    return result
+
+
+def sum_of_first_half(x: Tensor, bias: Tensor, block: Block, weights: NeighbourWeights) -> Tensor:
+    """Of x [rows_in, 2 D] each target's weighted sum of the first D, plus its own last D, plus
+    bias [D]: [rows_out, D].
+    """
+    result: Tensor = _SumOfFirstHalf.apply(x, bias, block, weights)  # type: ignore[no-untyped-call]
+    return result
+
+
+def largest(x: Tensor, block: Block) -> Tensor:
+    """Each target's largest number of its neighbours' x [rows_in, D], column by column.
+
+    0 without neighbours. The gradient goes to the first neighbour that has it.
+    """
+    result: Tensor = _Largest.apply(x, block)  # type: ignore[no-untyped-call]
+    return result
+
+
+def relu_dropout(x: Tensor, name: str, p: float, training: bool, context: Context) -> Tensor:
+    """ReLU, then dropout of layer `name` with probability `p`, of [rows, width]."""
+    mask = active_mask(name, p, training, context)
+    rows = context.chunk.nodes[: len(x)]
+    result: Tensor = _ReluDropout.apply(x, rows, mask)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        add: Tensor | None,
+        bias: Tensor | None,
+        block: Block,
+        weights: NeighbourWeights,
+    ) -> Tensor:
+        ctx.block, ctx.weights = block, weights
+        if kernel.fits(x):
+            return kernel.sum_forward(x, block, weights, add, bias)
+        return aggregate_torch.sum_forward(x, block, weights, add, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        needs_x, needs_add, needs_bias = ctx.needs_input_grad[:3]
+        compute = kernel if kernel.fits(upstream) else aggregate_torch
+        grad = compute.sum_backward(upstream, ctx.block, ctx.weights) if needs_x else None
+        of_bias = upstream.sum(0) if needs_bias else None
+        return grad, upstream if needs_add else None, of_bias, None, None
+
+
+class _SumBesideOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block, weights: NeighbourWeights) -> Tensor:
+        ctx.block, ctx.weights = block, weights
+        out = x.new_empty(block.rows_out, 2 * x.shape[1])
+        total, own = out.tensor_split(2, dim=1)
+        compute = kernel if kernel.fits(x) else aggregate_torch
+        compute.sum_forward(x, block, weights, out=total)
+        own.copy_(x[: block.rows_out])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        total, own = upstream.tensor_split(2, dim=1)
+        compute = kernel if kernel.fits(upstream) else aggregate_torch
+        grad = compute.sum_backward(total, ctx.block, ctx.weights)
+        grad[: ctx.block.rows_out] += own
+        return grad, None, None
+
+
+class _SumOfFirstHalf(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, bias: Tensor, block: Block, weights: NeighbourWeights
+    ) -> Tensor:
+        ctx.block, ctx.weights = block, weights
+        total, own = x.tensor_split(2, dim=1)
+        if kernel.fits(x):
+            return kernel.sum_forward(total, block, weights, own, bias)
+        return aggregate_torch.sum_forward(total, block, weights, own[: block.rows_out], bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        grad = upstream.new_empty(ctx.block.rows_in, 2 * upstream.shape[1])
+        total, own = grad.tensor_split(2, dim=1)
+        compute = kernel if kernel.fits(upstream) else aggregate_torch
+        compute.sum_backward(upstream, ctx.block, ctx.weights, out=total)
+        own[: ctx.block.rows_out] = upstream
+        own[ctx.block.rows_out :] = 0
+        return grad, upstream.sum(0), None, None
+
+
+class _Largest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
+        forward = kernel.max_forward if kernel.fits(x) else aggregate_torch.max_forward
+        out, winner = forward(x, block)
+        ctx.save_for_backward(winner)
+        ctx.block = block
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        (winner,) = ctx.saved_tensors
+        if kernel.fits(upstream):
+            return kernel.max_backward(upstream, winner, ctx.block), None
+        return aggregate_torch.max_backward(upstream, winner, ctx.block), None
+
+
+class _ReluDropout(torch.autograd.Function):
+    """Keeps what it gave alone: where that is 0 there is no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
+        out: Tensor
+        if kernel.fits(x):
+            out = kernel.relu_drop(x, rows, mask)
+        else:
+            calls.count(calls.TORCH, "relu_drop")
+            out = functional.relu(x)
+            if mask is not None:
+                out = out * mask.weights(number_entries(rows, x.shape[1]), x.dtype)
+        ctx.save_for_backward(out)
+        ctx.mask = mask
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (out,) = ctx.saved_tensors
+        mask: Mask | None = ctx.mask
+        if kernel.fits(upstream):
+            return kernel.relu_drop_backward(upstream, out, mask), None, None
+        return upstream * (out != 0) * (mask.scale if mask else 1.0), None, None

@@ -1,0 +1,1 @@
+"""Graph networks of many layers: a residual GCN and GCNII."""

@@ -1,0 +1,199 @@
+"""Deep graph networks: settings, and layers on paper. Free of torch until one is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.settings import Positive, Probability
+from gnnhpc.models.implementations import (
+    Implementation,
+    build_implementation,
+    check_library,
+    dgl_lacks,
+    implementation_note,
+)
+from gnnhpc.models.protocol import BuildOptions, Model, Outputs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Deep(Model):
+    """A linear layer, many convolutions of one width, a linear layer, log-softmax."""
+
+    outputs: ClassVar[Outputs] = "log_probabilities"
+    uses_batchnorm: ClassVar[bool] = False
+    sparse_inputs: ClassVar[bool] = True
+    inner: ClassVar[int]
+    """Numbers a node between layers, in widths."""
+
+    layers: Positive = 32
+    """Convolutions."""
+    hidden: Positive = 64
+    dropout: Probability = 0.5
+    implementation: Implementation = "fused"
+
+    def outline(self, facts: Facts) -> Outlines:
+        degree = facts.edges / max(facts.nodes, 1) + 1
+        hidden, inner = self.hidden, self.inner * self.hidden
+        entry = LayerOutline(
+            "input",
+            (facts.features,),
+            (inner,),
+            kind="input",
+            parameters=facts.features * hidden + hidden,
+            cost=2.0 * facts.features * hidden + 8.0 * inner,
+        )
+        middle = tuple(
+            LayerOutline(
+                f"layer{number}",
+                (inner,),
+                (inner,),
+                kind="convolution",
+                rows="hop",
+                parameters=self._parameters(),
+                cost=2.0 * hidden * hidden + degree * hidden + 16.0 * inner,
+                group="layers",
+                number=number,
+            )
+            for number in range(self.layers)
+        )
+        readout = LayerOutline(
+            "readout",
+            (inner,),
+            (facts.classes,),
+            kind="readout",
+            parameters=hidden * facts.classes + facts.classes + self._readout_norm(),
+            cost=2.0 * hidden * facts.classes + 8.0 * inner,
+        )
+        last = LayerOutline(
+            "log_softmax",
+            (facts.classes,),
+            (facts.classes,),
+            kind="log_softmax",
+            parameters=0,
+            cost=8.0 * facts.classes,
+        )
+        return (entry, *middle, readout, last)
+
+    def _parameters(self) -> int:
+        """Numbers of one convolution."""
+        raise NotImplementedError
+
+    def _readout_norm(self) -> int:
+        return 0
+
+    def check_here(self) -> None:
+        check_library(self.implementation)
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        return implementation_note(self.implementation, "aggregate", dtype, device)
+
+
+class ResGcn(Deep):
+    """A residual GCN of pre-activated blocks: x + GCN(dropout(relu(norm(x)))).
+
+    The order of DeeperGCN's "res+" (Li et al. 2020), with Kipf & Welling's convolution and
+    LayerNorm, which chunks of a graph leave exact.
+    """
+
+    title: ClassVar[str] = "ResGCN"
+    inner: ClassVar[int] = 1
+
+    name: Literal["resgcn"] = "resgcn"
+
+    def _parameters(self) -> int:
+        return self.hidden * self.hidden + 3 * self.hidden
+
+    def _readout_norm(self) -> int:
+        return 2 * self.hidden
+
+    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+        """All implementations have the same initial values; ValueError for an unknown layer."""
+        from gnnhpc.models.deep.ends import LinearInput, NormReadout
+        from gnnhpc.models.gat.activations import LogSoftmax
+
+        inputs, outputs = layer.inputs[0], layer.shape[0]
+        fused = self.implementation == "fused"
+        module: nn.Module
+        match layer.kind:
+            case "input":
+                module = LinearInput(inputs, outputs, fused=fused)
+            case "convolution":
+                module = build_implementation(
+                    self.implementation,
+                    "deep",
+                    "ResGcnLayer",
+                    layer.name,
+                    layer.number,
+                    self.hidden,
+                    dropout=self.dropout,
+                )
+            case "readout":
+                module = NormReadout(layer.name, inputs, outputs, self.dropout, fused=fused)
+            case "log_softmax":
+                module = LogSoftmax()
+            case _:
+                raise ValueError(f"{layer.name}: a ResGCN has no {layer.kind}")
+        return module.to(options.dtype)
+
+
+class Gcnii(Deep):
+    """GCNII, Chen et al. 2020, equation 5: initial residuals and identity mapping.
+
+    Every layer needs the first one's output, so a node's numbers between layers are both: [h | h0].
+    """
+
+    title: ClassVar[str] = "GCNII"
+    inner: ClassVar[int] = 2
+
+    name: Literal["gcnii"] = "gcnii"
+    alpha: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the first layer's output in each."""
+    theta: Annotated[float, Field(gt=0)] = 0.5
+    """Layer l's weight counts log(theta / l + 1), the identity the rest."""
+
+    def misfit(self, chunks: str) -> str | None:
+        if self.implementation == "dgl" and chunks == "halo":
+            lacking = "GCNII of chunks with a halo"
+            return dgl_lacks(lacking, "fused or pyg, or chunks contiguous or clustered")
+        return None
+
+    def _parameters(self) -> int:
+        return self.hidden * self.hidden
+
+    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+        """All implementations have the same initial values; ValueError for an unknown layer."""
+        from gnnhpc.models.deep.ends import DoubledInput, HalfReadout
+        from gnnhpc.models.gat.activations import LogSoftmax
+
+        inputs, outputs = layer.inputs[0], layer.shape[0]
+        fused = self.implementation == "fused"
+        module: nn.Module
+        match layer.kind:
+            case "input":
+                module = DoubledInput(layer.name, inputs, self.hidden, self.dropout, fused=fused)
+            case "convolution":
+                module = build_implementation(
+                    self.implementation,
+                    "deep",
+                    "GcniiLayer",
+                    layer.name,
+                    layer.number,
+                    self.hidden,
+                    alpha=self.alpha,
+                    theta=self.theta,
+                    dropout=self.dropout,
+                )
+            case "readout":
+                module = HalfReadout(self.hidden, outputs)
+            case "log_softmax":
+                module = LogSoftmax()
+            case _:
+                raise ValueError(f"{layer.name}: a GCNII has no {layer.kind}")
+        return module.to(options.dtype)

@@ -1,0 +1,1 @@
+"""GATv2: Brody, Alon and Yahav 2022."""

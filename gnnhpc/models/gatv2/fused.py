@@ -1,0 +1,144 @@
+"""GATv2's attention over edges sorted by target: PyG's GATv2Conv without its copies for each edge.
+
+Brody et al. 2022, equation 7: an edge's score is att . leaky_relu(W_l x_source + W_r x_target), so
+that a target's ranking of its neighbours is its own. Parameters and names are PyG's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels import calls
+from gnnhpc.kernels import gatv2 as kernel
+from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.models.context import Context
+from gnnhpc.models.dropout import active_mask
+from gnnhpc.models.gat.fused import SLOPE, glorot
+from gnnhpc.models.sparse_linear import project
+
+
+class AttentionLayer(nn.Module):
+    """Attention layer number `attention`: [rows_in, inputs] -> [rows_out, heads * channels].
+
+    With `average`, heads are averaged: [rows_out, channels].
+    """
+
+    def __init__(
+        self,
+        name: str,
+        attention: int,
+        inputs: int,
+        channels: int,
+        heads: int,
+        *,
+        average: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.name, self.attention = name, attention
+        self.heads, self.channels = heads, channels
+        self.average, self.dropout = average, dropout
+        self.lin_l = nn.Linear(inputs, heads * channels)
+        self.lin_r = nn.Linear(inputs, heads * channels)
+        self.att = nn.Parameter(torch.empty(1, heads, channels))
+        self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
+        for linear in (self.lin_l, self.lin_r):
+            glorot(linear.weight)
+            nn.init.zeros_(linear.bias)
+        glorot(self.att)
+
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.attention]
+        mask = active_mask(self.name, self.dropout, self.training, context)
+        if not kernel.fits(self.bias):
+            return self._in_torch(x, block, mask)
+        # The kernel wants heads innermost; permuting the weights permutes their products.
+        source, target = (
+            (project(x, self._lanes(lin.weight)) + self._lanes(lin.bias)).view(
+                -1, self.channels, self.heads
+            )
+            for lin in (self.lin_l, self.lin_r)
+        )
+        attention = self.att[0].t().contiguous()
+        args = (source, target[: block.rows_out], attention, self.bias, block, self.average, mask)
+        result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
+        return result
+
+    def _lanes(self, parameter: Tensor) -> Tensor:
+        """Its first dimension, heads by channels, as channels by heads."""
+        return (
+            parameter.view(self.heads, self.channels, -1).transpose(0, 1).reshape(parameter.shape)
+        )
+
+    def _in_torch(self, x: Tensor | SparseRows, block: Block, mask: Mask | None) -> Tensor:
+        """Plain torch, edge by edge: any device."""
+        calls.count(calls.TORCH, "attend_forward")
+        source, target = (
+            (project(x, lin.weight) + lin.bias).view(-1, self.heads, self.channels)
+            for lin in (self.lin_l, self.lin_r)
+        )
+        given = source[block.source]
+        both = functional.leaky_relu(given + target[block.target], SLOPE)
+        scores = (both * self.att).sum(-1)
+        index = block.target[:, None].expand_as(scores)
+        peak = scores.new_full((block.rows_out, self.heads), -torch.inf)
+        peak = peak.scatter_reduce(0, index, scores.detach(), "amax")
+        raised = (scores - peak[block.target]).exp()
+        total = torch.zeros_like(peak).index_add(0, block.target, raised)
+        share = raised / total[block.target]
+        if mask is not None:
+            share = share * mask.weights(number_entries(block.edge, self.heads), share.dtype)
+        out = source.new_zeros(block.rows_out, self.heads, self.channels)
+        out = out.index_add(0, block.target, share[..., None] * given)
+        return (out.mean(1) if self.average else out.flatten(1)) + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+
+
+class _Attend(torch.autograd.Function):
+    """Features of sources [rows_in, C, H] and targets [rows_out, C, H], the vector [C, H]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        source: Tensor,
+        target: Tensor,
+        attention: Tensor,
+        bias: Tensor,
+        block: Block,
+        average: bool,
+        mask: Mask | None,
+    ) -> Tensor:
+        source, target = source.contiguous(), target.contiguous()
+        out, coefficient = kernel.attend_forward(
+            source, target, attention, bias, block, slope=SLOPE, average=average, mask=mask
+        )
+        ctx.save_for_backward(source, target, attention, coefficient)
+        ctx.block, ctx.average = block, average
+        ctx.scale = mask.scale if mask else 1.0
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        source, target, attention, coefficient = ctx.saved_tensors
+        gradients = kernel.attend_backward(
+            upstream,
+            source,
+            target,
+            attention,
+            coefficient,
+            ctx.block,
+            slope=SLOPE,
+            average=ctx.average,
+            scale=ctx.scale,
+        )
+        return *gradients, upstream.sum(0), None, None, None
