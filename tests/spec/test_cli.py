@@ -28,8 +28,8 @@ MISTAKES = {
     "run --cell OUT/none": "OUT/none: found unreadable (",
     "run --cell M": "M: found 2 lines; allowed: one line of a manifest",
     "verify --all OUT/none": "OUT/none: found no such file",
-    "run --model vit": "flags: model.name: found 'vit'; allowed: gat, vig, or a model of your own "
-    "as module:Class",
+    "run --model vit": "flags: model.name: found 'vit'; allowed: gat, gatv2, gcn, gcnii, gin, "
+    "graphconv, resgcn, sage, vig, or a model of your own as module:Class",
     "run --model vig --layout pp3x": "flags: layout: found 'pp3x'; allowed: seq, pp<S>",
     "run --model vig --layout pp99": "flags: layout: found pp99; allowed: at most 17 stages",
     "run --model vig --data cora": "flags: data: found 'cora'; allowed: images data",

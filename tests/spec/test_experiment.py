@@ -35,7 +35,10 @@ def gat(**changes: Any) -> dict[str, Any]:
 
 
 LAYOUTS = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
-MODELS = "gat, vig, or a model of your own as module:Class"
+MODELS = (
+    "gat, gatv2, gcn, gcnii, gin, graphconv, resgcn, sage, vig, or a model of your own "
+    "as module:Class"
+)
 MISTAKES: dict[str, dict[str, Any]] = {
     # Missing and unknown keys.
     "model: found nothing; allowed: a value, this key is required": vig(model=NOTHING),
@@ -75,8 +78,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "balance: found 'even'; allowed: a list or 'cost' or 'profile'": vig(balance="even"),
     "dtype: found 'float16'; allowed: 'float32' or 'float64'": vig(dtype="float16"),
     "device: found 'cuda'; allowed: 'cpu' or 'gpu'": vig(device="cuda"),
-    "model.implementation: found 'dgl'; allowed: 'fused' or 'reference'": gat(
-        model={"name": "gat", "implementation": "dgl"}
+    "model.implementation: found 'tensorflow'; allowed: 'fused', 'pyg' or 'dgl'": gat(
+        model={"name": "gat", "implementation": "tensorflow"}
     ),
     # Out of range.
     "microbatches: found 0; allowed: at least 1": vig(microbatches=0),

@@ -1,0 +1,166 @@
+"""Every graph layer computes one function in our form, in PyG's and in DGL's: same outputs, same
+gradients, same parameters from the same initial values, same dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.kernels import aggregate, gat, gatv2
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep.model import Gcnii, ResGcn
+from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.protocol import Model
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.dgl import needs_dgl
+from tests.tools.graphs import (
+    forward,
+    gradients,
+    make_graph,
+    make_model,
+    relative_error,
+    worst_layer_error,
+)
+
+MODELS: dict[str, Model] = {
+    "gcn": Gcn(layers=3, hidden=20),
+    "sage-mean": Sage(layers=3, hidden=20),
+    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "graphconv": GraphConv(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+    "resgcn": ResGcn(layers=4, hidden=9),
+    "gcnii": Gcnii(layers=4, hidden=9),
+}
+DGL_LACKS = ("sage-max", "graphconv")
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+CUTS: list[tuple[ChunkMode, int]] = [("halo", 1), ("halo", 3), ("contiguous", 2)]
+
+
+def of(model: Model, implementation: str) -> Model:
+    return model.model_copy(update={"implementation": implementation})
+
+
+def assert_same(graph: Graph, ours: Model, theirs: Model, dtype: torch.dtype) -> None:
+    found, expected = (make_model(graph, model, dtype, seed=3) for model in (ours, theirs))
+    values, wanted = found.state_dict(), expected.state_dict()
+    assert sorted(values) == sorted(wanted)
+    assert all(torch.equal(values[name], wanted[name]) for name in values)
+    layers: Any = ours
+    for mode, count in CUTS:
+        if theirs.misfit(mode) is not None:
+            continue
+        chunkset = build_chunks(graph, min(count, graph.nodes), mode, layers.layers)
+        for chunk in chunkset.chunks:
+            context = Context(graph=chunk, seed=4, step=9)
+            real = chunk.nodes[: chunk.rows[-1]] >= 0
+            pair = [forward(model, context)[real] for model in (found, expected)]
+            assert relative_error(*pair) < TOLERANCE[dtype]
+        sides = [gradients(model, chunkset, seed=4, step=9) for model in (found, expected)]
+        assert sides[0][0] == pytest.approx(sides[1][0], rel=TOLERANCE[dtype])
+        error, layer = worst_layer_error(sides[0][1], sides[1][1])
+        assert error < TOLERANCE[dtype], layer
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_ours_is_pygs(name: str, sparse: bool, dtype: torch.dtype) -> None:
+    graph = make_graph(60, 150, features=12, classes=5, sparse=sparse, seed=1)
+    assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), dtype)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in DGL_LACKS])
+def test_ours_is_dgls(name: str, dtype: torch.dtype) -> None:
+    needs_dgl()
+    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+    assert_same(graph, MODELS[name], of(MODELS[name], "dgl"), dtype)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_kernels_and_plain_torch_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form for other devices, in pieces of few edges."""
+    from gnnhpc.kernels import segments
+
+    if not aggregate.fits(torch.zeros(1)):
+        pytest.skip("no compiler")
+    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+    model = make_model(graph, MODELS[name], torch.float64, seed=3)
+    layers: Any = MODELS[name]
+    chunkset = build_chunks(graph, 3, "halo", layers.layers)
+    loss, expected = gradients(model, chunkset, seed=4, step=9)
+    for kernel in (aggregate, gat, gatv2):
+        monkeypatch.setattr(kernel, "fits", lambda x: False)
+    monkeypatch.setattr(segments, "PIECE_CPU", 200)
+    found_loss, found = gradients(model, chunkset, seed=4, step=9)
+    assert found_loss == pytest.approx(loss, rel=1e-12)
+    error, layer = worst_layer_error(found, expected)
+    assert error < 1e-10, layer
+
+
+@given(
+    nodes=st.integers(1, 12),
+    pairs=st.integers(0, 20),
+    one_way=st.booleans(),
+    name=st.sampled_from(list(MODELS)),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=60, deadline=None)
+def test_graphs_of_one_node_without_edges_and_of_one_direction(
+    nodes: int, pairs: int, one_way: bool, name: str, seed: int
+) -> None:
+    """A node without neighbours has a mean, a sum and a largest of 0."""
+    graph = make_graph(nodes, pairs, features=4, classes=3, seed=seed)
+    if one_way:
+        source, target = graph.edges
+        graph = Graph(
+            graph.name,
+            graph.features,
+            graph.labels,
+            graph.edges[:, source < target],
+            graph.masks,
+            graph.classes,
+        )
+    assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), torch.float64)
+
+
+def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
+    for model, chunks, words in (
+        (Sage(aggregator="max", implementation="dgl"), "contiguous", "aggregator max"),
+        (GraphConv(implementation="dgl"), "contiguous", "GraphConv"),
+        (Gcnii(implementation="dgl"), "halo", "chunks with a halo"),
+    ):
+        with pytest.raises(ValueError, match=f"found dgl, which has no .*{words}"):
+            Experiment.model_validate({"model": model, "data": {"name": "cora"}, "chunks": chunks})
+    Experiment.model_validate({"model": Gcnii(implementation="dgl"), "data": {"name": "cora"}})
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
+    from gnnhpc.core.facts import Facts
+    from gnnhpc.core.outline import parameter_count
+
+    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+    facts = Facts("graph", 12, 5, nodes=60, edges=graph.edges.shape[1])
+    outlines = MODELS[name].outline(facts)
+    built = sum(p.numel() for p in make_model(graph, MODELS[name]).parameters())
+    assert parameter_count(outlines) == built
+
+
+def test_pygs_older_name_is_kept_in_ids() -> None:
+    model = Gat.model_validate({"implementation": "reference"})
+    assert model.implementation == "pyg"
+    assert model.content()["implementation"] == "reference"
+    assert isinstance(Gcn(implementation="pyg"), Convolutions)
+    assert Gcn(implementation="pyg").content()["implementation"] == "pyg"
