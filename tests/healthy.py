@@ -77,16 +77,24 @@ def images(numbers: random.Random, common: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+GRAPH_MODELS = ("gat", "gat", "gatv2", "gcn", "sage", "gin", "graphconv", "resgcn", "gcnii")
+
+
 def graph(numbers: random.Random) -> dict[str, Any]:
+    name = numbers.choice(GRAPH_MODELS)
+    model: dict[str, Any] = {
+        "name": name,
+        "layers": numbers.randint(2, 4),
+        "hidden": numbers.choice([2, 5, 8]),
+        "dropout": numbers.choice([0.0, 0.3, 0.6]),
+        "implementation": numbers.choice(["fused", "fused", "fused", "pyg"]),
+    }
+    if name in ("gat", "gatv2"):
+        model["heads"] = numbers.choice([1, 3, 8])
+    if name == "sage":
+        model["aggregator"] = numbers.choice(["mean", "max", "pool"])
     return {
-        "model": {
-            "name": "gat",
-            "layers": numbers.randint(2, 4),
-            "heads": numbers.choice([1, 3, 8]),
-            "hidden": numbers.choice([2, 5, 8]),
-            "dropout": numbers.choice([0.0, 0.3, 0.6]),
-            "implementation": numbers.choice(["fused", "fused", "fused", "reference"]),
-        },
+        "model": model,
         "data": {
             "name": "synthetic-citation",
             "nodes": numbers.randint(120, 400),

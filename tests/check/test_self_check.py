@@ -30,6 +30,9 @@ CELLS = {
     "vig pp2 of torch": vig(layout="pp2", engine="pipelining"),
     "vig dp2, deferred": vig(layout="dp2", batchnorm="deferred"),
     "gat dp2-pp2 with halo": gat(layout="dp2-pp2", microbatches=2, chunks="halo"),
+    "resgcn pp2 with halo": gat(
+        layout="pp2", microbatches=2, chunks="halo", model={"name": "resgcn", "layers": 4}
+    ),
     "gat in clusters": gat(layout="pp2", chunks="clustered"),
 }
 

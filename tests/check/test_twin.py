@@ -38,6 +38,19 @@ MODELS: dict[str, Experiment] = {
     "gat of three layers": gat(
         dtype="float64", microbatches=1, model={"name": "gat", "layers": 3, "dropout": 0.0}
     ),
+} | {
+    " ".join(map(str, model.values())): gat(dtype="float64", microbatches=1, model=model)
+    for model in (
+        {"name": "gatv2", "layers": 3},
+        {"name": "gcn", "layers": 3},
+        {"name": "sage"},
+        {"name": "sage", "aggregator": "max"},
+        {"name": "sage", "aggregator": "pool"},
+        {"name": "gin"},
+        {"name": "graphconv"},
+        {"name": "resgcn", "layers": 4},
+        {"name": "gcnii", "layers": 4},
+    )
 }
 
 
@@ -64,7 +77,9 @@ def run_pieces(experiment: Experiment, step: int = 0) -> list[Piece]:
 def test_the_twin_computes_what_pygs_layers_compute(name: str) -> None:
     """Two training steps and an evaluation in float64: outputs, loss, gradients, statistics."""
     experiment = MODELS[name]
-    changed = experiment.model.model_copy(update={"implementation": "reference"})
+    images = experiment.model.name == "vig"
+    theirs_is = "reference" if images else "pyg"
+    changed = experiment.model.model_copy(update={"implementation": theirs_is})
     outlines, twin = outline(experiment), plain(experiment)
     stage = build_stage(
         experiment.model_copy(update={"model": changed}),
@@ -88,8 +103,8 @@ def test_the_twin_computes_what_pygs_layers_compute(name: str) -> None:
             given_inputs = piece.inputs if piece.own_inputs is None else piece.own_inputs
             output = stage(given_inputs, piece.context)
             outputs.append(output)
-            loss = torch.nn.functional.nll_loss if name.startswith("gat") else None
-            loss = loss or torch.nn.functional.cross_entropy
+            functional = torch.nn.functional
+            loss = functional.cross_entropy if images else functional.nll_loss
             total = total + loss(output, piece.targets["train"], reduction="sum", ignore_index=-100)
             labelled += int((piece.targets["train"] >= 0).sum())
         (total / labelled).backward()

@@ -10,6 +10,7 @@ from tests.defects.plants import (
     initial_values,
     inputs,
     late,
+    layers,
     machine,
     masks,
     optimizer,
@@ -26,7 +27,15 @@ __all__ = ["DEFECTS", "KINDS"]
 
 KINDS = (
     *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
-    *(graphs.KIND, masks.KIND, evaluation.KIND, between.KIND, late.KIND, reported.KIND),
+    *(
+        graphs.KIND,
+        layers.KIND,
+        masks.KIND,
+        evaluation.KIND,
+        between.KIND,
+        late.KIND,
+        reported.KIND,
+    ),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

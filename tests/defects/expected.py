@@ -295,6 +295,39 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "layer 0 of those that use neighbours lacks"),
         verify="attention in train step",
     ),
+    "GCN's weights by the target's degree alone": Expected(
+        Complaint("self-check", "outputs: layer0.convolution "),
+        verify="outputs: layer0.convolution",
+    ),
+    "GraphSAGE's mean counts the node itself": Expected(
+        Complaint("self-check", "outputs: layer0.convolution "),
+        verify="outputs: layer0.convolution",
+    ),
+    "a maximum's gradient for every neighbour": Expected(
+        Complaint("self-check", "gradients: layer0.convolution "),
+        verify="gradients: layer0.convolution",
+    ),
+    "GraphSAGE's pooling without its ReLU": Expected(
+        Complaint("self-check", "outputs: layer0.convolution "),
+        verify="outputs: layer0.convolution",
+    ),
+    "GIN without the node itself": Expected(
+        Complaint("self-check", "outputs: layer0.convolution "),
+        verify="outputs: layer0.convolution",
+    ),
+    "dropout's scale left out backward": Expected(
+        Complaint("self-check", "gradients: layer0.convolution "),
+        verify="gradients: layer0.convolution",
+    ),
+    "GATv2's leaky ReLU with half its slope": Expected(
+        Complaint("self-check", "outputs: layer0.attention "), verify="outputs: layer0.attention"
+    ),
+    "GCNII's weights of the layer after": Expected(
+        Complaint("self-check", "outputs: layer0 "), verify="outputs: layer0"
+    ),
+    "a residual GCN that forgets its last norm": Expected(
+        Complaint("self-check", "outputs: readout "), verify="outputs: readout"
+    ),
     "dropout masks used twice: one for all steps": Expected(
         Complaint("self-check", "outputs: layer0.dropout in train step"),
         verify="dropout in train step",

@@ -64,6 +64,15 @@ VIG_TORCH_REPLICAS = Setting(
 )
 VIG_TWO_THREADS = Setting("vig pp2, 2 threads", _VIG, {"GNNHPC_THREADS": "2"})
 GAT = Setting("gat pp2", _GAT)
+
+
+def graph_of(name: str, aggregator: str | None = None) -> Setting:
+    """Two stages of another graph model on the same data."""
+    model = {"name": name, **({"layers": 4} if name in ("resgcn", "gcnii") else {})}
+    model |= {"aggregator": aggregator} if aggregator else {}
+    return Setting(" ".join([name, *filter(None, [aggregator]), "pp2"]), _GAT | {"model": model})
+
+
 GAT_CONTIGUOUS = Setting("gat pp2, contiguous", _GAT | {"chunks": "contiguous"})
 VIG_REFERENCE = Setting(
     "vig seq, reference",
