@@ -22,6 +22,7 @@ MAY_DIFFER = (
     "schedule",
     "engine",
     "chunks",
+    "rebuild",
     "balance",
 )
 """Settings in which the cells of one study may differ, besides the layout."""

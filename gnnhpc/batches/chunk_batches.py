@@ -13,12 +13,14 @@ import torch
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.subgraphs import subgraph_builder
 from gnnhpc.core.outline import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.rebuilt import RebuiltBlocks
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
@@ -39,6 +41,8 @@ class ChunkBatches:
         )
         first = mesh.replica * experiment.microbatches
         mine = self.chunkset.chunks[first : first + experiment.microbatches]
+        if experiment.rebuild == "layer":
+            mine = self._rebuilt(graph, mine)
         self._inputs = [self._features(graph, chunk) if mesh.is_first else None for chunk in mine]
         self._first = mine[0]
         self._chunks = [
@@ -56,6 +60,15 @@ class ChunkBatches:
         if isinstance(rows, SparseRows) and not self.plan.experiment.model.loaded.sparse_inputs:
             rows = rows.to_dense()
         return rows.to(self.plan.mesh.device)
+
+    def _rebuilt(self, graph: Graph, chunks: tuple[GraphChunk, ...]) -> tuple[GraphChunk, ...]:
+        """The same chunks, whose edges are cut out of the graph whenever a layer asks for them."""
+        whose = getattr(self.plan.experiment.model, "implementation", "own")
+        build = subgraph_builder(graph, whose)
+        return tuple(
+            replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, len(chunk.blocks)))
+            for chunk in chunks
+        )
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         outlines = self.plan.outlines

@@ -122,20 +122,48 @@ class GraphChunk:
 
     @property
     def present_blocks(self) -> Sequence[Block]:
-        """The blocks where they are now, to look at them without moving any."""
-        return self.blocks.present if isinstance(self.blocks, _BlocksOn) else self.blocks
+        """The blocks as layers got them, to look at them without moving any."""
+        return self.blocks.present if isinstance(self.blocks, BlocksOnRequest) else self.blocks
 
     def to(self, device: torch.device | str) -> GraphChunk:
         """On another device; a block moves there when a layer asks for it."""
+        known = self.blocks if isinstance(self.blocks, BlocksOnRequest) else None
         return dataclasses.replace(
             self,
-            blocks=_BlocksOn(device, self.blocks),
+            blocks=known.to(device) if known else _BlocksOn(device, self.blocks),
             targets={split: labels.to(device) for split, labels in self.targets.items()},
             **_moved(self, device),
         )
 
 
-class _BlocksOn(Sequence[Block]):
+class BlocksOnRequest(Sequence[Block]):
+    """One block a layer, which is made ready when the layer asks for it."""
+
+    def at(self, index: int) -> Block:
+        """The block of one layer, counted from 0."""
+        raise NotImplementedError
+
+    @property
+    def present(self) -> Sequence[Block]:
+        """All blocks, those that layers asked for as they got them."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> BlocksOnRequest:
+        """The same blocks for layers on another device."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Block | tuple[Block, ...]:
+        places = range(len(self))[index]
+        return self.at(places) if isinstance(places, int) else tuple(map(self.at, places))
+
+
+class _BlocksOn(BlocksOnRequest):
     """Blocks that are moved to a device when they are asked for, each once: a stage's layers use
     few of them, and of a large graph each takes gigabytes.
     """
@@ -154,15 +182,10 @@ class _BlocksOn(Sequence[Block]):
         """On the device those that were asked for, the others as they were given."""
         return [self.moved.get(id(block), block) for block in self._blocks]
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
+    def to(self, device: torch.device | str) -> _BlocksOn:
+        return _BlocksOn(device, self._blocks)
 
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Block | tuple[Block, ...]:
-        if isinstance(index, slice):
-            return tuple(self[number] for number in range(len(self))[index])
+    def at(self, index: int) -> Block:
         block = self._blocks[index]
         if id(block) not in self.moved:
             self.moved[id(block)] = block.to(self._device)

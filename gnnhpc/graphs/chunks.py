@@ -8,6 +8,7 @@ need.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,6 +84,15 @@ def build_chunks(
         node_redundancy=sum(len(zone) for chunk in zones for zone in chunk) / nodes,
         edge_redundancy=_ratio(sum(map(sum, reaching)), hops * seen),
     )
+
+
+def block_builder(graph: Graph) -> Callable[[Tensor], Block]:
+    """Builds the block of a chunk's nodes, int64 [rows] with -1 for padding, from all edges.
+
+    Raises ValueError as `build_chunks` does.
+    """
+    edges = _InEdges.of(graph)
+    return lambda nodes: _block(edges, nodes.numpy(), len(nodes))
 
 
 def _real_edges(block: Block, edges: _InEdges) -> int:
@@ -164,12 +174,16 @@ def _chunk(
 
 
 def _block(edges: _InEdges, nodes: Ids, rows_out: int) -> Block:
-    """Edges into the first `rows_out` of `nodes`, each row's self-loop after its other edges."""
+    """Edges from `nodes` into the first `rows_out` of them, each row's self-loop last."""
     local = np.full(len(edges.indptr), -1, dtype=np.int64)
     rows = np.flatnonzero(nodes >= 0)
     local[nodes[rows]] = rows
     rows = rows[rows < rows_out]
     places, degree = segments(edges.indptr, nodes[rows])
+    within = local[edges.source[places]] >= 0
+    if not within.all():
+        found, ends = offsets(within.astype(np.int64)), offsets(degree)
+        places, degree = places[within], np.diff(found[ends])
     counts = np.zeros(rows_out, dtype=np.int64)
     counts[rows] = degree + 1
     indptr = offsets(counts)

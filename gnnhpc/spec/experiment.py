@@ -75,6 +75,9 @@ class Experiment(Strict):
     optimizer: OptimizerConfig = OptimizerConfig()
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches."""
+    rebuild: Literal["once", "layer"] = "once"
+    """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
+    on the CPU, which Dearing & Wang time."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Running statistics a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile"] = "cost"
@@ -111,6 +114,9 @@ class Experiment(Strict):
         if (misfit := self.model.misfit(self.chunks)) is not None:
             raise ValueError(misfit)
         self._check_schedule()
+        if self.rebuild == "layer" and (kind != "graph" or self.chunks == "halo"):
+            of = "chunks: halo" if kind == "graph" else "images"
+            raise ValueError(f"rebuild: found 'layer'; allowed: 'once' for {of}")
         if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
             raise ValueError(
                 f"balance: found {list(self.balance)}; allowed: one count for each of the "

@@ -50,7 +50,7 @@ GRID_KEYS = (
     }
 )
 # Keys that a kind of data does not have: left out as a default, an error in a grid.
-_NOT_FOR_DATA = {"images": ("chunks",), "graph": ("batch_size",)}
+_NOT_FOR_DATA = {"images": ("chunks", "rebuild"), "graph": ("batch_size",)}
 
 
 class Sweep(Strict):

@@ -74,6 +74,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "engine: found 'horovod'; allowed: 'native' or 'pipelining'": vig(engine="horovod"),
     "optimizer.name: found 'lamb'; allowed: 'adam' or 'sgd'": vig(optimizer={"name": "lamb"}),
     "chunks: found 'metis'; allowed: 'contiguous', 'clustered' or 'halo'": gat(chunks="metis"),
+    "rebuild: found 'step'; allowed: 'once' or 'layer'": gat(rebuild="step"),
     "batchnorm: found 'sync'; allowed: 'micro' or 'deferred'": vig(batchnorm="sync"),
     "balance: found 'even'; allowed: a list or 'cost' or 'profile'": vig(balance="even"),
     "dtype: found 'float16'; allowed: 'float32' or 'float64'": vig(dtype="float16"),
@@ -107,6 +108,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
         balance=[8, 9]
     ),
     "balance: found [8, 8]; allowed: counts that add up to 17": vig(layout="pp2", balance=[8, 8]),
+    "rebuild: found 'layer'; allowed: 'once' for chunks: halo": gat(rebuild="layer", chunks="halo"),
+    "rebuild: found 'layer'; allowed: 'once' for images": vig(rebuild="layer"),
     "layout: found pp18; allowed: at most 17 stages, one a layer": vig(layout="pp18"),
 }
 

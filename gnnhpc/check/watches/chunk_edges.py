@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,10 +52,18 @@ class ChunkEdges:
         blocks = chunk.present_blocks
         if len(blocks) != hops:
             return f"{len(blocks)} blocks of edges for {hops} layers that use neighbours"
+        return self._blocks(graph, chunk, blocks, experiment)
+
+    @staticmethod
+    def _blocks(
+        graph: PlainGraph, chunk: GraphChunk, blocks: Sequence[Block], experiment: Experiment
+    ) -> str | None:
         nodes = chunk.nodes.cpu().numpy()
         within = None if experiment.chunks == "halo" or experiment.total_chunks == 1 else nodes
         for layer, block in enumerate(blocks):
             if layer and block is blocks[layer - 1]:
+                if experiment.rebuild == "layer":
+                    return f"layer {layer} of those that use neighbours was given old edges"
                 continue
             cause = _block_cause(graph, block, nodes[: chunk.rows[layer]], within)
             if cause is not None:

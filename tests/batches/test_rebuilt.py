@@ -1,0 +1,129 @@
+"""Chunks whose edges are cut out of the graph again in each layer: the same edges, every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.subgraphs import subgraph_builder
+from gnnhpc.check.plain.graph import plain_graph
+from gnnhpc.check.watches.chunk_edges import ChunkEdges
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.rebuilt import RebuiltBlocks
+from gnnhpc.models.dgl_import import import_dgl
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stage_cut import outline
+from tests.tools.cells import gat, manifest_of, run
+from tests.tools.graphs import make_graph
+
+IMPLEMENTATIONS = ("fused", "pyg", "dgl", "own")
+
+
+def needs(implementation: str) -> None:
+    if implementation == "dgl":
+        try:
+            import_dgl()
+        except InputError:
+            pytest.skip("DGL is not installed")
+
+
+def equal(one: Block, other: Block) -> bool:
+    names = ("indptr", "source", "target", "edge")
+    return one.rows_in == other.rows_in and all(
+        getattr(one, name).equal(getattr(other, name)) for name in names
+    )
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("mode", "count"), [("contiguous", 1), ("contiguous", 3), ("clustered", 4)]
+)
+def test_whoever_cuts_the_same_edges_come_in_the_same_order(
+    implementation: str, mode: ChunkMode, count: int
+) -> None:
+    """Chunks of 50 nodes, of which some are padded; some nodes have no edges."""
+    needs(implementation)
+    for seed in range(5):
+        graph = make_graph(50, 90, seed=seed)
+        build = subgraph_builder(graph, implementation)
+        for chunk in build_chunks(graph, count, mode, 2).chunks:
+            assert equal(build(chunk.nodes), chunk.blocks[0])
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_graph_without_edges_and_a_chunk_without_nodes_are_cut(implementation: str) -> None:
+    needs(implementation)
+    graph = make_graph(6, 0, seed=0)
+    build = subgraph_builder(graph, implementation)
+    whole = build(torch.arange(6))
+    assert equal(whole, build_chunks(graph, 1, "contiguous", 1).chunks[0].blocks[0])
+    empty = build(torch.full((3,), -1))
+    assert (empty.rows_in, empty.rows_out, len(empty.edge)) == (3, 3, 0)
+
+
+def test_each_layer_gets_edges_of_its_own_in_each_step() -> None:
+    graph = make_graph(20, 40, seed=1)
+    (chunk,) = build_chunks(graph, 1, "contiguous", 2).chunks
+    cuts: list[torch.Tensor] = []
+
+    def build(nodes: torch.Tensor) -> Block:
+        cuts.append(nodes)
+        return subgraph_builder(graph, "fused")(nodes)
+
+    blocks = replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, 2)).to("meta").blocks
+    assert isinstance(blocks, RebuiltBlocks)
+    first, again = blocks[0], blocks[0]
+    assert len(cuts) == 2
+    assert first is not again
+    assert first.source.device.type == "meta"
+    seen = blocks.present
+    assert seen[0] is again, "what the layer got last is what is looked at"
+    assert len(cuts) == 3, "a layer of another stage has asked for nothing"
+    assert len(blocks[:]) == 2
+
+
+def chunk_of(experiment: Experiment) -> GraphChunk:
+    plan = BatchPlan(experiment, outline(experiment), Mesh(Layout(), 0, torch.device("cpu")), None)
+    with ChunkBatches(plan).open("train", 0, 1) as batches:
+        (batch,) = batches
+    return batch.microbatches[1].context.chunk
+
+
+def test_the_audit_counts_what_was_rebuilt_and_names_old_edges() -> None:
+    once, layer = gat(), gat(rebuild="layer")
+    graph = plain_graph(once.data, None)
+    looks = []
+    for experiment in (once, layer):
+        edges = ChunkEdges()
+        chunk = chunk_of(experiment)
+        assert (chunk.blocks[0] is chunk.blocks[1]) == (experiment is once)
+        assert edges.cause(graph, chunk, experiment, 1, 2) is None
+        looks.append(edges.counts[1])
+    assert looks[0] == looks[1]
+    cause = ChunkEdges().cause(graph, chunk_of(once), layer, 1, 2)
+    assert cause == "layer 1 of those that use neighbours was given old edges"
+
+
+@pytest.mark.distributed
+def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
+    setting = {"layout": "pp2", "model": {"name": "gat", "implementation": "pyg"}}
+    ran = [
+        run(tmp_path / rebuild, manifest_of(tmp_path / rebuild, gat(rebuild=rebuild, **setting))[0])
+        for rebuild in ("once", "layer")
+    ]
+    assert [one.result.valid for one in ran] == [True, True]
+    for phase in ("train", "test"):
+        assert ran[0].losses(phase) == ran[1].losses(phase)
+    assert ran[0].result.graph == ran[1].result.graph
+    checks = [{check.name: check.verdict for check in one.result.audit} for one in ran]
+    assert checks[1]["chunks"] == checks[0]["chunks"]
+    assert checks[1]["self-check"] == "ok"
