@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,50 @@ def test_raffis_sweep_is_his_study() -> None:
     assert {e.microbatches for e in made if str(e.layout) != "seq"} == {5, 10}
     assert {(e.batch_size, e.train_steps) for e in made} == {(1000, 100)}
     assert all(e.test_every and e.train_steps // e.test_every * e.test_steps == 20 for e in made)
+
+
+def test_dearings_sweep_is_their_study() -> None:
+    """Each framework, data set and number of chunks, rebuilt and not, with three seeds."""
+    made = [cell.experiment for cell in plan("jobs/sweeps/dearing-gat.yaml", check=False).cells]
+    frameworks, data, seeds = ("fused", "pyg", "dgl"), ("cora", "citeseer", "pubmed"), (0, 1, 2)
+    alone = {
+        (e.model.model_dump()["implementation"], e.data.name, e.seed)
+        for e in made
+        if str(e.layout) == "seq"
+    }
+    assert alone == {(f, d, s) for f in frameworks for d in data for s in seeds}
+    published = [e for e in made if e.balance == (1, 2, 1, 2)]
+    assert {e.train_steps for e in made} == {300}
+    for rebuild in ("once", "layer"):
+        cut = Counter(
+            e.microbatches for e in published if (e.chunks, e.rebuild) == ("contiguous", rebuild)
+        )
+        assert cut == dict.fromkeys((1, 2, 3, 4), len(frameworks) * len(data) * len(seeds))
+
+
+@pytest.mark.parametrize("name", ["dearing-gat", "layers", "deep-gcn"])
+def test_a_large_sweep_says_how_many_cells_it_has(name: str) -> None:
+    path = Path(f"jobs/sweeps/{name}.yaml")
+    told = re.search(r"^# (\d+) cells", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert told is not None
+    assert int(told[1]) == len(plan(path, check=False).cells)
+
+
+def test_every_layer_type_is_measured_in_every_form() -> None:
+    made = [cell.experiment for cell in plan("jobs/sweeps/layers.yaml", check=False).cells]
+    forms: dict[str, set[str]] = {}
+    for e in made:
+        content = e.model.content()
+        layer = f"{e.model.name} {content.get('aggregator', '')}".strip()
+        forms.setdefault(layer, set()).add(str(content.get("implementation", "fused")))
+    assert {layer for layer, found in forms.items() if "dgl" not in found} == {
+        "sage max", "graphconv", "gcnii",
+    }  # fmt: skip
+    assert set(forms) == {
+        "gcn", "sage", "sage max", "sage pool", "gin", "graphconv", "gat", "gatv2", "resgcn",
+        "gcnii",
+    }  # fmt: skip
+    assert all(len(found - {"dgl"}) == 2 for found in forms.values())
 
 
 def test_a_plan_needs_a_grid() -> None:
