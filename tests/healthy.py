@@ -102,6 +102,7 @@ def graph(numbers: random.Random) -> dict[str, Any]:
             "features": numbers.choice([16, 33, 100]),
         },
         "chunks": numbers.choice(["contiguous", "clustered", "halo", "halo"]),
+        "rebuild": numbers.choice(["once", "once", "layer"]),
     }
 
 
