@@ -19,6 +19,9 @@ from jobs.cluster.slurm_submit import submitit_folder
 REPORT = "report"
 """Where array's names stand: in the job's name, and in that of its log."""
 
+ACCOUNTING_S = 60
+"""How long to wait for Slurm's accounting, which hears of the end of jobs later than this job."""
+
 
 def submit_report(
     paths: RunPaths, jobs: Sequence[str], launch: Launch, recorded: Collection[str] = ()
@@ -80,5 +83,6 @@ def report_home(paths: RunPaths, launch: Launch) -> str | None:
 def report_command(paths: RunPaths, launch: Launch) -> str:
     """What the cost was is asked first; that it is not known is no reason for no report."""
     python, run = launch.interpreter(), shlex.quote(str(paths.root))
-    commands = f"{python} -m jobs status --cost {run}; {python} -m analysis report {run}"
+    cost = f"--cost --patience {ACCOUNTING_S}"
+    commands = f"{python} -m jobs status {cost} {run}; {python} -m analysis report {run}"
     return f"bash -c {shlex.quote(commands)}"

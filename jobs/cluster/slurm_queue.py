@@ -50,6 +50,7 @@ class QueuedJob:
     """As Slurm writes them; empty if the job is no array."""
     state: str
     reason: str
+    """Why it waits; empty until Slurm has looked at it."""
     name: str
     script: str
     """Path of the batch script as submitted."""
@@ -227,7 +228,8 @@ def _parse_queue_line(line: str) -> QueuedJob | None:
         return None
     job_id, _, indices = parts[0].partition("_")
     state, reason, name, script, comment = parts[1:]
-    return QueuedJob(job_id, indices.strip("[]"), state, reason, name, script, comment)
+    told = "" if reason == "None" else reason
+    return QueuedJob(job_id, indices.strip("[]"), state, told, name, script, comment)
 
 
 def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:

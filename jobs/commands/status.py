@@ -40,6 +40,14 @@ def status(
             "--cost", help="Core-hours and CPU efficiency so far, and of the rest as predicted."
         ),
     ] = False,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="With --cost: ask sacct again for so long until it knows of all that has ended.",
+        ),
+    ] = 0.0,
 ) -> int:
     """Show the state of every cell, from its folder and from Slurm's queue.
 
@@ -50,7 +58,7 @@ def status(
 
     while True:
         current = status_of(run)
-        spent = _cost(current.run) if cost else None
+        spent = _cost(current.run, patience) if cost else None
         if json_:
             from jobs.printing.status_table import status_json
 
@@ -92,8 +100,8 @@ def list_runs(
     return EXIT_DONE
 
 
-def _cost(run: Path) -> RunCost:
+def _cost(run: Path, patience_s: float) -> RunCost:
     from gnnhpc.records.run_paths import RunPaths
     from jobs.state.run_cost import run_cost
 
-    return run_cost(RunPaths(run))
+    return run_cost(RunPaths(run), patience_s)

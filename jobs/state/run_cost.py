@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import SubmissionRecord, read_submissions
 
 _REPEATED = ("seed", "repeat")
+_BETWEEN_S = 2.0
+"""From one question to sacct to the next."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,10 @@ class CellCosts:
         return PredictedCost(sum(known), len(known), unknown)
 
 
-def run_cost(paths: RunPaths) -> RunCost:
-    """Asks Slurm's accounting once for all jobs of the run.
+def run_cost(paths: RunPaths, patience_s: float = 0.0) -> RunCost:
+    """Asks Slurm's accounting for all jobs of the run: once, or for so long until it has them all.
 
+    Slurm's accounting hears of what has ended some seconds later.
     The answer is kept in the run folder, where this user may write there, and is taken where
     Slurm's accounting gives none. Raises InputError for a damaged run.
     """
@@ -91,7 +95,7 @@ def run_cost(paths: RunPaths) -> RunCost:
     results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
     jobs = _Jobs(lines, read_submissions(paths), attempts)
     held_by = _held_by_ranks(paths)
-    tasks = ask_sacct(jobs.arrays)
+    tasks = _ask_patiently(jobs, patience_s)
     accounted = _accounted(tasks, whole_nodes=_has_whole_nodes(paths)) if tasks else None
     if accounted is not None:
         with contextlib.suppress(OSError):
@@ -130,6 +134,17 @@ def predict_cells(paths: RunPaths, cells: Collection[Cell]) -> PredictedCost:
     return CellCosts(lines, spent).predict(others)
 
 
+def _ask_patiently(jobs: _Jobs, patience_s: float) -> list[AccountedTask] | None:
+    """What sacct says, once it has the end of every task that made an attempt; or in the end."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        tasks = ask_sacct(jobs.arrays)
+        ended = {task.task for task in tasks or () if not task.running}
+        if jobs.started <= ended or time.monotonic() > deadline:
+            return tasks
+        time.sleep(_BETWEEN_S)
+
+
 class _Jobs:
     """Which array task is which cell's."""
 
@@ -142,11 +157,14 @@ class _Jobs:
         slurm = [one for one in submissions if one.cluster == "slurm"]
         self.arrays: dict[str, str | None] = {}
         self._tasks: dict[tuple[str, int], set[str]] = {}
+        self.started: set[str] = set()
+        """The tasks that made an attempt."""
         for line in lines:
             # Jobs submitted by hand are known by their attempts alone.
             processes = map(read_attempt_process, attempts.get(line.id, []))
             ran = {process.job for process in processes if process and process.job}
             self._tasks[line.array, line.index] = ran
+            self.started |= ran
             for number in {job.partition("_")[0] for job in ran}:
                 # A block's job runs cells of several arrays.
                 same = self.arrays.setdefault(number, line.array) == line.array

@@ -58,8 +58,13 @@ def test_a_submission_waits_for_a_run_or_for_a_job(user: User) -> None:
     third = user.submit([GRID], "--after", second.job("gat-seq"), name="third")
     assert f"Dependency=afterany:{first.job('gat-seq')}_*" in shown(second)
     assert f"Dependency=afterany:{second.job('gat-seq')}_*" in shown(third)
-    waiting = second.status()[second.cells[0].id]
-    assert (waiting["state"], waiting["detail"]) == ("pending", "Dependency")
+
+    def state() -> tuple[str, str]:
+        waiting = second.status()[second.cells[0].id]
+        return waiting["state"], waiting["detail"]
+
+    # Until Slurm has looked at a job it gives no reason.
+    wait_for(lambda: state() == ("pending", "Dependency"), lambda: f"the reason: {state()}")
     user.jobs("cancel", first.paths.root)
     assert third.result(third.cells[0]).valid
     assert second.result(second.cells[0]).ended_at <= third.result(third.cells[0]).started_at

@@ -149,6 +149,22 @@ def test_one_question_for_all_jobs_and_its_answer_is_kept(run: RunPaths) -> None
     assert run_cost(run).accounted == read_accounted(run) == cost
 
 
+def test_a_report_waits_until_the_accounting_has_what_ended(run: RunPaths) -> None:
+    """slurmdbd hears of the end of a job some time after the jobs that wait for it."""
+    (one, *_) = read_manifest(run.manifest)
+    attempt = run.cell(one.id).claim_attempt()
+    header = {"host": "n", "pid": 1, "slurm": {"SLURM_JOB_ID": "17_0"}}
+    attempt.records(0).write_text(json.dumps(header) + "\n")
+    later = rows("17_0|45|2|00:01.000||COMPLETED|gat-seq@run")
+    sacct(run, rows("17_0|45|2|00:00:00||RUNNING|gat-seq@run"))
+    shim = run.root.parent / "bin/sacct"
+    shim.write_text(f"{shim.read_text()}echo '{later.strip()}' >{shim.parent}/answer\n")
+    cost = run_cost(run, patience_s=60.0).accounted
+    assert cost is not None
+    assert (cost.running, cost.core_s) == (0, 90.0)
+    assert len((shim.parent / "asked").read_text().splitlines()) == 2
+
+
 def test_energy_of_shared_nodes_is_nobodys(run: RunPaths) -> None:
     answer = rows("17_0|9|2|00:01.000||COMPLETED|gat-seq@run", "17_0.0|9|2|00:01.0|6|COMPLETED|x")
     sacct(run, answer)

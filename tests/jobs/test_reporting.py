@@ -141,7 +141,8 @@ def test_it_runs_the_sites_interpreter_in_any_folder(tmp_path: Path) -> None:
     command = report_command(paths, Launch("here", Site(python=str(python))))
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     run = str(paths.root)
-    words = ["-m", "jobs", "status", "--cost", run, "-m", "analysis", "report", run]
+    words = ["-m", "jobs", "status", "--cost", "--patience", "60", run]
+    words += ["-m", "analysis", "report", run]
     assert done.stdout.splitlines() == words
 
 
