@@ -21,6 +21,7 @@ MAY_DIFFER = (
     "batchnorm",
     "schedule",
     "engine",
+    "checkpoint",
     "chunks",
     "rebuild",
     "balance",

@@ -66,7 +66,7 @@ def cell_row(
         **flat_settings(experiment),
         "stages": layout.stages,
         "replicas": layout.replicas,
-        "world_size": layout.world_size,
+        "world_size": experiment.process_layout.world_size,
         "seed": experiment.seed,
         "repeat": experiment.repeat,
         "attempt": used.number if used else None,
@@ -123,7 +123,7 @@ def _failure_of_cell(cell: Cell, result: Result | None, attempts: list[Attempt])
 
 
 def _recorded_failure(cell: Cell, attempt: Attempt) -> str | None:
-    return failure_text(recorded_cause(attempt.paths, cell.experiment.layout.world_size))
+    return failure_text(recorded_cause(attempt.paths, cell.experiment.process_layout.world_size))
 
 
 def failure_text(failure: Failure | None) -> str | None:

@@ -95,6 +95,6 @@ def rank_files(
     return [
         RankFile(path, number, part.attempt.number, part.first, part.stop, warmup)
         for part in resume_chain(attempt, attempts)
-        for path in map(part.attempt.records, range(cell.experiment.layout.world_size))
+        for path in map(part.attempt.records, range(cell.experiment.process_layout.world_size))
         if attempt.status == "done" or path.exists()
     ]

@@ -97,6 +97,7 @@ def first_page_section(run: Run, summary: pd.DataFrame, figures: Figures | None 
         *_verdict(count_cells(run.cells)),
         *(text for text in checked if text.kind == "bad"),
         *headline(summary, figures or Figures()),
+        *_chunks_without_speed(run),
         *(text for text in checked if text.kind != "bad"),
         _flag_table(run),
         *_summary_flag_table(summary),
@@ -135,6 +136,17 @@ def _verdict(counts: CellCounts) -> Iterator[Text]:
     if counts.valid < counts.cells:
         yield Text(
             "Cells that are not valid are listed below and are in no average, speedup or figure."
+        )
+
+
+def _chunks_without_speed(run: Run) -> Iterator[Text]:
+    cells = run.cells
+    chosen = (cells["engine"] == "torchgpipe") & (cells["device"] == "cpu") & (cells["stages"] > 1)
+    if chosen.any():
+        yield Text(
+            f"Engine torchgpipe on a CPU ({int(chosen.sum())} cells): all stages of a replica are "
+            "one process there and share one worker, so its chunks bring no speed, whatever the "
+            "bound says."
         )
 
 

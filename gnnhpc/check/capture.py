@@ -21,6 +21,7 @@ from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.records.schema import Phase, StepRecord
 
 Array = npt.NDArray[np.float64]
@@ -154,8 +155,8 @@ class CapturingEngine:
                 )
 
     def keep(self, layer: str, x: Tensor | SparseRows, context: Context) -> None:
-        """Not of what a watch evaluates again, after a step."""
-        if not self._keeps:
+        """Not of what a watch evaluates again, nor of what backward computes again."""
+        if not self._keeps or is_recomputing():
             return
         found = sketch(x).numpy()
         self.seen.activations.append(

@@ -90,7 +90,9 @@ class RankObservations:
     other_calls: list[str] = field(default_factory=list)
     """Where kernels were called otherwise than in the first step of a phase."""
     engine: str = ""
-    """Which engine ran: sequential, native, pipelining."""
+    """Which engine ran: sequential, native, pipelining, torchgpipe."""
+    partitions: list[list[str]] = field(default_factory=list)
+    """The layers of each stage that this process holds."""
     forwards_before_backward: list[int] = field(default_factory=list)
     """Numbers of forwards that training steps began before their first backward."""
     loaded: dict[str, str] = field(default_factory=dict)
@@ -187,10 +189,11 @@ def gather_observations(
     repeated, fewest = observer.sample_uses.together(mesh)
     is_graph = bool(parts.batches.graph_facts())
     observer.machine_use.threads.setdefault(torch.get_num_threads(), "the end")
+    layers = [layer.name for layer in parts.stage.outlines]
     mine = rank_observations(
         observer,
         host=environment.host,
-        layers=[layer.name for layer in parts.stage.outlines],
+        layers=layers,
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),
         implementation=parts.implementation,
@@ -201,6 +204,7 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
+        partitions=getattr(parts.engine, "partitions", [layers]),
         engine=type(parts.engine).__name__.removesuffix("Engine").lower(),
     )
     everyone: list[RankObservations] = mesh.gather_objects(mine)

@@ -14,7 +14,7 @@ from gnnhpc.check.check_slice import FLOPS, check_slice
 from gnnhpc.check.compare_gradients import Verdict
 from gnnhpc.check.self_check import self_check
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.ranks.devices import choose_device
+from gnnhpc.ranks.devices import choose_devices
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import join, leave
 from gnnhpc.spec.experiment import Experiment
@@ -40,8 +40,8 @@ def verify_rank(
     that draws random numbers of its own.
     """
     torch.set_num_threads(environment.cpus)
-    device = choose_device(experiment.device, environment)
-    mesh = join(environment, experiment.layout, device, secret_file=secret_file)
+    device, *more = choose_devices(experiment.device, environment, experiment.stages_per_process)
+    mesh = join(environment, experiment.process_layout, device, secret_file, more)
     parts = set_up(experiment, mesh, root)
     part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps, whole=True)
     found = self_check(experiment, parts, mesh, environment, root, part, audited=True)

@@ -50,7 +50,7 @@ def verify_cells(cells: Collection[Cell], steps: int, *, float64: bool) -> int:
             experiment = experiment.model_copy(update={"dtype": "float64"})
         this = dataclasses.replace(cell, experiment=experiment)
         environment = read_environment()
-        if environment.world_size == experiment.rank_map.processes:
+        if environment.world_size == experiment.process_layout.world_size:
             status = max(status, _as_rank(this, environment, steps))
         else:
             status = max(status, _spawn(this, steps))
@@ -71,7 +71,7 @@ def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
 
 def _spawn(cell: Cell, steps: int) -> int:
     """Start a `verify --cell` for each rank on this machine."""
-    size = cell.experiment.rank_map.processes
+    size = cell.experiment.process_layout.world_size
     replicas = cell.experiment.layout.replicas
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -66,3 +66,8 @@ class Layout:
     def _check(self, rank: int) -> None:
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} is outside {self} (world size {self.world_size})")
+
+
+def processes_of(layout: Layout, engine: str) -> Layout:
+    """How the processes of an engine are laid out: those of torchgpipe hold all stages each."""
+    return Layout(layout.replicas, 1) if engine == "torchgpipe" else layout

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 ScheduleName = Literal["gpipe", "1f1b"]
+Checkpoint = Literal["never", "except_last", "always"]
+"""Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
 Kind = Literal["forward", "backward"]
 
 
@@ -133,3 +135,9 @@ def in_flight(schedule: ScheduleName, stage: int, stages: int, microbatches: int
         held += 1 if action.kind == "forward" else -1
         peak = max(peak, held)
     return peak
+
+
+def recomputed_microbatches(checkpoint: Checkpoint, microbatches: int) -> range:
+    """Those of which a stage keeps its input alone."""
+    kept = {"never": microbatches, "except_last": 1, "always": 0}[checkpoint]
+    return range(microbatches - kept)

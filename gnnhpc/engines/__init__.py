@@ -1,4 +1,5 @@
-"""Engines, which run a step on the stages: sequential, native, torch.distributed.pipelining.
+"""Engines, which run a step on the stages: sequential, native, torch.distributed.pipelining,
+torchgpipe.
 
 Also the stage itself, transfers, gradients and timing. Imports tasks, batches and below.
 """
@@ -16,6 +17,10 @@ def build_engine(name: str, plan: StagePlan) -> Engine:
 
     Raises InputError for torch's engine where tensors of a GPU travel through the host's memory.
     """
+    if name == "torchgpipe" and len(plan.cut) > 1:
+        from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+
+        return TorchgpipeEngine(plan)
     if plan.mesh.layout.stages == 1:
         from gnnhpc.engines.sequential import SequentialEngine
 

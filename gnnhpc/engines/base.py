@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import ScheduleName
+from gnnhpc.core.schedule import Checkpoint, ScheduleName
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
@@ -39,6 +39,9 @@ class StagePlan:
     dtype: torch.dtype
     upstream_trains: bool
     """Whether any earlier stage has parameters, and so needs gradients."""
+    cut: Sequence[range] = ()
+    """The layers of each stage of the layout, of which one process may hold several."""
+    checkpoint: Checkpoint = "never"
 
     def check(self, batch: Batch) -> None:
         """Raises GnnhpcError for a batch of other micro-batches or rows than planned.
@@ -101,31 +104,6 @@ class Engine(Protocol):
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         """Forward only, in evaluation mode, without changing anything that training uses."""
         ...
-
-
-class _ScalarOf(torch.autograd.Function):
-    """A scalar made from an output, whose backward gives that output the received gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return output.new_zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
-
-
-def backward(result: Tensor, gradient: Tensor | None) -> None:
-    """Backward from a loss, or from an output whose gradient the next stage has sent.
-
-    `result.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
-    takes half a second to import.
-    """
-    scalar: Tensor = result
-    if gradient is not None:
-        scalar = _ScalarOf.apply(result, gradient)  # type: ignore[no-untyped-call]
-    scalar.backward()
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +29,7 @@ class ThreadUse:
     """How many of them computed."""
     run_delay_s: float | None
     """How long, on average over these, they could have run and had no processor."""
-    cpus: dict[int, frozenset[int]]
+    cpus: dict[int, frozenset[int]] = field(default_factory=dict)
     """Which CPUs each of them may use, by thread."""
 
 
@@ -38,7 +39,7 @@ class _Thread:
     schedstat: BinaryIO | None
     cpu_s: float = 0.0
     cpu_before_s: float = 0.0
-    delay_before_s: float | None = None
+    delay_before_s: float | None = 0.0
 
     @classmethod
     def find(cls, number: int) -> _Thread:
@@ -65,6 +66,7 @@ class _Thread:
             return None
 
     def delay_since_look(self) -> float | None:
+        """Since it began, of a thread that began after the look."""
         before, now = self.delay_before_s, self.read_delay()
         return None if before is None or now is None else now - before
 
@@ -78,6 +80,13 @@ def _cpu_clock(thread: int) -> int:
 class ComputeThreads:
     """Found anew before each step: OpenMP's workers begin with the first parallel loop."""
 
+    come_and_go: bool = False
+    """Whether threads begin within a step, compute and end there, as torchgpipe's do: then what
+    this process used is counted, less what its other threads did, and each of them says `visit`."""
+    _visits: list[ThreadUse] = field(default_factory=list)
+    """Of such threads since the last look, one a time that they computed."""
+    _others: list[_Thread] = field(default_factory=list)
+    """The threads in `_other`, where they are counted."""
     _threads: list[_Thread] = field(default_factory=list)
     _other: set[int] = field(default_factory=set)
     """Threads known to be no computing ones."""
@@ -92,9 +101,7 @@ class ComputeThreads:
         Called by the engine's thread.
         """
         own = threading.get_native_id()
-        there = {own}
-        with contextlib.suppress(OSError):
-            there = {int(path.name) for path in TASKS.iterdir()}
+        there = _threads_there() | {own}
         kept = {thread.id: thread for thread in self._threads if thread.id in there}
         self._other &= there
         for number in sorted(there - kept.keys() - self._other):
@@ -103,26 +110,38 @@ class ComputeThreads:
             else:
                 self._other.add(number)
         self._threads = sorted(kept.values(), key=lambda thread: (thread.id != own, thread.id))
+        self._visits.clear()
+        if self.come_and_go:
+            self._others = [_Thread(number, None) for number in sorted(self._other)]
         for thread in self._threads:
             thread.cpu_before_s = thread.read_cpu()
             thread.delay_before_s = thread.read_delay()
 
+    def visit(self) -> None:
+        """Note what the calling thread and its workers have used, which began after the look.
+
+        Called by that thread, before it ends.
+        """
+        own = threading.get_native_id()
+        known = self._other.union(thread.id for thread in self._threads) - {own}
+        new = [number for number in sorted(_threads_there() - known) if number != own]
+        threads = [_Thread.find(own), *(_Thread.find(n) for n in new if _is_worker(n, own))]
+        self._visits.append(_used(threads, [thread.read_cpu() for thread in threads]))
+
     def cpu_s(self) -> float:
         """Processor seconds of all, since they began; takes half a microsecond a thread."""
+        if self.come_and_go:
+            return time.process_time() - sum(thread.read_cpu() for thread in self._others)
         return sum(thread.read_cpu() for thread in self._threads)
 
     def since_look(self) -> ThreadUse:
         """What they have done since the last look at them."""
         cpu = [thread.read_cpu() - thread.cpu_before_s for thread in self._threads]
-        used = [
-            thread
-            for thread, seconds in zip(self._threads, cpu, strict=True)
-            if seconds > _USED_SHARE * cpu[0]
-        ]
-        delays = [thread.delay_since_look() for thread in used]
-        known = [delay for delay in delays if delay is not None]
-        delay = sum(known) / len(known) if known and len(known) == len(delays) else None
-        return ThreadUse(len(used), delay, self._cpus())
+        uses = [_used(self._threads, cpu), *self._visits]
+        # Threads that come and go compute while the engine's wait for them.
+        delays = [use.run_delay_s for use in uses]
+        delay = None if None in delays else sum(each for each in delays if each is not None)
+        return ThreadUse(max(use.used for use in uses), delay, self._cpus())
 
     def _cpus(self) -> dict[int, frozenset[int]]:
         cpus = {}
@@ -130,6 +149,25 @@ class ComputeThreads:
             with contextlib.suppress(ProcessLookupError):
                 cpus[thread.id] = frozenset(os.sched_getaffinity(thread.id))
         return cpus
+
+
+def _threads_there() -> set[int]:
+    with contextlib.suppress(OSError):
+        return {int(path.name) for path in TASKS.iterdir()}
+    return set()
+
+
+def _used(threads: Sequence[_Thread], cpu: Sequence[float]) -> ThreadUse:
+    """Of threads that compute together, the engine's first, and what they used of processors."""
+    used = [
+        thread
+        for thread, seconds in zip(threads, cpu, strict=True)
+        if seconds > _USED_SHARE * cpu[0]
+    ]
+    delays = [thread.delay_since_look() for thread in used]
+    known = [delay for delay in delays if delay is not None]
+    delay = sum(known) / len(known) if known and len(known) == len(delays) else None
+    return ThreadUse(len(used), delay)
 
 
 def _is_worker(number: int, own: int) -> bool:

@@ -1,10 +1,13 @@
-"""One stage's gradients in one flat buffer: averaged over replicas by one all-reduce a step.
+"""One stage's gradients in one flat buffer a device: averaged over replicas by one all-reduce a
+step.
 
 DistributedDataParallel would do the same in one bucket, but imports torch's compiler at every
 start.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -16,34 +19,49 @@ from gnnhpc.ranks.mesh import Mesh
 
 
 class Gradients:
-    """Each parameter's gradient is a view of `flat`; None for a stage without parameters."""
+    """Each parameter's gradient is a view of its device's buffer in `flats`; none for a stage
+    without parameters.
+    """
 
     def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
         self.mesh = mesh
         self.timer = timer
         self.reductions = 0
         parameters = parameters_of(stage)
-        self.flat: Tensor | None = self._flatten(parameters) if parameters else None
-
-    def _flatten(self, parameters: list[torch.nn.Parameter]) -> Tensor:
-        sizes = [p.numel() for p in parameters]
-        flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=self.mesh.device)
-        for p, part in zip(parameters, flat.split(sizes), strict=True):
-            p.grad = part.view_as(p)
-        return flat
+        devices = dict.fromkeys(p.device for p in parameters)
+        self.flats = [_flatten([p for p in parameters if p.device == each]) for each in devices]
 
     def average(self) -> None:
         """Call once after a step's last backward; every replica then has the mean of all."""
-        if self.flat is None or self.mesh.replicas is None:
+        if not self.flats or self.mesh.replicas is None:
             return
         with self.timer.span("allreduce"):
-            self.flat.div_(self.mesh.layout.replicas)
+            for flat in self.flats:
+                flat.div_(self.mesh.layout.replicas)
             self.timer.arrive()
-            self.mesh.sum_over_replicas(self.flat)
+            self._sum_over_replicas()
         self.reductions += 1
+
+    def _sum_over_replicas(self) -> None:
+        """Of several devices together: NCCL has one communicator a process and GPU."""
+        if len(self.flats) == 1:
+            self.mesh.sum_over_replicas(self.flats[0])
+            return
+        together = torch.cat([flat.to(self.mesh.device) for flat in self.flats])
+        self.mesh.sum_over_replicas(together)
+        sizes = [len(flat) for flat in self.flats]
+        for flat, part in zip(self.flats, together.split(sizes), strict=True):
+            flat.copy_(part)
 
     def norm(self) -> float | None:
         """Added up in double precision: in single a million squares are off by 1e-4."""
-        if self.flat is None:
-            return None
-        return float(torch.linalg.vector_norm(self.flat, dtype=torch.float64))
+        norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
+        return math.hypot(*norms) if norms else None
+
+
+def _flatten(parameters: list[torch.nn.Parameter]) -> Tensor:
+    sizes = [p.numel() for p in parameters]
+    flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    for p, part in zip(parameters, flat.split(sizes), strict=True):
+        p.grad = part.view_as(p)
+    return flat

@@ -10,7 +10,8 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import in_flight, stage_order
-from gnnhpc.engines.base import StagePlan, StepOutput, backward, first_input, parameters_of
+from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.base import StagePlan, StepOutput, first_input, parameters_of
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Receiver, Sender

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -11,30 +12,37 @@ from torch import Tensor, nn
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import LayerOutline, hops
+from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
 
 
 class Stage(nn.Module):
     """Neighbouring layers of a model; parameters have the same names in every layout.
 
-    `first_hop` is how many layers before these use neighbours.
+    `first_hop` is how many layers before these use neighbours. Of the micro-batches in `recomputed`
+    it keeps its input alone, and computes its forward again in backward.
     """
+
+    recomputed: Collection[int] = ()
+    _parts: tuple[Stage, ...] = ()
 
     def __init__(
         self,
         outlines: Sequence[LayerOutline],
         modules: Sequence[nn.Module],
-        timer: StepTimer,
+        timer: StepTimer | None,
         first_hop: int = 0,
     ) -> None:
         super().__init__()
         self.outlines = list(outlines)
+        self._first_hop = first_hop
         self._hops = [first_hop + hops(outlines[: n + 1]) for n in range(len(outlines))]
-        self.timer: StepTimer | None = timer
+        self.timer = timer
         for layer, module in zip(outlines, modules, strict=True):
             parent: nn.Module = self
             *groups, name = layer.name.split(".")
@@ -51,11 +59,28 @@ class Stage(nn.Module):
 
         Raises GnnhpcError for a layer whose output has not the shape in its outline.
         """
-        timer = self.timer
+        if context.microbatch in self.recomputed and torch.is_grad_enabled() and self._trains(x):
+            layers = partial(self._through_layers, context=context)
+            return computed_again(layers, x, self.with_buffers)
+        return self._through_layers(x, context)
+
+    def _trains(self, x: Tensor | SparseRows) -> bool:
+        needs = isinstance(x, Tensor) and x.requires_grad
+        return needs or any(p.requires_grad for p in self.parameters())
+
+    @cached_property
+    def with_buffers(self) -> list[nn.Module]:
+        """Its modules that have buffers."""
+        return [m for m in self.modules() if next(m.buffers(recurse=False), None) is not None]
+
+    def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        timer, again = self.timer, is_recomputing()
         # Each layer begins where the one before it ended: one mark a layer.
-        start = timer.clock.mark() if timer is not None else None
+        began = start = timer.clock.mark() if timer is not None else None
         for layer, module, hop in zip(self.outlines, self.layers, self._hops, strict=True):
             rows, given = len(x), x
+            if timer is not None and start is not None and again:
+                timer.layer_backward(layer.name, start)
             x = module(x, context)
             if layer.rows == "hop":
                 rows = context.chunk.rows[hop]
@@ -63,12 +88,37 @@ class Stage(nn.Module):
                 raise _outline_mismatch(layer, rows, x)
             if timer is not None and start is not None:
                 end = timer.clock.mark()
-                timer.layer_forward(layer.name, start, end)
+                if not again:
+                    timer.layer_forward(layer.name, start, end)
                 start = end
                 # A layer that hands its input on has no backward; the mark before is that layer's.
                 if isinstance(x, Tensor) and x.requires_grad and x is not given:
                     x.register_hook(_MarkBackward(timer, layer.name))
+        if timer is not None and began is not None and start is not None and again:
+            timer.recomputed(began, start)
         return x if isinstance(x, Tensor) else x.to_dense()
+
+    @property
+    def parts(self) -> tuple[Stage, ...]:
+        """What an engine calls, first to last: this stage, or the parts that it is cut into."""
+        return self._parts or (self,)
+
+    def cut_into(self, parts: Sequence[range], *, timed: bool) -> tuple[Stage, ...]:
+        """Stages of the same modules, for an engine that calls one after the other.
+
+        Layers are not `timed` where they are on several devices: each has a clock of its own.
+        """
+        timer = self.timer if timed else None
+        self._parts = tuple(
+            Stage(
+                [self.outlines[i] for i in part],
+                [self.layers[i] for i in part],
+                timer,
+                self._first_hop + hops(self.outlines[: part.start]),
+            )
+            for part in parts
+        )
+        return self._parts
 
     def end_minibatch(self) -> None:
         """Call every layer's `end_minibatch`: deferred BatchNorm updates its statistics there."""

@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass
-class _OpenSpan:
+class OpenSpan:
     name: SpanName
     microbatch: int | None
     start: Mark
@@ -87,6 +87,8 @@ class StepTimes:
     """How many threads computed."""
     cpus: dict[int, frozenset[int]] = field(default_factory=dict)
     """Which CPUs each computing thread may use, by thread."""
+    recompute_s: float = 0.0
+    """Of backward, how long forwards were computed again."""
     arrival_s: float | None = None
     """When this stage's gradients were ready for the all-reduce; None without replicas."""
 
@@ -133,9 +135,10 @@ class StepTimer:
     storage_cpu_s: float = 0.0
     """Processor time around file access since the start."""
     threads: ComputeThreads = field(default_factory=ComputeThreads)
-    _open: list[_OpenSpan] = field(default_factory=list)
+    _open: list[OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, Mark, Mark]] = field(default_factory=list)
     _backward: list[tuple[str | None, Mark]] = field(default_factory=list)
+    _recomputed: list[tuple[Mark, Mark]] = field(default_factory=list)
     _cpu: float = 0.0
     _process_cpu: float = 0.0
     _switches: int = 0
@@ -146,6 +149,7 @@ class StepTimer:
         self._open.clear()
         self._forward.clear()
         self._backward.clear()
+        self._recomputed.clear()
         self._steal = steal_s()
         self.threads.look()
 
@@ -157,13 +161,20 @@ class StepTimer:
         self.in_step = True
 
     @contextlib.contextmanager
-    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[_OpenSpan]:
+    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[None]:
+        opened = self.begin(name, microbatch)
+        yield
+        self.end(opened)
+
+    def begin(self, name: SpanName, microbatch: int | None = None) -> OpenSpan:
         delay_s = run_delay_s()
-        opened = _OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
+        opened = OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
         self._open.append(opened)
         self.work += 1
         self.doing = opened.doing
-        yield opened
+        return opened
+
+    def end(self, opened: OpenSpan) -> None:
         opened.cpu_s = self.threads.cpu_s() - opened.cpu_before_s
         opened.end = self.clock.mark()
         self.work += 1
@@ -198,6 +209,10 @@ class StepTimer:
     def layer_backward(self, name: str | None, at: Mark) -> None:
         """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
+
+    def recomputed(self, start: Mark, end: Mark) -> None:
+        """A forward was computed again; its layers' marks have been given as backward's."""
+        self._recomputed.append((start, end))
 
     def doing_on_device(self) -> str | None:
         """The first piece of work that the device has not ended; None where it has ended all."""
@@ -237,8 +252,12 @@ class StepTimer:
             run_delay_s=use.run_delay_s,
             threads_used=use.used,
             cpus=use.cpus,
+            recompute_s=sum((self._between(*marks) for marks in self._recomputed), 0.0),
             arrival_s=arrival,
         )
+
+    def _between(self, start: Mark, end: Mark) -> float:
+        return self.clock.seconds(end) - self.clock.seconds(start)
 
     def _closed_spans(self) -> Iterator[Span]:
         """Spans that have ended, in seconds: a device's marks have no time before it is done."""
@@ -267,7 +286,7 @@ class StepTimer:
         """
         layers: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for name, start, end in self._forward:
-            layers[name][0] += self.clock.seconds(end) - self.clock.seconds(start)
+            layers[name][0] += self._between(start, end)
         marks = [(layer, self.clock.seconds(at)) for layer, at in self._backward]
         for (layer, at), (_, until) in itertools.pairwise(marks):
             if layer is not None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnnhpc.models.protocol import BatchNormMode
+from gnnhpc.models.recomputation import is_recomputing
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -49,9 +50,12 @@ class BatchNorm(nn.BatchNorm1d):
     def observe(self, mean: Tensor, variance: Tensor, rows: int) -> None:
         """Add a training micro-batch's statistics: `[channels]` mean, biased variance.
 
-        For implementations that have computed them elsewhere. Raises ValueError for a
+        For implementations that have computed them elsewhere; a forward that is computed again
+        has been observed. Raises ValueError for a
         single row, which has no variance, as torch does.
         """
+        if is_recomputing():
+            return
         if rows < 2:
             raise ValueError(f"BatchNorm needs more than {rows} row to train on")
         if self.mode == "micro":

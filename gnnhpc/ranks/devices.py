@@ -28,22 +28,29 @@ class RankDevice:
     rank: int
     host: str
     gpu: str | None
-    """The same for two ranks only if they share a GPU; None on a CPU."""
+    """The same for two ranks only if they share a GPU; None on a CPU. Of several GPUs their names
+    with a + between them."""
     nccl: bool
     """Whether this torch has NCCL."""
 
 
-def choose_device(
-    kind: Literal["cpu", "gpu"], environment: Environment, env: Mapping[str, str] | None = None
-) -> torch.device:
-    """The local rank's GPU of those that it is shown, or its only one if it is shown one.
+def choose_devices(
+    kind: Literal["cpu", "gpu"],
+    environment: Environment,
+    stages: int = 1,
+    env: Mapping[str, str] | None = None,
+) -> list[torch.device]:
+    """The local rank's GPUs of those that it is shown, one for each stage that it holds; or all
+    that it is shown, if that is as many.
 
-    Two ranks may so choose the same; `check_sharing` finds them. Raises InputError where there is
-    no GPU, and for settings of CUDA under which ranks can wait for each other for ever.
+    Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `check_sharing` finds
+    them. Raises InputError where there is no GPU or fewer than stages, and for settings of CUDA
+    under which ranks can wait for each other for ever.
     """
     if kind == "cpu":
-        return torch.device("cpu")
-    check_connections(os.environ if env is None else env)
+        return [torch.device("cpu")]
+    env = os.environ if env is None else env
+    check_connections(env)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise InputError(
@@ -52,7 +59,18 @@ def choose_device(
             f"no GPU that torch {torch.__version__} can use on {environment.host}",
             "a GPU for each rank of a node, or device: cpu",
         )
-    return torch.device("cuda", environment.local_rank % count)
+    if count < stages and not shares_knowingly(env):
+        raise InputError(
+            "environment",
+            "device",
+            f"{count} GPU{'s' if count > 1 else ''} on {environment.host} for the {stages} stages "
+            "that one process holds",
+            f"at least {stages}, device: cpu, or {SHARE_VARIABLE}=1 to share them knowingly",
+        )
+    if count < stages:
+        return [torch.device("cuda", environment.local_rank % count)]
+    first = environment.local_rank * stages % (count - count % stages)
+    return [torch.device("cuda", first + stage) for stage in range(stages)]
 
 
 def check_connections(env: Mapping[str, str]) -> None:
@@ -94,18 +112,16 @@ def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
     """The ranks of each GPU that has more than one."""
     ranks: dict[str, list[int]] = {}
     for each in devices:
-        if each.gpu is not None:
-            ranks.setdefault(each.gpu, []).append(each.rank)
+        for gpu in each.gpu.split("+") if each.gpu is not None else ():
+            ranks.setdefault(gpu, []).append(each.rank)
     return {gpu: sharers for gpu, sharers in ranks.items() if len(sharers) > 1}
 
 
 def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
     """Raises InputError if ranks share a GPU and nobody has asked for it."""
-    asked = (os.environ if env is None else env).get(SHARE_VARIABLE, "")
-    if asked not in ("", "0", "1"):
-        raise InputError("environment", SHARE_VARIABLE, repr(asked), "1, 0 or unset")
+    asked = shares_knowingly(os.environ if env is None else env)
     shared = shared_gpus(devices)
-    if not shared or asked == "1":
+    if not shared or asked:
         return
     gpu, ranks = next(iter(shared.items()))
     raise InputError(
@@ -116,12 +132,20 @@ def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None =
     )
 
 
+def shares_knowingly(env: Mapping[str, str]) -> bool:
+    """Raises InputError for a value that is neither yes nor no."""
+    asked = env.get(SHARE_VARIABLE, "")
+    if asked not in ("", "0", "1"):
+        raise InputError("environment", SHARE_VARIABLE, repr(asked), "1, 0 or unset")
+    return asked == "1"
+
+
 def uses_nccl(devices: Sequence[RankDevice]) -> bool:
     """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU."""
     return all(each.gpu and each.nccl for each in devices) and not shared_gpus(devices)
 
 
-def own_device(environment: Environment, device: torch.device) -> RankDevice:
-    return RankDevice(
-        environment.rank, environment.host, gpu_identity(device), dist.is_nccl_available()
-    )
+def own_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
+    names = [name for name in map(gpu_identity, devices) if name is not None]
+    gpu = "+".join(names) if names else None
+    return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())

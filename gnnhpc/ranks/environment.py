@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.rank_map import RankMap
+from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.addresses import resolves
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
@@ -155,15 +155,15 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
     )
 
 
-def check_world_size(environment: Environment, ranks: RankMap) -> None:
-    """Raises InputError if the launcher started another number of processes than are mapped."""
-    wanted = ranks.processes
+def check_world_size(environment: Environment, layout: Layout) -> None:
+    """Raises InputError if the launcher started another number of processes than a layout's."""
+    wanted = layout.world_size
     if environment.world_size != wanted:
         raise InputError(
             "environment",
             f"world size under {environment.launcher}",
             environment.world_size,
-            f"{wanted}, one rank for each of {ranks.layout}; start it with srun -n "
+            f"{wanted}, one rank for each of {layout}; start it with srun -n "
             f"{wanted} or torchrun --nproc-per-node {wanted}",
         )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.rank_map import RankMap
 from gnnhpc.ranks.addresses import check_interface
 from gnnhpc.ranks.devices import check_sharing, exchange, own_device, uses_nccl
 from gnnhpc.ranks.environment import Environment
@@ -46,54 +44,43 @@ class Mesh:
     port_server: StorePortServer | None = None
     """On rank 0, tells the other ranks where the store is; none where the launcher sets it."""
 
-    stages_per_process: int = 1
     links: Mapping[tuple[Direction, int], dist.ProcessGroup] = field(default_factory=dict)
     """With NCCL a group of two for each neighbour and direction; else empty."""
     staged: bool = False
     """Whether tensors of a GPU travel by gloo, through the host's memory."""
     gpu: str | None = None
-    """Names this rank's GPU; None on a CPU."""
+    """Names this rank's GPU, or GPUs; None on a CPU."""
+    more_devices: tuple[torch.device, ...] = ()
+    """Of a process that holds several stages, those after the first one's."""
     met: list[int] = field(default_factory=lambda: [0])
     """How often this rank has met all others at a barrier."""
 
-    @cached_property
-    def rank_map(self) -> RankMap:
-        return RankMap(self.layout, self.stages_per_process)
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Of this process's stages, or the one that they share."""
+        return (self.device, *self.more_devices)
 
     @property
     def replica(self) -> int:
-        return self.rank_map.replica_of(self.rank)
-
-    @cached_property
-    def stages(self) -> range:
-        """The stages that this process holds."""
-        return self.rank_map.stages_of(self.rank)
+        return self.layout.replica_of(self.rank)
 
     @property
     def stage(self) -> int:
-        """The one stage of a process that holds one; ValueError where it holds several."""
-        (stage,) = self.stages
-        return stage
-
-    @property
-    def place(self) -> int:
-        """The number in the layout of the one stage of a process that holds one."""
-        return self.layout.rank_of(self.replica, self.stage)
+        return self.layout.stage_of(self.rank)
 
     @property
     def is_first(self) -> bool:
         """Whether the first stage is here."""
-        return self.stages[0] == 0
+        return self.stage == 0
 
     @property
     def is_last(self) -> bool:
         """Whether the last stage is here."""
-        return self.stages[-1] == self.layout.stages - 1
+        return self.stage == self.layout.stages - 1
 
     def neighbour(self, step: int) -> int:
-        """The rank that holds the stage before (-1) or after (1) this process's."""
-        beside = self.stages[-1] + step if step > 0 else self.stages[0] + step
-        return self.rank_map.process_of(self.replica, beside)
+        """The rank that holds the stage before (-1) or after (1) this one's."""
+        return self.layout.rank_of(self.replica, self.stage + step)
 
     def link(self, direction: Direction, peer: int) -> dist.ProcessGroup:
         """The group in which tensors of one direction travel between here and a neighbour."""
@@ -129,7 +116,7 @@ class Mesh:
         """Every rank's `values` [k] (float64), as [world_size, k]; also a barrier."""
         if self.control is None:
             return values.unsqueeze(0)
-        out = values.new_empty(self.rank_map.processes, values.numel())
+        out = values.new_empty(self.layout.world_size, values.numel())
         dist.all_gather_single(out.view(-1), values, group=self.control)
         return out
 
@@ -137,7 +124,7 @@ class Mesh:
         """Every rank's `value`, which may be large, by rank on rank 0; nothing on the others."""
         if self.control is None:
             return [value]
-        out: list[Any] | None = [None] * self.rank_map.processes if self.rank == 0 else None
+        out: list[Any] | None = [None] * self.layout.world_size if self.rank == 0 else None
         dist.gather_object(value, out, dst=0, group=self.control)
         return out or []
 
@@ -145,7 +132,7 @@ class Mesh:
         """Every rank's `value`, a small object, by rank."""
         if self.control is None:
             return [value]
-        out: list[Any] = [None] * self.rank_map.processes
+        out: list[Any] = [None] * self.layout.world_size
         dist.all_gather_object(out, value, group=self.control)
         return out
 
@@ -154,29 +141,30 @@ def join(
     environment: Environment,
     layout: Layout,
     device: torch.device,
-    stages_per_process: int = 1,
     secret_file: Path | None = None,
+    more_devices: Sequence[torch.device] = (),
 ) -> Mesh:
     """Connect to the other ranks and make the process groups.
 
+    `more_devices` are those of the stages after this process's first, if each has its own.
     `secret_file` is where ranks keep what they know each other by, if the launcher sets no port.
     Raises InputError for a host name that does not resolve, for a secret that is not to be had and
     for ranks that share a GPU without being told to, and GnnhpcError if the other ranks do not come
     in time.
     """
-    ranks = RankMap(layout, stages_per_process)
-    mine = own_device(environment, device)
-    if ranks.processes == 1:
-        return Mesh(layout, 0, device, stages_per_process=stages_per_process, gpu=mine.gpu)
+    more = tuple(more_devices)
+    mine = own_device(environment, (device, *more))
+    if layout.world_size == 1:
+        return Mesh(layout, 0, device, gpu=mine.gpu, more_devices=more)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interface()
     store, port_server = connect(environment, secret_file)
     nccl = False
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        devices = exchange(store, mine, ranks.processes)
-        check_sharing(devices)
-        nccl = uses_nccl(devices)
+        everyone = exchange(store, mine, layout.world_size)
+        check_sharing(everyone)
+        nccl = uses_nccl(everyone)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if nccl else "gloo",
         store=store,
@@ -187,22 +175,21 @@ def join(
     forward = backward = replicas = None
     if layout.stages > 1:
         for replica in range(layout.replicas):
-            pipeline = ranks.pipeline(replica)
+            pipeline = layout.pipeline_ranks(replica)
             groups = [dist.new_group(pipeline, timeout=timeout) for _ in range(2)]
-            if replica == ranks.replica_of(environment.rank):
+            if replica == layout.replica_of(environment.rank):
                 forward, backward = groups
     if layout.replicas > 1:
-        for stage in range(0, layout.stages, stages_per_process):
-            group = dist.new_group(ranks.peers(stage), timeout=timeout)
-            if stage in ranks.stages_of(environment.rank):
+        for stage in range(layout.stages):
+            group = dist.new_group(layout.replica_ranks(stage), timeout=timeout)
+            if stage == layout.stage_of(environment.rank):
                 replicas = group
-    links = _link_groups(ranks, environment.rank, timeout) if nccl else {}
+    links = _link_groups(layout, environment.rank, timeout) if nccl else {}
     control = dist.new_group(backend="gloo", timeout=timeout)
     mesh = Mesh(
         layout=layout,
         rank=environment.rank,
         device=device,
-        stages_per_process=stages_per_process,
         forward=forward,
         backward=backward,
         replicas=replicas,
@@ -212,28 +199,29 @@ def join(
         links=links,
         staged=device.type == "cuda" and not nccl,
         gpu=mine.gpu,
+        more_devices=more,
     )
     if nccl:
         _connect(mesh)
     return mesh
 
 
-def _neighbours(ranks: RankMap) -> Iterator[tuple[Direction, int, int]]:
+def _neighbours(layout: Layout) -> Iterator[tuple[Direction, int, int]]:
     """Every link of every replica: its direction, the process that sends, the one that receives."""
-    for replica in range(ranks.layout.replicas):
-        for before, after in itertools.pairwise(ranks.pipeline(replica)):
+    for replica in range(layout.replicas):
+        for before, after in itertools.pairwise(layout.pipeline_ranks(replica)):
             yield "forward", before, after
             yield "backward", after, before
 
 
 def _link_groups(
-    ranks: RankMap, rank: int, timeout: datetime.timedelta
+    layout: Layout, rank: int, timeout: datetime.timedelta
 ) -> dict[tuple[Direction, int], dist.ProcessGroup]:
     """A group for each link: NCCL keeps the order of a communicator's transfers, so that a receive
     which waits would hold up a send of the same one. Every rank makes all groups, as torch wants.
     """
     links: dict[tuple[Direction, int], dist.ProcessGroup] = {}
-    for direction, sender, receiver in _neighbours(ranks):
+    for direction, sender, receiver in _neighbours(layout):
         group = dist.new_group(sorted((sender, receiver)), timeout=timeout)
         if rank in (sender, receiver):
             links[direction, receiver if rank == sender else sender] = group
@@ -247,7 +235,7 @@ def _connect(mesh: Mesh) -> None:
     that all ranks have, before any of them waits for something else.
     """
     number = torch.zeros(1, device=mesh.device)
-    for direction, sender, receiver in _neighbours(mesh.rank_map):
+    for direction, sender, receiver in _neighbours(mesh.layout):
         if mesh.rank == sender:
             dist.send(number, dst=receiver, group=mesh.link(direction, receiver))
         elif mesh.rank == receiver:

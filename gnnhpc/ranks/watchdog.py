@@ -212,7 +212,7 @@ def watching(mesh: Mesh, activity: Activity, on_hang: Callable[[int, str], None]
     watchdog = Watchdog(
         mesh.store,
         mesh.rank,
-        mesh.rank_map.processes,
+        mesh.layout.world_size,
         activity,
         on_hang,
     )

@@ -125,6 +125,8 @@ class StepRecord:
     """How long the computing threads could have run and had no processor, on average over them."""
     threads_used: int | None = None
     """How many threads computed."""
+    recompute_s: float | None = None
+    """Of `backward_s`, how long forwards were computed again; null in older records."""
     kind: Literal["step"] = "step"
 
 

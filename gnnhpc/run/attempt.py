@@ -94,7 +94,7 @@ class Attempt:
                 "name": str(layout),
                 "replicas": layout.replicas,
                 "stages": layout.stages,
-                "world_size": layout.world_size,
+                "world_size": experiment.process_layout.world_size,
                 "balance": self.balance,
                 "schedule": experiment.schedule,
             },
@@ -171,7 +171,7 @@ class Attempt:
 
     def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
         write_failure(paths, failure, by=self.environment.rank)
-        size = self.cell.experiment.rank_map.processes
+        size = self.cell.experiment.process_layout.world_size
         first = find_first_failure(paths, size, self.hosts, failure)
         steps = first.step if first.phase == "train" and first.step is not None else 0
         result = replace(self.result("failed"), failure=first, train_steps=steps)

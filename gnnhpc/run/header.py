@@ -17,7 +17,7 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
     return Header(
         cell=attempt.cell.id,
         attempt=attempt.known_paths.number,
-        rank=mesh.place,
+        rank=mesh.rank,
         process=mesh.rank,
         replica=mesh.replica,
         stage=mesh.stage,

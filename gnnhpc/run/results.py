@@ -41,7 +41,10 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
     """On rank 0: audit all ranks' observations and files, and write the result."""
     observations, files = found.observations, found.files
     experiment = attempt.cell.experiment
-    layout, start = experiment.layout, attempt.resume_point.step if attempt.resume_point else 0
+    layout, start = (
+        experiment.process_layout,
+        attempt.resume_point.step if attempt.resume_point else 0,
+    )
     graph = parts.batches.graph_facts()
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
     samples = sum(each.samples for each in first_stages)
@@ -69,7 +72,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},
     )
     said = {**result.layout, **result.provenance}
-    result = replace(result, audit=[*result.audit, told(observations, layout, said)])
+    result = replace(result, audit=[*result.audit, told(observations, experiment.layout, said)])
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):
         print(f"{attempt.cell.id}: done{flagged}", flush=True)

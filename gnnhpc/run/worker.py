@@ -113,7 +113,7 @@ class Worker:
 
         The cell's errors are printed and recorded, not raised.
         """
-        check_world_size(self.environment, self.cell.experiment.rank_map)
+        check_world_size(self.environment, self.cell.experiment.process_layout)
         map_large_blocks_separately()
         with handled_signals(self.attempt.exit_after_signal) as signals:
             try:
@@ -173,15 +173,16 @@ class Worker:
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
-            from gnnhpc.ranks.devices import choose_device
+            from gnnhpc.ranks.devices import choose_devices
             from gnnhpc.ranks.mesh import join
             from gnnhpc.train import loop as _  # noqa: F401 - the heavy imports, timed here
 
             torch.set_num_threads(self.environment.cpus)
         with self._timed("rendezvous"):
-            device = choose_device(self.cell.experiment.device, self.environment)
-            layout, secret = self.cell.experiment.layout, self.run_paths.secret
-            mesh = join(self.environment, layout, device, secret_file=secret)
+            experiment, secret = self.cell.experiment, self.run_paths.secret
+            stages = experiment.stages_per_process
+            device, *more = choose_devices(experiment.device, self.environment, stages)
+            mesh = join(self.environment, experiment.process_layout, device, secret, more)
             paths = self.attempt.paths
             ranks = mesh.gather_objects(
                 {
@@ -247,7 +248,7 @@ class Worker:
         from gnnhpc.train.progress import progress_reporter
 
         start = self.attempt.resume_point.step if self.attempt.resume_point else 0
-        records = self.attempt.known_paths.records(mesh.place)
+        records = self.attempt.known_paths.records(mesh.rank)
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
             progress_reporter(self.cell.experiment, mesh.rank, start) as report,
@@ -411,7 +412,7 @@ class Worker:
         graph = parts.batches.graph_facts()
         checks = audit(found, parts.outlines, mesh.layout, parts.planned, graph)
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
-        mine = observer.records.differing(self.attempt.known_paths.records(mesh.place))
+        mine = observer.records.differing(self.attempt.known_paths.records(mesh.rank))
         causes += [f"records: {each}" for each in mesh.gather_objects(mine) if each]
         failed = mesh.gather_objects(self._failed_check)[0]
         if failed:

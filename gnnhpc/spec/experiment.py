@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, mo
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
-from gnnhpc.core.layout import Layout
-from gnnhpc.core.rank_map import RankMap
+from gnnhpc.core.layout import Layout, processes_of
+from gnnhpc.core.schedule import Checkpoint
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -38,6 +38,9 @@ def _parse_layout(value: object) -> Layout:
 
 LayoutField = Annotated[
     Layout, BeforeValidator(_parse_layout), PlainSerializer(str, return_type=str)
+]
+CheckpointField = Annotated[
+    Checkpoint, BeforeValidator(lambda value: "always" if value == "all" else value)
 ]
 ModelField = Annotated[SerializeAsAny[Model], BeforeValidator(parse_model)]
 DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
@@ -60,8 +63,12 @@ class Experiment(Strict):
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: Literal["gpipe", "1f1b"] = "gpipe"
-    engine: Literal["native", "pipelining"] = "native"
-    """What runs several stages: our own engine, or torch.distributed.pipelining."""
+    engine: Literal["native", "pipelining", "torchgpipe"] = "native"
+    """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
+    stages of a replica are one process with a GPU for each, or a CPU that they share."""
+    checkpoint: CheckpointField = "never"
+    """Of which micro-batches a stage keeps its input alone, and computes its forward again in
+    backward: none, all, or all but the last. Nothing is written; see checkpoint_every."""
     batch_size: Positive | None = None
     """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
     train_steps: Positive = 10
@@ -80,8 +87,9 @@ class Experiment(Strict):
     on the CPU, which Dearing & Wang time."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Running statistics a micro-batch at a time, or once a mini-batch."""
-    balance: tuple[Positive, ...] | Literal["cost", "profile"] = "cost"
-    """Layers a stage: balanced by estimated or measured cost, or given as counts."""
+    balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
+    """Layers a stage: balanced by estimated or measured cost, or given as counts; for engine
+    torchgpipe also by its own measurement of time, or of memory on a GPU."""
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["cpu", "gpu"] = "cpu"
     seed: Annotated[Whole, Field(ge=0)] = 0
@@ -90,7 +98,8 @@ class Experiment(Strict):
     spans: bool = False
     """Write a span for each micro-batch, for the timeline."""
     checkpoint_every: Positive | None = None
-    """Training steps between checkpoints; none checkpoints on a signal only."""
+    """Training steps between the states that are written, for a requeued job to go on from; none
+    writes one on a signal only."""
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
@@ -117,6 +126,7 @@ class Experiment(Strict):
         if self.rebuild == "layer" and (kind != "graph" or self.chunks == "halo"):
             of = "chunks: halo" if kind == "graph" else "images"
             raise ValueError(f"rebuild: found 'layer'; allowed: 'once' for {of}")
+        self._check_engine()
         if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
             raise ValueError(
                 f"balance: found {list(self.balance)}; allowed: one count for each of the "
@@ -133,6 +143,28 @@ class Experiment(Strict):
             f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage of "
             f"{self.layout}, for schedule 1f1b of engine pipelining"
         )
+
+    def _check_engine(self) -> None:
+        """What an engine cannot do; a single stage is run by none of them."""
+        several = self.layout.stages > 1
+        if several and self.engine == "torchgpipe" and self.schedule != "gpipe":
+            raise ValueError(
+                f"schedule: found {self.schedule!r}; allowed: gpipe for engine torchgpipe"
+            )
+        if several and self.engine == "pipelining" and self.checkpoint != "never":
+            raise ValueError(
+                f"checkpoint: found {self.checkpoint!r}; allowed: never for engine pipelining"
+            )
+        if self.balance in ("time", "size") and self.engine != "torchgpipe":
+            raise ValueError(
+                f"balance: found {self.balance!r}; allowed: cost, profile or counts for engine "
+                f"{self.engine}, time and size are measured by torchgpipe"
+            )
+        if self.balance == "size" and self.device == "cpu":
+            raise ValueError(
+                "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, "
+                "torchgpipe measures the memory of GPUs alone"
+            )
 
     def _check_images(self) -> None:
         if self.batch_size is None:
@@ -151,9 +183,13 @@ class Experiment(Strict):
             )
 
     @property
-    def rank_map(self) -> RankMap:
-        """Which process holds which stages: of both engines each holds one."""
-        return RankMap(self.layout)
+    def process_layout(self) -> Layout:
+        """How the processes are laid out: under torchgpipe one holds all stages of a replica."""
+        return processes_of(self.layout, self.engine)
+
+    @property
+    def stages_per_process(self) -> int:
+        return self.layout.stages // self.process_layout.stages
 
     @property
     def total_chunks(self) -> int:

@@ -75,7 +75,10 @@ class Cell:
 
 
 def array_name(experiment: Experiment) -> str:
-    return f"{experiment.model.label}-{experiment.layout}"
+    """Model and layout; and the engine, where its processes are others than the layout's."""
+    name = f"{experiment.model.label}-{experiment.layout}"
+    one_process = experiment.process_layout != experiment.layout
+    return f"{name}-{experiment.engine}" if one_process else name
 
 
 def assign_indices(

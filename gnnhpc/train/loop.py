@@ -136,7 +136,7 @@ class Trainer:
     def _start_step(self) -> float:
         """Prepare, meet the other ranks, start the timer; when, by the host's clock."""
         self.observer.before_step(self.timer.storage_cpu_s)
-        reset_peak(self.mesh.device)
+        reset_peak(self.mesh.devices)
         self.timer.prepare()
         self.mesh.barrier()
         self.timer.start()
@@ -211,13 +211,14 @@ class Trainer:
             metrics=metrics if self.mesh.is_last else {},
             groups=self._groups(times),
             peak_rss_mib=peak_rss_mib(),
-            peak_device_mib=peak_mib(self.mesh.device),
+            peak_device_mib=peak_mib(self.mesh.devices),
             involuntary_switches=times.involuntary_switches,
             steal_s=times.steal_s,
             waiting_cpu_s=times.waiting_cpu_s,
             other_cpu_s=times.other_cpu_s,
             run_delay_s=times.run_delay_s,
             threads_used=times.threads_used,
+            recompute_s=times.recompute_s,
             grad_norm=grad_norm,
         )
         self.writer.write(record, *self._spans(phase, step, times))
@@ -258,7 +259,7 @@ class Trainer:
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
             self.observer.agree_on_budget(over=bool(everyone[:, -6].max()))
-        peers = self.mesh.rank_map.peers(self.mesh.stage)
+        peers = self.mesh.layout.replica_ranks(self.mesh.stage)
         times.wait_for_replicas(float(everyone[peers, -5].max()))
         sums = everyone[:, : 2 * len(names)].sum(0)
         metrics = {
@@ -285,12 +286,16 @@ class Trainer:
         ]
         if not buffers:
             return
-        flat: Tensor = torch.cat([b.flatten() for b in buffers]) / self.mesh.layout.replicas
+        here = [b.flatten().to(self.mesh.device) for b in buffers]
+        flat: Tensor = torch.cat(here) / self.mesh.layout.replicas
         self.mesh.sum_over_replicas(flat)
         for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
             buffer.copy_(part.view_as(buffer))
 
     def _groups(self, times: StepTimes) -> dict[str, list[float]]:
+        """None where layers are on several devices, whose clocks are not the step's."""
+        if len(self.mesh.devices) > 1:
+            return {}
         groups: dict[str, list[float]] = {}
         for layer in self.stage.outlines:
             forward, backward = times.layers.get(layer.name, (0.0, 0.0))

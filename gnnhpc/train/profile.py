@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.core.outline import LayerOutline
-from gnnhpc.engines.base import backward, first_input
+from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.base import first_input
 from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer

@@ -10,8 +10,10 @@ import torch
 from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.build import build_batches
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
+from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.clock import Clock
@@ -31,7 +33,7 @@ class TrainingParts:
 
     outlines: Outlines
     planned: list[range]
-    """The layers that each stage is to hold."""
+    """The layers that each stage of the layout is to hold."""
     batches: Batches
     task: Task
     stage: Stage
@@ -64,11 +66,13 @@ def set_up(
     loss = Loss(task, mesh.layout.replicas)
     batches = batches or build_batches(BatchPlan(experiment, outlines, mesh, root))
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
-    mine = planned[mesh.stage]
+    # A process that holds several stages holds all, and computes them one after the other.
+    mine = planned[mesh.stage] if mesh.layout.stages > 1 else range(len(outlines))
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     _check_parameters(experiment, stage)
+    stage.recomputed = recomputed_microbatches(experiment.checkpoint, experiment.microbatches)
     trains = mesh.gather_objects(bool(parameters_of(stage)))
-    before = [rank for rank in mesh.rank_map.pipeline(mesh.replica) if rank < mesh.rank]
+    before = [rank for rank in mesh.layout.pipeline_ranks(mesh.replica) if rank < mesh.rank]
     plan = StagePlan(
         stage=stage,
         mesh=mesh,
@@ -80,6 +84,8 @@ def set_up(
         output_shape=batches.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
         upstream_trains=any(trains[rank] for rank in before),
+        cut=planned,
+        checkpoint=experiment.checkpoint,
     )
     return TrainingParts(
         outlines=outlines,
@@ -115,7 +121,16 @@ def _planned_cut(
     loss: Loss,
 ) -> list[range]:
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
-    if experiment.balance != "profile" or mesh.layout.stages == 1:
+    if experiment.layout.stages == 1:
+        return cut(experiment, outlines)
+    if experiment.balance in ("time", "size"):
+        from gnnhpc.train.torchgpipe_balance import measured_balance
+
+        counts: list[int] = []
+        if mesh.rank == 0:
+            counts = measured_balance(experiment, outlines, batches.example(), mesh.device)
+        return stage_slices(mesh.gather_objects(counts)[0])
+    if experiment.balance != "profile":
         return cut(experiment, outlines)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:

@@ -30,7 +30,7 @@ class LocalCell:
     def from_cell(cls, cell: Cell) -> LocalCell:
         experiment = cell.experiment
         gpu = experiment.device == "gpu"
-        return cls(cell.array, cell.index, cell.id, experiment.rank_map.processes, gpu)
+        return cls(cell.array, cell.index, cell.id, experiment.process_layout.world_size, gpu)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from jobs.cluster.arrays import (
     Resources,
     after_jobs,
     group_by_array,
-    resources_for,
     take_turns,
 )
 from jobs.cluster.blocks import BlockArray, arrays_of, in_parts, needs_of
@@ -106,7 +105,7 @@ def submit(
     how.tell(tell)
     paired = is_paired(run, extends=not fresh, asked=paired)
     for array in group_by_array(plan.cells):
-        resources_for(array.layout, how.launch.site, gpu=array.gpu)
+        needs_of(array, how.launch.site)
     if paired and cluster == "slurm" and tell is not None:
         for note in _notes_on_blocks(plan.cells, how.launch):
             tell(note)

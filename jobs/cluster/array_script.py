@@ -122,7 +122,7 @@ def render_script(
             flags=" --live" if launch.live else "",
         )
     return _template("array.sbatch.j2").render(
-        facts, layout=str(array.layout), ranks=array.layout.world_size, step="", flags=""
+        facts, layout=str(array.layout), ranks=array.processes.world_size, step="", flags=""
     )
 
 

@@ -18,10 +18,12 @@ _PART = re.compile(r"^(.+)\.([1-9]\d*)$")
 
 @dataclass(frozen=True)
 class Array:
-    """The cells of a sweep that share model and layout: one Slurm job array, or a part of them."""
+    """The cells of a sweep that share model, layout and the number of processes: one Slurm job
+    array, or a part of them."""
 
     name: str
     layout: Layout
+    processes: Layout
     cells: tuple[Cell, ...]
     offset: int = 0
     """Index of the cell that task 0 runs: Slurm's task ids end early, a sweep's indices do not."""
@@ -110,6 +112,7 @@ def group_by_array(cells: Iterable[Cell], limit: int | None = None) -> list[Arra
         Array(
             name,
             members[0].experiment.layout,
+            members[0].experiment.process_layout,
             tuple(sorted(members, key=lambda cell: cell.index)),
             offset,
         )
@@ -129,12 +132,15 @@ def parse_part_label(label: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (label, 0)
 
 
-def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources:
-    """One task a rank, the site's tasks a node.
+def resources_for(
+    layout: Layout, site: Site, *, processes: Layout | None = None, gpu: bool = False
+) -> Resources:
+    """One task a rank, the site's tasks a node, and a GPU for each stage that a task holds.
 
-    Raises InputError if the tasks a node do not divide the layout's ranks.
+    `processes` are how ranks are laid out, where not as `layout`. Raises InputError if the tasks a
+    node do not divide the ranks, or a node's GPUs are too few for a task that holds several stages.
     """
-    ranks = layout.world_size
+    ranks = (processes or layout).world_size
     tasks = min(site.tasks_per_node, ranks)
     if ranks % tasks:
         divisors = [str(n) for n in range(1, ranks + 1) if ranks % n == 0]
@@ -142,7 +148,11 @@ def resources_for(layout: Layout, site: Site, *, gpu: bool = False) -> Resources
             "site", "tasks_per_node", f"{tasks} for the {ranks} ranks of {layout}",
             f"a divisor: {', '.join(divisors)}",
         )  # fmt: skip
-    gpus = site.gpus_per_node if site.gpus_per_node or site.gres else tasks
+    stages = layout.world_size // ranks
+    gpus = site.gpus_per_node if site.gpus_per_node or site.gres else tasks * stages
+    if gpu and stages > 1 and gpus is not None and gpus < tasks * stages:
+        allowed = f"at least {tasks * stages}, one for each stage of {layout} in one task"
+        raise InputError("site", "gpus_per_node", gpus, allowed)
     return Resources(
         nodes=ranks // tasks,
         tasks_per_node=tasks,

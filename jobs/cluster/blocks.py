@@ -51,10 +51,10 @@ class BlockArray:
         return [cell for block in self.blocks for cell in block.cells]
 
     @property
-    def layout(self) -> Layout:
-        """The largest, whose nodes every block gets."""
-        layouts = [cell.experiment.layout for cell in self.cells]
-        return max(layouts, key=lambda layout: layout.world_size)
+    def layouts(self) -> list[tuple[Layout, Layout]]:
+        """Of all cells, each with the layout of its processes."""
+        found = ((c.experiment.layout, c.experiment.process_layout) for c in self.cells)
+        return list(dict.fromkeys(found))
 
     @property
     def gpu(self) -> bool:
@@ -109,16 +109,22 @@ def in_parts(arrays: Iterable[BlockArray], limit: int) -> list[BlockArray]:
 
 
 def needs_of(array: Array | BlockArray, site: Site) -> Resources:
-    """What one task of an array is given; a block the nodes of its largest layout, and the time
-    that the site gives a cell for each of its cells.
+    """What one task of an array is given; a block the nodes of the cell with the most processes,
+    the most GPUs a node that any takes, and the time that the site gives a cell for each of them.
 
     Raises InputError if the tasks a node do not divide a layout's ranks.
     """
-    needs = resources_for(array.layout, site, gpu=array.gpu)
     if isinstance(array, Array):
-        return needs
+        return resources_for(array.layout, site, processes=array.processes, gpu=array.gpu)
+    each = [
+        resources_for(layout, site, processes=processes, gpu=array.gpu)
+        for layout, processes in array.layouts
+    ]
+    largest = max(each, key=lambda needs: needs.tasks)
+    gpus = [needs.gpus_per_node for needs in each if needs.gpus_per_node is not None]
     longest = max(len(block.cells) for block in array.blocks)
-    return replace(needs, time_min=needs.time_min * longest)
+    time_min = largest.time_min * longest
+    return replace(largest, time_min=time_min, gpus_per_node=max(gpus, default=None))
 
 
 def arrays_of(

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
+from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Failure, Result, read_lines
@@ -80,7 +80,8 @@ def read_manifest_entries(manifest: Path) -> list[ManifestEntry]:
 def _manifest_entry(line: ManifestLine) -> ManifestEntry:
     try:
         experiment = line.raw["experiment"]
-        ranks = Layout.parse(experiment.get("layout", "seq")).world_size
+        layout = Layout.parse(experiment.get("layout", "seq"))
+        ranks = processes_of(layout, experiment.get("engine", "")).world_size
         return ManifestEntry(
             line.id, line.array, line.index, ranks, int(experiment.get("train_steps", 10))
         )

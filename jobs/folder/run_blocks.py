@@ -97,5 +97,5 @@ def add_blocks(paths: RunPaths, cells: Collection[Cell]) -> RunBlocks:
 
 
 def _line(block: int, cell: Cell) -> BlockLine:
-    ranks = cell.experiment.layout.world_size
+    ranks = cell.experiment.process_layout.world_size
     return BlockLine(block, cell.array, cell.index, ranks, cell.id)

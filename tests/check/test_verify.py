@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.core.layout import Layout
+from gnnhpc.core.layout import Layout, processes_of
 from tests.tools.forked import started
 
 pytestmark = pytest.mark.distributed
@@ -38,7 +38,9 @@ CASES = [
 def verify(arguments: list[str], layout: str, folder: Path) -> tuple[list[int | None], str]:
     """Exit statuses, and what rank 0 printed."""
     command = ["verify", *arguments, "--layout", layout]
-    with started(command, Layout.parse(layout).world_size, folder) as ranks:
+    engine = "torchgpipe" if "engine=torchgpipe" in arguments else "native"
+    size = processes_of(Layout.parse(layout), engine).world_size
+    with started(command, size, folder) as ranks:
         statuses = ranks.wait()
         return statuses, ranks.out(0) + ranks.err(0)
 
@@ -51,6 +53,24 @@ def test_layout_is_its_sequential_twin(
     flags = [*MODELS[model], "--microbatches", microbatches]
     flags += ["--set", f"schedule={schedule}", "--set", f"engine={engine}"]
     statuses, said = verify(flags, layout, tmp_path)
+    assert set(statuses) == {0}, said
+    assert "PASSED" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "engine", "checkpoint"),
+    [
+        ("vig", "pp4", "torchgpipe", "except_last"),
+        ("gat", "dp2-pp2", "torchgpipe", "always"),
+        ("vig", "dp2-pp2", "native", "always"),
+        ("gat", "seq", "native", "except_last"),
+    ],
+)
+def test_what_is_computed_again_is_the_twins_too(
+    model: str, layout: str, engine: str, checkpoint: str, tmp_path: Path
+) -> None:
+    flags = [*MODELS[model], "--microbatches", "3", "--set", f"engine={engine}"]
+    statuses, said = verify([*flags, "--set", f"checkpoint={checkpoint}"], layout, tmp_path)
     assert set(statuses) == {0}, said
     assert "PASSED" in said
 

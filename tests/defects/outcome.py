@@ -36,7 +36,7 @@ def verification(folder: Path, setting: Setting, plant: Plant | None = None) -> 
     (folder / "cell.json").write_text(line, encoding="utf-8")
     arguments = ["verify", "--cell", folder / "cell.json", "--steps", VERIFIED_STEPS]
     env = dict(setting.env) | {"COLUMNS": "2000", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
-    size = cell.experiment.rank_map.processes
+    size = cell.experiment.process_layout.world_size
     with started(arguments, size, folder / "printed", env=env, plant=plant) as running:
         statuses = running.wait()
         text = "\n".join(running.out(rank) + running.err(rank) for rank in range(size))

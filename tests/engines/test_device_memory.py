@@ -15,11 +15,11 @@ def test_each_step_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held["peak"])
     gpu = torch.device("cuda", 0)
-    assert peak_mib(gpu) == 3.0
-    reset_peak(gpu)
-    assert peak_mib(gpu) == 1.0
+    assert peak_mib([gpu]) == 3.0
+    reset_peak([gpu])
+    assert peak_mib([gpu]) == 1.0
 
 
 def test_a_cpu_has_no_device_memory() -> None:
-    reset_peak(torch.device("cpu"))
-    assert peak_mib(torch.device("cpu")) is None
+    reset_peak([torch.device("cpu")])
+    assert peak_mib([torch.device("cpu")]) is None

@@ -43,12 +43,12 @@ def fill(module: nn.Module, value: float) -> None:
 def test_every_gradient_is_its_own_part_of_the_buffer() -> None:
     module = stage()
     found = gradients(module, Mesh(Layout(), 0, CPU))
-    assert found.flat is not None
-    assert found.flat.dtype == torch.float64
-    assert not found.flat.any()
+    (flat,) = found.flats
+    assert flat.dtype == torch.float64
+    assert not flat.any()
     fill(module, 1.0)
-    assert found.flat.tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 8
-    found.flat.zero_()
+    assert flat.tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 8
+    flat.zero_()
     learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
     assert all(p.grad is not None and p.grad.shape == p.shape and not p.grad.any() for p in learns)
     assert sum(p.grad is None for p in module.parameters()) == 2
@@ -73,14 +73,14 @@ def test_one_replica_has_nothing_to_average() -> None:
 def test_one_parameter_is_enough() -> None:
     module = nn.Linear(3, 2, bias=False)
     found = gradients(module, Mesh(Layout(), 0, CPU))
-    assert found.flat is not None
-    assert (found.flat.shape, found.flat.dtype) == ((6,), torch.float32)
+    (flat,) = found.flats
+    assert (flat.shape, flat.dtype) == ((6,), torch.float32)
 
 
 def test_a_stage_without_parameters_has_none() -> None:
     found = gradients(nn.Dropout(), Mesh(Layout(2, 1), 0, CPU))
     found.average()
-    assert (found.flat, found.norm(), found.reductions) == (None, None, 0)
+    assert (found.flats, found.norm(), found.reductions) == ([], None, 0)
 
 
 def be_replica(rank: int, store: str, answers: Queue[Any]) -> None:

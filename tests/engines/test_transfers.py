@@ -35,7 +35,7 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     if way == "staged":
         mesh = dataclasses.replace(mesh, staged=True)
     if way == "linked":
-        links = _link_groups(mesh.rank_map, mesh.rank, datetime.timedelta(seconds=60))
+        links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
         mesh = dataclasses.replace(mesh, links=links)
         _connect(mesh)
     parts = set_up(experiment, mesh, None)

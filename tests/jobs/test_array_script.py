@@ -21,6 +21,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from jobs.cluster.array_script import checkout, render_script, sbatch_value, setup_lines
 from jobs.cluster.arrays import Array, array_range, group_by_array, resources_for
+from jobs.cluster.blocks import needs_of
 from jobs.cluster.launch import Launch
 from jobs.cluster.site import Site
 from jobs.spec.planning import plan
@@ -187,6 +188,30 @@ def test_ranks_are_spread_over_nodes(layout: str, tasks: int, nodes: int) -> Non
 def test_tasks_that_do_not_divide_are_refused() -> None:
     with pytest.raises(InputError, match="1, 2, 3, 6"):
         resources_for(Layout.parse("pp6"), Site(tasks_per_node=4))
+
+
+def test_torchgpipes_stages_are_one_task_with_a_gpu_each() -> None:
+    """And on CPUs one task with the CPUs of one process, as its stages share a worker there."""
+    site = Site(cpus_per_task=3, tasks_per_node=2)
+    for device, layout, tasks, gpus in (
+        ("cpu", "pp4", 1, None),
+        ("gpu", "pp4", 1, 4),
+        ("gpu", "dp2-pp2", 2, 4),
+    ):
+        one = array(layout, device=device, engine="torchgpipe", microbatches=2)
+        needs = needs_of(one, site)
+        assert one.name == f"gat-{layout}-torchgpipe"
+        assert (needs.tasks, needs.cpus_per_task, needs.gpus_per_node) == (tasks, 3, gpus)
+        text = render_script(one, Path("/runs/first"), needs, Launch("here", site), home=HOME)
+        assert f"#SBATCH --ntasks-per-node={tasks}\n" in text
+        assert ("#SBATCH --gpus-per-node=4\n" in text) == (gpus == 4)
+        assert f"in layout {layout} ({tasks} rank" in text
+
+
+def test_a_node_with_fewer_gpus_than_a_tasks_stages_is_refused() -> None:
+    one = array("pp4", device="gpu", engine="torchgpipe", microbatches=2)
+    with pytest.raises(InputError, match=r"site: gpus_per_node: found 2; allowed: at least 4, one"):
+        needs_of(one, Site(gpus_per_node=2))
 
 
 def test_gpus_are_asked_for_where_cells_use_them() -> None:

@@ -109,9 +109,9 @@ def test_models_have_arrays_of_blocks_of_their_own() -> None:
     vig |= {"batch_size": 8, "repeats": 2}
     gat = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"]}
     arrays = draw_blocks(plan({"name": "run", "grids": [vig, gat]}).cells)
-    assert [(one.name, one.indices, str(one.layout)) for one in arrays] == [
-        ("vig-paired", [0, 1], "pp4"),
-        ("gat-paired", [0], "pp2"),
+    assert [(one.name, one.indices) for one in arrays] == [
+        ("vig-paired", [0, 1]),
+        ("gat-paired", [0]),
     ]
 
 

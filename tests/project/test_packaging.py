@@ -26,7 +26,6 @@ TORCH_FREE = (
     "gnnhpc.core.layout",
     "gnnhpc.spec.manifest",
     "gnnhpc.core.outline",
-    "gnnhpc.core.rank_map",
     "gnnhpc.data.registry",
     "gnnhpc.data.roots",
     "gnnhpc.models.gat.model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from gnnhpc.ranks import device_facts as facts
 from gnnhpc.ranks.devices import (
     RankDevice,
     check_sharing,
-    choose_device,
+    choose_devices,
     exchange,
     gpu_identity,
     shared_gpus,
@@ -46,14 +47,43 @@ def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(
 ) -> None:
     """Shown one, as with --gpus-per-task=1, a rank takes that, whatever its local rank."""
     machine_with(monkeypatch, shown)
-    assert choose_device("gpu", here(local_rank), {}) == torch.device("cuda", taken)
+    assert choose_devices("gpu", here(local_rank), 1, {}) == [torch.device("cuda", taken)]
+
+
+@pytest.mark.parametrize(
+    ("shown", "local_rank", "taken"),
+    [(4, 0, [0, 1]), (4, 1, [2, 3]), (2, 1, [0, 1]), (5, 2, [0, 1])],
+)
+def test_a_rank_of_several_stages_takes_a_gpu_for_each(
+    monkeypatch: pytest.MonkeyPatch, shown: int, local_rank: int, taken: list[int]
+) -> None:
+    machine_with(monkeypatch, shown)
+    found = choose_devices("gpu", here(local_rank), 2, {})
+    assert found == [torch.device("cuda", number) for number in taken]
+
+
+def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, 3)
+    said = (
+        "environment: device: found 3 GPUs on n1 for the 4 stages that one process holds; allowed: "
+        "at least 4, device: cpu, or GNNHPC_SHARE_GPU=1 to share them knowingly"
+    )
+    with pytest.raises(InputError, match=re.escape(said)):
+        choose_devices("gpu", here(0), 4, {})
+    shared = choose_devices("gpu", here(0), 4, {"GNNHPC_SHARE_GPU": "1"})
+    assert shared == [torch.device("cuda", 0)]
+
+
+def test_ranks_that_share_one_of_several_gpus_are_found() -> None:
+    ranks = [RankDevice(0, "n1", "GPU-a+GPU-b", nccl=True), RankDevice(1, "n1", "GPU-b", nccl=True)]
+    assert shared_gpus(ranks) == {"GPU-b": [0, 1]}
 
 
 def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, 0)
     with pytest.raises(InputError, match=r"device: found no GPU that torch .* can use on n1"):
-        choose_device("gpu", here(0), {})
-    assert choose_device("cpu", here(0), {}) == torch.device("cpu")
+        choose_devices("gpu", here(0), 1, {})
+    assert choose_devices("cpu", here(0), 4, {}) == [torch.device("cpu")]
 
 
 @pytest.mark.parametrize("value", ["1", "2", "7", "many", "-8"])
@@ -61,17 +91,17 @@ def test_too_few_hardware_queues_are_refused(monkeypatch: pytest.MonkeyPatch, va
     machine_with(monkeypatch, 2)
     env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
     with pytest.raises(InputError) as refused:
-        choose_device("gpu", here(0), env)
+        choose_devices("gpu", here(0), 1, env)
     line = f"environment: CUDA_DEVICE_MAX_CONNECTIONS: found '{value}', with which layers and "
     assert str(refused.value).startswith(line)
-    assert choose_device("cpu", here(0), env) == torch.device("cpu"), "a CPU has no queues"
+    assert choose_devices("cpu", here(0), 1, env) == [torch.device("cpu")], "a CPU has no queues"
 
 
 @pytest.mark.parametrize("value", ["", "8", "32"])
 def test_enough_hardware_queues(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     machine_with(monkeypatch, 1)
     env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
-    assert choose_device("gpu", here(0), env) == torch.device("cuda", 0)
+    assert choose_devices("gpu", here(0), 1, env) == [torch.device("cuda", 0)]
 
 
 def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
@@ -164,7 +194,7 @@ def test_the_record_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, float]:
     """Each rank's links, made as with NCCL, all used once; and a sum over replicas."""
     mesh = join(read_environment(), Layout(2, 3), torch.device("cpu"))
-    links = _link_groups(mesh.rank_map, mesh.rank, datetime.timedelta(seconds=60))
+    links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
     mesh = dataclasses.replace(mesh, links=links, staged=staged)
     _connect(mesh)
     value = torch.full((2,), float(mesh.rank))

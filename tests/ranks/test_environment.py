@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.rank_map import RankMap
 from gnnhpc.ranks.environment import (
     SITE_VARIABLE,
     Environment,
@@ -161,9 +160,9 @@ def test_threads_come_from_our_variable_then_slurms_then_a_share_of_the_cpus() -
 
 
 def test_a_wrong_world_size_says_how_to_start() -> None:
-    check_world_size(read_environment(TORCHRUN), RankMap(Layout.parse("dp2-pp2")))
+    check_world_size(read_environment(TORCHRUN), Layout.parse("dp2-pp2"))
     with pytest.raises(InputError) as refused:
-        check_world_size(read_environment(TORCHRUN), RankMap(Layout.parse("pp2")))
+        check_world_size(read_environment(TORCHRUN), Layout.parse("pp2"))
     assert str(refused.value) == (
         "environment: world size under torchrun: found 4; allowed: 2, one rank for each of pp2; "
         "start it with srun -n 2 or torchrun --nproc-per-node 2"

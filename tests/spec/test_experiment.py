@@ -71,12 +71,29 @@ MISTAKES: dict[str, dict[str, Any]] = {
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
     "schedule: found 'zb'; allowed: 'gpipe' or '1f1b'": vig(schedule="zb"),
-    "engine: found 'horovod'; allowed: 'native' or 'pipelining'": vig(engine="horovod"),
+    "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
+        engine="horovod"
+    ),
+    "checkpoint: found 'often'; allowed: 'never', 'except_last' or 'always'": vig(
+        checkpoint="often"
+    ),
+    "checkpoint: found 'always'; allowed: never for engine pipelining": vig(
+        layout="pp2", engine="pipelining", checkpoint="all"
+    ),
+    "schedule: found '1f1b'; allowed: gpipe for engine torchgpipe": vig(
+        layout="pp2", engine="torchgpipe", schedule="1f1b"
+    ),
+    "balance: found 'time'; allowed: cost, profile or counts for engine native, time and size are "
+    "measured by torchgpipe": vig(layout="pp2", balance="time"),
+    "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, torchgpipe measures "
+    "the memory of GPUs alone": vig(layout="pp2", engine="torchgpipe", balance="size"),
     "optimizer.name: found 'lamb'; allowed: 'adam' or 'sgd'": vig(optimizer={"name": "lamb"}),
     "chunks: found 'metis'; allowed: 'contiguous', 'clustered' or 'halo'": gat(chunks="metis"),
     "rebuild: found 'step'; allowed: 'once' or 'layer'": gat(rebuild="step"),
     "batchnorm: found 'sync'; allowed: 'micro' or 'deferred'": vig(batchnorm="sync"),
-    "balance: found 'even'; allowed: a list or 'cost' or 'profile'": vig(balance="even"),
+    "balance: found 'even'; allowed: a list or 'cost', 'profile', 'time' or 'size'": vig(
+        balance="even"
+    ),
     "dtype: found 'float16'; allowed: 'float32' or 'float64'": vig(dtype="float16"),
     "device: found 'cuda'; allowed: 'cpu' or 'gpu'": vig(device="cuda"),
     "model.implementation: found 'tensorflow'; allowed: 'fused', 'pyg' or 'dgl'": gat(

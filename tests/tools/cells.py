@@ -59,7 +59,7 @@ class Ran:
 
     def losses(self, phase: str = "train") -> list[float]:
         """Of the last stage of the first replica, which every last stage reports."""
-        last = self.cell.experiment.layout.rank_of(0, self.cell.experiment.layout.stages - 1)
+        last = self.cell.experiment.process_layout.stages - 1
         return [step["loss"] for step in self.steps(last, phase)]
 
 
@@ -82,7 +82,7 @@ def run(
     """Run a cell of a manifest on its real ranks, to whatever end."""
     arguments = ["run", "--manifest", RunPaths(root).manifest, "--array", cell.array]
     arguments += ["--index", cell.index]
-    size = ranks or cell.experiment.layout.world_size
+    size = ranks or cell.experiment.process_layout.world_size
     with started(arguments, size, root / "printed", env=env, plant=plant) as running:
         statuses = running.wait()
         attempts = RunPaths(root).cell(cell.id).attempts()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import MicroBatch
-from gnnhpc.engines.base import backward
+from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.spec.experiment import Experiment

@@ -34,12 +34,16 @@ def cut(
     layout: Layout,
     planned: Sequence[range],
 ) -> Check:
+    """`layout` is that of processes, each of which holds a stage, or all stages of `planned`."""
     names = [layer.name for layer in outlines]
-    wrong = [
-        each.rank
-        for each in observations
-        if each.layers != [names[i] for i in planned[layout.stage_of(each.rank)]]
-    ]
+    stages = [[names[i] for i in part] for part in planned]
+    wrong = []
+    for each in observations:
+        stage = layout.stage_of(each.rank)
+        expected = [stages[stage]] if layout.stages == len(stages) else stages
+        held = [name for part in expected for name in part]
+        if (each.partitions or [each.layers], each.layers) != (expected, held):
+            wrong.append(each.rank)
     counts = [len(part) for part in planned]
     whole = sorted(i for part in planned for i in part) == list(range(len(names)))
     if wrong or not whole:

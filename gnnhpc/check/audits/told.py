@@ -21,7 +21,8 @@ def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> 
             return Check("engine", "invalid", detail, {})
     if layout.stages > 1:
         for each in observations:
-            first = _forwards_before_backward(experiment, layout.stage_of(each.rank))
+            stage = experiment.process_layout.stage_of(each.rank)
+            first = _forwards_before_backward(experiment, stage)
             other = {found for found in each.forwards_before_backward if found != first}
             if other:
                 detail = (
@@ -43,7 +44,8 @@ def _forwards_before_backward(experiment: Experiment, stage: int) -> int:
 def told(observations: Sequence[RankObservations], layout: Layout, said: dict[str, Any]) -> Check:
     """`said` is a result's `layout`, `hosts`, `ranks` and `versions`."""
     wrong = []
-    counts = [len(each.layers) for each in observations[: layout.stages]]
+    held = [part for each in observations for part in each.partitions or [each.layers]]
+    counts = [len(part) for part in held[: layout.stages]]
     if said["balance"] != counts:
         wrong.append(f"balance {said['balance']} is told, stages held {counts} layers")
     hosts = [each.host for each in observations]

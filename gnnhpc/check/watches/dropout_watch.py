@@ -18,6 +18,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.dropout import Dropout
+from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
 
 ELEMENTS = 512
@@ -69,7 +70,11 @@ class DropoutWatch:
     def _keep(self, layer: nn.Module, arguments: tuple[Any, ...], output: Inputs) -> None:
         """Inside the step: copies of few elements."""
         x, context = arguments
-        if context.microbatch == 0 and isinstance(layer, Dropout | ReluDropout):
+        if (
+            context.microbatch == 0
+            and not is_recomputing()
+            and isinstance(layer, Dropout | ReluDropout)
+        ):
             given, entries = _elements(x, context)
             self._kept.append(_Kept(layer, given, _elements(output, context)[0], entries))
 

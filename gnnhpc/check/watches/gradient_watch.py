@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.projection import Projection, project
+from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.stage import Stage
 from gnnhpc.spec.experiment import Experiment
 
@@ -54,6 +55,17 @@ class GradientWatch:
         by_torch = self.experiment.engine == "pipelining" and layout.stages > 1
         return not by_torch or layout.replicas == 1
 
+    @property
+    def _backwards_wanted(self) -> int:
+        """How often a step adds to a gradient: torchgpipe has one backward for all micro-batches
+        of which it has kept the activations, and one for each other."""
+        experiment = self.experiment
+        count = experiment.microbatches
+        if experiment.engine != "torchgpipe" or experiment.layout.stages == 1:
+            return count
+        again = len(recomputed_microbatches(experiment.checkpoint, count))
+        return again + (again < count)
+
     def attach(self) -> None:
         self.detach()
         self._kept, self._backwards, self._chosen = {}, {}, []
@@ -93,7 +105,7 @@ class GradientWatch:
         if not self._chosen:
             return
         self.findings.looks["gradients used"] += 1
-        wanted = self.experiment.microbatches
+        wanted = self._backwards_wanted
         for name, _ in self._chosen:
             found = self._backwards.get(name, 0)
             if found != wanted:

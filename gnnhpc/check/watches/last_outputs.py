@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.recomputation import is_recomputing
 
 
 @dataclass
@@ -23,7 +24,7 @@ class LastOutputs:
     def of(cls, stage: Stage, *, is_last: bool) -> LastOutputs:
         found = cls()
         if is_last:
-            stage.register_forward_hook(found._keep)
+            stage.parts[-1].register_forward_hook(found._keep)
         return found
 
     def begin(self) -> None:
@@ -44,7 +45,7 @@ class LastOutputs:
         return f"the outputs {which} are not what the last stage's forward gave"
 
     def _keep(self, stage: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        if self._keeps:
+        if self._keeps and not is_recomputing():
             self.by_microbatch[given[1].microbatch] = output.detach()
 
 

@@ -38,6 +38,8 @@ class StageFacts:
     """Whether its replicas average gradients."""
     is_last: bool = True
     """Whether its backwards begin with the loss's."""
+    several_devices: bool = False
+    """Then its spans are of the whole step."""
 
 
 @dataclass

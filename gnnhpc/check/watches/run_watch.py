@@ -204,7 +204,8 @@ class RunWatch:
                 # Another stage's input lies in a buffer, which may hold another one by now.
                 alone = self.mesh.is_first and self.mesh.is_last
                 output = self.last.by_microbatch.get(context.microbatch) if alone else None
-                self.evaluation.evaluate_again(x, context, output)
+                if len(self.mesh.devices) == 1:
+                    self.evaluation.evaluate_again(x, context, output)
 
     def after_evaluation(self) -> None:
         if self._looks_at_evaluation:

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
+from gnnhpc.models.recomputation import is_recomputing
 
 
 def seconds() -> float:
@@ -116,7 +118,7 @@ class SecondClock:
 
     def attach(
         self,
-        stage: nn.Module,
+        stage: Stage,
         optimizer: torch.optim.Optimizer | None,
         met: Sequence[int] = (),
     ) -> None:
@@ -125,8 +127,11 @@ class SecondClock:
         `met` counts barriers.
         """
         self._met = met
-        stage.register_forward_pre_hook(self._forward_begins)
-        stage.register_forward_hook(self._forward_ends)
+        first, last = stage.parts[0], stage.parts[-1]
+        for part in stage.parts:
+            begins = self._forward_begins if part is first else self._part_begins
+            part.register_forward_pre_hook(begins)
+            part.register_forward_hook(self._forward_ends if part is last else self._part_ends)
         trained = next((p for p in stage.parameters() if p.requires_grad), None)
         if trained is not None:
             trained.register_post_accumulate_grad_hook(self._backward_ends)
@@ -206,9 +211,13 @@ class SecondClock:
         elif self._cpu_ended is not None and not self.paused:
             self._outside[what] = self._outside.get(what, 0) + 1
 
+    def _part_begins(self, *_: Any) -> None:
+        if not is_recomputing():
+            self._forward_from = seconds()
+
     def _forward_begins(self, *_: Any) -> None:
-        self._forward_from = seconds()
-        if self._in_step:
+        self._part_begins()
+        if self._in_step and self._forward_from is not None and not is_recomputing():
             self._forward_begins_at.append(self._forward_from)
             self._forward_delays.append(run_delay_s())
 
@@ -218,10 +227,15 @@ class SecondClock:
         before, began, ended = self._met_at
         return began - before, ended - began
 
-    def _forward_ends(self, _stage: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        if self._in_step and self._forward_from is not None:
+    def _part_ends(self, *_: Any) -> None:
+        if self._in_step and self._forward_from is not None and not is_recomputing():
             self._forward_s += seconds() - self._forward_from
-        self._note("forward")
+
+    def _forward_ends(self, _part: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        self._part_ends()
+        if not is_recomputing():
+            self._note("forward")
+        # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
         if isinstance(output, Tensor) and output.requires_grad:
             microbatch = given[1].microbatch
             output.register_hook(lambda gradient: self._backward_begins(microbatch))
@@ -236,10 +250,11 @@ class SecondClock:
 
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()
+        if self._in_step:
+            self._ready = now
         if self._in_step and self._backward_from is not None:
             self._backward_s += now - self._backward_from
             self._backward_from = None
-            self._ready = now
 
     def _optimizer_begins(self, *_: Any) -> None:
         self._optimizer_from = seconds()

@@ -10,8 +10,10 @@ from gnnhpc.train.setup import TrainingParts
 
 def stage_facts(mesh: Mesh, parts: TrainingParts) -> StageFacts:
     """Groups of its layers, and whether its replicas have gradients to average."""
+    several = len(mesh.devices) > 1
     return StageFacts(
-        {each.name: each.group for each in parts.stage.outlines},
+        {} if several else {each.name: each.group for each in parts.stage.outlines},
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
         mesh.is_last,
+        several,
     )

@@ -14,6 +14,7 @@ from gnnhpc.batches.batch import Inputs
 from gnnhpc.check.watches.state_hashes import tensor_hash
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
+from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.records.schema import Phase
 
 SAMPLE = 2_048
@@ -61,8 +62,8 @@ class StageTraffic:
         self.given, self._samples, self.wrong_mode = [], {}, None
         self._training, self._on_first = training, on_first
         self._handles = [
-            self.stage.register_forward_pre_hook(self._before_forward),
-            self.stage.register_forward_hook(self._after_forward),
+            self.stage.parts[0].register_forward_pre_hook(self._before_forward),
+            self.stage.parts[-1].register_forward_hook(self._after_forward),
         ]
 
     def detach(self) -> None:
@@ -85,6 +86,8 @@ class StageTraffic:
 
     def _before_forward(self, stage: nn.Module, arguments: tuple[Any, ...]) -> None:
         x, context = arguments
+        if is_recomputing():
+            return
         if not self.given:
             if self._on_first is not None:
                 self._on_first()
@@ -96,7 +99,7 @@ class StageTraffic:
 
     def _after_forward(self, stage: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
         _, context = arguments
-        if not self.is_last:
+        if not self.is_last and not is_recomputing():
             self._sample("output", context.microbatch, output)
         self._sample_gradient("gradient of the output", context.microbatch, output)
 

@@ -214,8 +214,8 @@ def gradient_of_one_replica() -> None:
     from gnnhpc.engines.flat_gradients import Gradients
 
     def first_only(gradients: Gradients) -> None:
-        assert gradients.flat is not None
-        torch.distributed.broadcast(gradients.flat, 0, group=gradients.mesh.replicas)
+        (flat,) = gradients.flats
+        torch.distributed.broadcast(flat, 0, group=gradients.mesh.replicas)
         gradients.reductions += 1
 
     Gradients.average = first_only  # type: ignore[method-assign]

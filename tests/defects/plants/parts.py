@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from gnnhpc.engines.base import backward
+from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.device_memory import reset_peak
 from gnnhpc.engines.flat_gradients import Gradients
@@ -69,9 +69,9 @@ def optimizer_untimed() -> None:
 @defect("the all-reduce in no span", setting=settings.VIG_REPLICAS)
 def sharing_untimed() -> None:
     def average(gradients: Gradients) -> None:
-        if gradients.flat is not None and gradients.mesh.replicas is not None:
-            gradients.flat.div_(gradients.mesh.layout.replicas)
-            gradients.mesh.sum_over_replicas(gradients.flat)
+        for flat in gradients.flats if gradients.mesh.replicas is not None else ():
+            flat.div_(gradients.mesh.layout.replicas)
+            gradients.mesh.sum_over_replicas(flat)
             gradients.reductions += 1
 
     replace(Gradients, "average", average)

@@ -24,8 +24,8 @@ defect = functools.partial(planted, kind=KIND)
 @defect("gradients divided by the micro-batches twice", setting=settings.VIG)
 def divided_twice() -> None:
     def divided(true: Any, gradients: Gradients) -> None:
-        if gradients.flat is not None:
-            gradients.flat.div_(4)
+        for flat in gradients.flats:
+            flat.div_(4)
         true(gradients)
 
     around(Gradients, "average", divided)
@@ -34,8 +34,8 @@ def divided_twice() -> None:
 @defect("gradients divided by the micro-batches twice on one stage", setting=settings.VIG_SGD)
 def divided_on_one_stage() -> None:
     def divided(true: Any, gradients: Gradients) -> None:
-        if gradients.flat is not None and gradients.mesh.is_first:
-            gradients.flat.div_(4)
+        for flat in gradients.flats if gradients.mesh.is_first else ():
+            flat.div_(4)
         true(gradients)
 
     around(Gradients, "average", divided)
@@ -56,8 +56,8 @@ def summed_replicas() -> None:
     """All-reduce without the division by the number of replicas."""
 
     def sums(true: Any, gradients: Gradients) -> None:
-        if gradients.flat is not None:
-            gradients.flat.mul_(2)
+        for flat in gradients.flats:
+            flat.mul_(2)
         true(gradients)
 
     around(Gradients, "average", sums)

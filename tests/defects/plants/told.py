@@ -118,7 +118,7 @@ def loops_counted() -> None:
 @defect("the gradient's norm of few parameters", setting=settings.VIG)
 def part_of_the_norm() -> None:
     def norm(true: Any, gradients: Gradients) -> float | None:
-        return None if gradients.flat is None else float(gradients.flat[:8].norm())
+        return float(gradients.flats[0][:8].norm()) if gradients.flats else None
 
     around(Gradients, "norm", norm)
 

@@ -207,10 +207,10 @@ def not_shared() -> None:
 @defect("gradients shared before the last micro-batch", setting=settings.VIG_REPLICAS)
 def shared_early() -> None:
     def early(true: Any, gradients: Gradients) -> None:
-        before = None if gradients.flat is None else gradients.flat.clone()
+        before = [flat.clone() for flat in gradients.flats]
         true(gradients)
-        if before is not None and gradients.flat is not None:
-            gradients.flat.add_(before, alpha=0.1)
+        for flat, old in zip(gradients.flats, before, strict=True):
+            flat.add_(old, alpha=0.1)
 
     around(Gradients, "average", early)
 
@@ -218,8 +218,8 @@ def shared_early() -> None:
 @defect("one replica's gradient for all", setting=settings.VIG_REPLICAS)
 def one_for_all() -> None:
     def first_only(true: Any, gradients: Gradients) -> None:
-        if gradients.flat is not None:
-            gradients.flat.mul_(2.0 if rank() == 0 else 0.0)
+        for flat in gradients.flats:
+            flat.mul_(2.0 if rank() == 0 else 0.0)
         true(gradients)
 
     around(Gradients, "average", first_only)

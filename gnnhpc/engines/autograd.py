@@ -1,0 +1,104 @@
+"""Backward from a given gradient, and forwards that are computed again in backward.
+
+A micro-batch's activations are not kept but for its input, and its forward is computed again when
+the gradient of its output arrives: less memory for one forward more (Chen et al. 2016,
+arXiv:1604.06174). `torch.utils.checkpoint` does the same by a hook for each tensor that autograd
+saves; it keeps what a layer holds otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.recomputation import recomputing
+
+Forward = Callable[[Tensor | SparseRows], Tensor]
+
+
+class _ScalarOf(torch.autograd.Function):
+    """A scalar made from an output, whose backward gives that output the received gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return output.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
+
+
+def backward(result: Tensor, gradient: Tensor | None) -> None:
+    """Backward from a loss, or from an output whose gradient the next stage has sent.
+
+    `result.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
+    takes half a second to import.
+    """
+    scalar: Tensor = result
+    if gradient is not None:
+        scalar = _ScalarOf.apply(result, gradient)  # type: ignore[no-untyped-call]
+    scalar.backward()
+
+
+def computed_again(
+    forward: Forward, x: Tensor | SparseRows, with_buffers: Sequence[nn.Module]
+) -> Tensor:
+    """`forward(x)`, of which `x` alone is kept; `with_buffers` are its modules that have buffers.
+
+    For forwards with something to train: the result needs a gradient.
+    """
+    # Without an input that needs a gradient autograd would not call the backward.
+    trained = torch.empty(0, requires_grad=True)
+    result: Tensor = _ComputedAgain.apply(trained, forward, x, with_buffers)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _ComputedAgain(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        trained: Tensor,
+        forward: Forward,
+        x: Tensor | SparseRows,
+        with_buffers: Sequence[nn.Module],
+    ) -> Tensor:
+        ctx.forward, ctx.with_buffers, ctx.random = forward, with_buffers, _RandomState(x)
+        ctx.save_for_backward(*([x] if isinstance(x, Tensor) else []))
+        ctx.x = None if isinstance(x, Tensor) else x
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor | None, None]:
+        x = ctx.x
+        if x is None:
+            (saved,) = ctx.saved_tensors
+            x = saved.detach().requires_grad_(ctx.needs_input_grad[2])
+        with torch.enable_grad(), recomputing(ctx.with_buffers), ctx.random.again():
+            output = ctx.forward(x)
+        with torch.enable_grad():
+            backward(output, gradient)
+        return None, None, x.grad if isinstance(x, Tensor) else None, None
+
+
+class _RandomState:
+    """The generators' states at a forward, for a user's layers that draw from them."""
+
+    def __init__(self, x: Tensor | SparseRows) -> None:
+        device = (x if isinstance(x, Tensor) else x.values).device
+        self._devices = [device] if device.type == "cuda" else []
+        self._cpu = torch.get_rng_state()
+        self._cuda = [torch.cuda.get_rng_state(each) for each in self._devices]
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        with torch.random.fork_rng(self._devices):
+            torch.set_rng_state(self._cpu)
+            for device, state in zip(self._devices, self._cuda, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield

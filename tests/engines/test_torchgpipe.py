@@ -1,0 +1,127 @@
+"""torchgpipe's GPipe computes what one process computes, whatever it keeps and computes again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.spec.experiment import Experiment
+from tests.engines.steps import parts_of, step_of, take_step
+from tests.tools.cells import gat, manifest_of, run, vig
+
+RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
+CHECKPOINTS = ("never", "except_last", "always")
+CASES: dict[str, dict[str, Any]] = {
+    # The first stage is dropout alone; 121 nodes do not make equal chunks.
+    "gat": {"layout": "pp4", "balance": [1, 2, 1, 2], "chunks": "halo"},
+    "resgcn": {"layout": "pp3", **RESGCN},
+    "vig": {"layout": "pp2", "batchnorm": "deferred"},
+    "vig micro": {"layout": "pp3", "model": {"name": "vig", "blocks": 1}},
+}
+
+
+def case(name: str, **changes: Any) -> Experiment:
+    graph = {"name": "synthetic-citation", "nodes": 121, "edges": 500, "features": 24}
+    settings = CASES[name] | changes
+    if name.startswith("vig"):
+        return vig(**{"dtype": "float64", "batch_size": 12, "microbatches": 3} | settings)
+    return gat(**{"dtype": "float64", "data": graph, "microbatches": 3} | settings)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_a_step_is_that_of_one_process(name: str, checkpoint: str) -> None:
+    alone = step_of(case(name, layout="seq", balance="cost"))
+    gpipe = step_of(case(name, engine="torchgpipe", checkpoint=checkpoint))
+    assert gpipe.is_to_rounding(alone)
+    # Gradients of micro-batches are added in another order, and begin in other memory.
+    pairs = zip(gpipe.outputs, alone.outputs, strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+def test_gpipe_holds_the_planned_layers_and_runs_with_the_threads_that_are_set() -> None:
+    parts = parts_of(case("gat", engine="torchgpipe"))
+    assert isinstance(parts.engine, TorchgpipeEngine)
+    assert [len(names) for names in parts.engine.partitions] == [1, 2, 1, 2]
+    assert parts.engine.gpipe.checkpoint == "never"
+    seen: dict[int, int] = {}
+    for part in parts.stage.parts:
+        part.register_forward_pre_hook(
+            lambda *_: seen.update({threading.get_ident(): torch.get_num_threads()})
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        take_step(parts)
+    finally:
+        torch.set_num_threads(before)
+    assert list(seen.values()) == [2]
+    assert threading.get_ident() not in seen
+
+
+def test_evaluation_is_that_of_one_process() -> None:
+    def outputs(experiment: Experiment) -> list[torch.Tensor]:
+        parts = parts_of(experiment)
+        parts.stage.eval()
+        with parts.batches.open("test", 0, 1) as batches:
+            return list(parts.engine.evaluate(next(batches)))
+
+    alone = outputs(case("gat", layout="seq", balance="cost"))
+    gpipe = outputs(case("gat", engine="torchgpipe", checkpoint="always"))
+    assert all(torch.equal(a, b) for a, b in zip(alone, gpipe, strict=True))
+
+
+def test_layers_are_balanced_by_torchgpipes_own_times() -> None:
+    parts = parts_of(case("gat", engine="torchgpipe", layout="pp3", balance="time"))
+    counts = [len(part) for part in parts.planned]
+    assert sum(counts) == 6
+    assert min(counts) >= 1
+    assert [len(names) for names in parts.engine.partitions] == counts  # type: ignore[attr-defined]
+
+
+def test_a_model_without_parameters_is_not_balanced_by_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = case("gat", engine="torchgpipe", layout="pp2", balance="time")
+
+    def build(self: object, layer: object, options: BuildOptions) -> torch.nn.Module:
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(type(experiment.model), "build", build)
+    with pytest.raises(InputError, match=r"spec: balance: found 'time'; allowed: counts, for a"):
+        parts_of(experiment)
+
+
+@pytest.mark.distributed
+def test_replicas_and_audits(tmp_path: Path) -> None:
+    """Real ranks: a self-check before and after, and all that is watched and audited between."""
+    both: dict[str, Any] = {"microbatches": 2, "chunks": "halo"}
+    one = gat(layout="dp2-pp2", engine="torchgpipe", checkpoint="always", **both)
+    cells = manifest_of(tmp_path, gat(layout="dp2", **both), one)
+    alone, gpipe = (run(tmp_path, cell) for cell in cells)
+    assert gpipe.statuses == [0, 0], gpipe.err
+    result = gpipe.result
+    assert (result.valid, result.layout["world_size"], result.layout["stages"]) == (True, 2, 2)
+    assert sum(result.layout["balance"]) == 6
+    assert gpipe.losses() == pytest.approx(alone.losses(), rel=1e-6)
+    assert all(0 < step["recompute_s"] < step["backward_s"] for step in gpipe.steps(0, "train"))
+    assert {step["recompute_s"] for step in alone.steps(0, "train")} == {0.0}
+    used = next(check for check in result.audit if check.name == "threads_used")
+    assert used.verdict != "invalid", used.detail
+
+
+@pytest.mark.distributed
+def test_running_statistics_of_a_whole_run(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"batchnorm": "deferred", "microbatches": 2}
+    other = vig(layout="pp2", engine="torchgpipe", checkpoint="except_last", **both)
+    cells = manifest_of(tmp_path, vig(**both), other)
+    alone, gpipe = (run(tmp_path, cell) for cell in cells)
+    assert gpipe.result.valid, gpipe.result.audit
+    assert gpipe.losses("test") == alone.losses("test")
