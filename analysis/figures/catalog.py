@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import gantt, graph_chunks, loss_curves, speedup
+from analysis.figures import frameworks, gantt, graph_chunks, loss_curves, speedup
 from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
@@ -37,14 +37,36 @@ class PublishedPoints:
     """Raffi & Dazzi 2024, figure 3: step, seq, dp_copy0, dp_copy1."""
     chunks: pd.DataFrame | None = None
     """Dearing & Wang 2021, table 3, four GPUs with the graph rebuilt: chunks, avg_epoch_s, ..."""
+    single_device: pd.DataFrame | None = None
+    """Dearing & Wang 2021, table 2: compute, framework, dataset, avg_epoch_ms, test_acc."""
 
     def for_copies(self, study: Study) -> pd.DataFrame | None:
         """The published loss curve, for a study of the same data."""
         return self.loss_curve if study.data == "cifar10" else None
 
     def for_chunks(self, study: Study) -> pd.DataFrame | None:
-        """The published points of chunks, for a study of the same data."""
-        return self.chunks if study.data == "pubmed" else None
+        """The published points of chunks, for a study of the same model and data."""
+        return self.chunks if (study.model, study.data) == ("gat", "pubmed") else None
+
+    def for_frameworks(self, study: Study) -> pd.DataFrame | None:
+        """The published points of one device, for a study of the same model and data."""
+        points = self.single_device
+        if points is None or study.model != "gat":
+            return None
+        mine = points[points["dataset"].str.lower() == study.data]
+        return None if mine.empty else mine
+
+
+def _any_study(_: Study) -> bool:
+    return True
+
+
+def _of_graphs(study: Study) -> bool:
+    return study.graphs
+
+
+def _of_frameworks(study: Study) -> bool:
+    return study.graphs and study.cells["implementation"].nunique() > 1
 
 
 def _no_published_points(_: PublishedPoints, __: Study) -> None:
@@ -61,7 +83,8 @@ class FigureKind:
     draw: Callable[[Study, pd.DataFrame | None], Figure | str]
     """Returns the figure (with published points if given), or why there is none."""
     published: Callable[[PublishedPoints, Study], pd.DataFrame | None] = _no_published_points
-    graphs_only: bool = False
+    drawn_of: Callable[[Study], bool] = _any_study
+    """Whether a study can have this figure at all."""
 
 
 FIGURE_KINDS = (
@@ -111,12 +134,30 @@ FIGURE_KINDS = (
         PublishedPoints.for_copies,
     ),
     FigureKind(
+        "framework-time",
+        "time by framework",
+        "Milliseconds an epoch on one device, the whole graph at once, by whose code computes the "
+        "layers, as Dearing & Wang 2021 compare compute and framework.",
+        frameworks.framework_time,
+        PublishedPoints.for_frameworks,
+        drawn_of=_of_frameworks,
+    ),
+    FigureKind(
+        "framework-accuracy",
+        "accuracy by framework",
+        "Accuracy of test nodes on one device, the whole graph at once, by whose code computes the "
+        "layers: mean and range over seeds, as Dearing & Wang 2021 compare frameworks.",
+        frameworks.framework_accuracy,
+        PublishedPoints.for_frameworks,
+        drawn_of=_of_frameworks,
+    ),
+    FigureKind(
         "chunk-time",
         "time against chunks",
         "Seconds an epoch against the number of chunks, as figure 3 of Dearing & Wang 2021.",
         graph_chunks.chunk_time,
         PublishedPoints.for_chunks,
-        graphs_only=True,
+        drawn_of=_of_graphs,
     ),
     FigureKind(
         "chunk-accuracy",
@@ -125,14 +166,14 @@ FIGURE_KINDS = (
         "figure 4 of Dearing & Wang 2021.",
         graph_chunks.chunk_accuracy,
         PublishedPoints.for_chunks,
-        graphs_only=True,
+        drawn_of=_of_graphs,
     ),
     FigureKind(
         "chunk-loss",
         "what chunks lose or repeat",
         "Share of edges that are kept, and nodes and edges computed for each of the graph.",
         lambda study, _: graph_chunks.chunk_losses(study),
-        graphs_only=True,
+        drawn_of=_of_graphs,
     ),
 )
 
@@ -170,7 +211,7 @@ def make_figures(
         partial(_draw_study_figure, run, study, kind, kind.published(points, study), folder)
         for study in found[:MAX_STUDIES]
         for kind in FIGURE_KINDS
-        if study.graphs or not kind.graphs_only
+        if kind.drawn_of(study)
     ]
     cells, not_shown = timeline_cells(run)
     tasks += [partial(_draw_timeline, run, cell, folder) for cell in cells]

@@ -13,10 +13,10 @@ from analysis.figures.panels import add_legend, error_bars, layouts_in, panel_gr
 from analysis.figures.studies import Study
 from analysis.figures.style import (
     FULL_IN,
-    MODE_DASHES,
-    MODE_MARKERS,
+    REBUILT,
     SERIES_COLOURS,
     layout_look,
+    mode_look,
     new_figure,
     styled,
 )
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _CHUNKS = "chunks of the graph (all replicas)"
+_MODE = ("chunks", "rebuild")
+_WHO_COMPUTES = ("implementation", "rebuild", "engine", "schedule", "balance")
+"""Settings that decide neither which edges are kept nor which nodes are computed."""
 ACCURACIES = ("test_accuracy", "val_accuracy")
 
 
@@ -38,12 +41,13 @@ def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
     if rows.empty:
         return "no training step after warm-up"
     rows["total"] = rows["microbatches"] * rows["replicas"]
+    rows["mode"] = _modes(rows)
     with styled():
         figure, axes = _draw_panels(study, rows, "mean_s", ("mean_low", "mean_high"))
         if published is not None:
-            _draw_published(axes[0], published, "avg_epoch_s")
+            _draw_published(_panel_of_dgl(study, rows, axes), published, "avg_epoch_s")
         axes[0].set_ylabel("epoch time (s)")
-        spread = [rows["mean_s"].min(), rows["mean_s"].max()]
+        spread = [*rows["mean_s"], *rows["mean_low"].dropna(), *rows["mean_high"].dropna()]
         if published is not None:
             spread += [published["avg_epoch_s"].min(), published["avg_epoch_s"].max()]
         if min(spread) > 0 and max(spread) > 20 * min(spread):
@@ -57,12 +61,15 @@ def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
 def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Final accuracy against chunks, mean and range over seeds and repeats."""
     known = [name for name in ACCURACIES if name in study.cells and study.cells[name].notna().any()]
+    if features_are_made_up(study):
+        return "features are made up, so accuracy says nothing"
     if not known:
         return "no accuracy in the results"
     # The published accuracies are of the validation nodes.
     metric = "val_accuracy" if published is not None and "val_accuracy" in known else known[0]
     cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
-    keys = ["layout", "total", *dict.fromkeys(["chunks", *study.variants])]
+    cells["mode"] = _modes(cells)
+    keys = ["layout", "total", *dict.fromkeys(["mode", "chunks", *study.variants])]
     # A setting that varies may be none in some cells.
     rows = (
         cells.groupby(keys, observed=True, dropna=False)[metric]
@@ -73,7 +80,7 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
     with styled():
         figure, axes = _draw_panels(study, rows, "mean", ("min", "max"))
         if published is not None:
-            _draw_published(axes[0], published, "val_acc")
+            _draw_published(_panel_of_dgl(study, rows, axes), published, "val_acc")
         axes[0].set_ylabel(f"{metric.split('_')[0]} accuracy")
         add_legend(figure, axes, _mode_handles(rows))
     return figure
@@ -92,7 +99,7 @@ def chunk_losses(study: Study) -> Figure | str:
     rows = cells.dropna(subset=["edges_kept"])
     lines = [
         (str(mode), title, part.groupby("total")[columns].mean().reset_index())
-        for title, of_title in study.panels(rows, but=("chunks",))
+        for title, of_title in study.panels(rows, but=("chunks", *_WHO_COMPUTES))
         for mode, part in of_title.groupby("chunks", observed=True)
     ]
     with styled():
@@ -109,8 +116,8 @@ def chunk_losses(study: Study) -> Figure | str:
                     part["total"],
                     part[column] * (100 if column == "edges_kept" else 1),
                     color=SERIES_COLOURS[number % len(SERIES_COLOURS)],
-                    marker=MODE_MARKERS[mode],
-                    ls=MODE_DASHES[mode],
+                    marker=mode_look(mode)[0],
+                    ls=mode_look(mode)[1],
                     label=f"{mode}, {title}" if title else mode,
                 )
             one.set_ylabel(words)
@@ -125,12 +132,32 @@ def chunk_losses(study: Study) -> Figure | str:
     return figure
 
 
+def features_are_made_up(study: Study) -> bool:
+    """Whether nothing can be learnt of the real data."""
+    return "data_features" in study.cells and bool((study.cells["data_features"] == "made").all())
+
+
+def _modes(rows: pd.DataFrame) -> pd.Series[str]:
+    """How each row's graph is cut, and whether in each layer again."""
+    if "rebuild" not in rows:
+        return rows["chunks"].astype(str)
+    return rows["chunks"].astype(str) + rows["rebuild"].map({"layer": REBUILT}).fillna("")
+
+
+def _panel_of_dgl(study: Study, rows: pd.DataFrame, axes: list[Axes]) -> Axes:
+    """Where the published points belong, which are DGL's; the first where it has none."""
+    for one, (_, part) in zip(axes, study.panels(rows, but=_MODE), strict=False):
+        if "implementation" in part and (part["implementation"] == "dgl").all():
+            return one
+    return axes[0]
+
+
 def _draw_panels(
     study: Study, rows: pd.DataFrame, column: str, interval: tuple[str, str]
 ) -> tuple[Figure, list[Axes]]:
-    parts = list(study.panels(rows, but=("chunks",)))
+    parts = list(study.panels(rows, but=_MODE))
     # Over all panels: in one figure a marker means a layout or a mode, not now this and now that.
-    several = rows["chunks"].nunique() > 1
+    several = rows["mode"].nunique() > 1
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
@@ -148,44 +175,44 @@ def _draw_lines(
     *,
     several_modes: bool,
 ) -> None:
-    modes = sorted({str(mode) for mode in rows["chunks"]})
-    names = layouts_in(rows)
-    # Layouts with equal counts are drawn side by side, so that their intervals can be seen.
-    apart = 0.012 * max(1, int(rows["total"].max() - rows["total"].min()))
-    for number, name in enumerate(names):
-        shift = (number - (len(names) - 1) / 2) * apart
-        style = layout_look(name)
-        for mode in modes:
-            mine = rows[(rows["layout"] == name) & (rows["chunks"] == mode)].sort_values("total")
-            if mine.empty:
-                continue
-            across = [count + shift for count in mine["total"]]
-            axes.plot(
-                across,
-                mine[column],
-                color=style.colour,
-                marker=MODE_MARKERS[mode] if several_modes else style.marker,
-                ls=MODE_DASHES[mode] if several_modes else style.dash,
-                # A label with an underscore is in no legend.
-                label=f"_{name}" if several_modes else name,
-            )
-            error_bars(axes, across, mine, column, interval)
-            tell(axes, told_of_rows(across, mine, "total", column, interval))
-        if several_modes:
-            # In the legend a layout is its colour alone.
-            axes.plot([], [], color=style.colour, label=name)
+    modes = sorted({str(mode) for mode in rows["mode"]})
+    of_line = rows.groupby(["layout", "mode"], observed=True).groups
+    lines = [(n, mode) for n in layouts_in(rows) for mode in modes if (n, mode) in of_line]
+    # Lines with equal counts are drawn side by side, so that their intervals can be seen.
+    apart = min(0.03, 0.1 / len(lines)) * max(1, int(rows["total"].max() - rows["total"].min()))
+    for number, (name, mode) in enumerate(lines):
+        shift = (number - (len(lines) - 1) / 2) * apart
+        style, (marker, dash) = layout_look(name), mode_look(mode)
+        mine = rows.loc[of_line[name, mode]].sort_values("total")
+        across = [count + shift for count in mine["total"]]
+        axes.plot(
+            across,
+            mine[column],
+            color=style.colour,
+            marker=marker if several_modes else style.marker,
+            ls=dash if several_modes else style.dash,
+            # A label with an underscore is in no legend.
+            label=f"_{name}" if several_modes else name,
+        )
+        error_bars(axes, across, mine, column, interval)
+        tell(axes, told_of_rows(across, mine, "total", column, interval))
+    if several_modes:
+        # In the legend a layout is its colour alone.
+        for name in layouts_in(rows):
+            axes.plot([], [], color=layout_look(name).colour, label=name)
 
 
 def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
     """Legend entries of markers and line styles, if there is more than one mode."""
     from matplotlib.lines import Line2D
 
-    modes = sorted({str(mode) for mode in rows["chunks"]})
+    modes = sorted({str(mode) for mode in rows["mode"]})
     if len(modes) < 2:
         return []
     return [
-        Line2D([], [], color="#606060", marker=MODE_MARKERS[m], ls=MODE_DASHES[m], label=m)
-        for m in modes
+        Line2D([], [], color="#606060", marker=marker, ls=dash, label=mode)
+        for mode in modes
+        for marker, dash in [mode_look(mode)]
     ]
 
 
@@ -197,7 +224,7 @@ def _draw_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
         lw=0.8,
         marker="x",
         color="#606060",
-        label="published, 4 GPU",
+        label="published: DGL, 4 GPU",
     )
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, points["chunks"].min() - 0.2), max(high, points["chunks"].max() + 0.2))
@@ -206,6 +233,6 @@ def _draw_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
 def _integer_ticks(axes: Axes, counts: pd.Series[int]) -> None:
     ticks = sorted({int(count) for count in counts})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
-    beside = 0.06 * max(ticks[-1] - ticks[0], 1)
+    beside = 0.08 * max(ticks[-1] - ticks[0], 1)
     axes.set_xlim(ticks[0] - beside, ticks[-1] + beside)
     axes.grid(visible=False, axis="x")

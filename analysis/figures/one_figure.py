@@ -93,7 +93,7 @@ def _figures(
     found: dict[str, tuple[Draw, list[str], Baseline | None]] = {}
     for kind in FIGURE_KINDS:
         for study in find_studies(run, summary):
-            if study.graphs or not kind.graphs_only:
+            if kind.drawn_of(study):
                 draw = partial(kind.draw, study, kind.published(points, study))
                 cells = list(study.cells["cell"])
                 found[f"{kind.name}-{study.slug}"] = draw, cells, study.baseline

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from analysis.loading.run import Run
 
+_NAMED = ("batchnorm", "rebuild")
+"""Settings whose values say nothing without their names."""
 _AXES = ("model", "data", "layout", "microbatches")
 
 
@@ -67,12 +69,12 @@ class Study:
 
 
 def settings_label(settings: dict[str, object]) -> str:
-    """Settings as a short title; numbers, and modes of BatchNorm, with the name of the setting."""
+    """Settings as a short title; numbers, and words like `once`, with the name of the setting."""
     words = []
     for key, value in settings.items():
         whole = isinstance(value, float) and value.is_integer()
         text = str(int(value)) if isinstance(value, float) and whole else str(value)
-        bare = isinstance(value, str) and key != "batchnorm"
+        bare = isinstance(value, str) and key not in _NAMED
         words.append(text if bare else f"{key.replace('_', ' ')} {text}")
     return ", ".join(words)
 

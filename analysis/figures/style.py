@@ -71,6 +71,10 @@ SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
 MODE_MARKERS = {"contiguous": "o", "clustered": "s", "halo": "^"}
 """Chunk modes differ by marker and line style, because colours are layouts."""
 MODE_DASHES = {"contiguous": ":", "clustered": "--", "halo": "-"}
+REBUILT = ", rebuilt"
+"""After the mode of chunks whose edges are cut out of the graph in each layer."""
+_REBUILT_MARKERS = {"contiguous": "X", "clustered": "P"}
+_REBUILT_DASH = (0.0, (6.0, 1.5, 1.0, 1.5))
 
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -130,6 +134,14 @@ def layout_look(layout: str) -> LayoutLook:
         _HATCHES[number % len(_HATCHES)],
         _DASHES[number % len(_DASHES)],
     )
+
+
+def mode_look(mode: str) -> tuple[str, str | tuple[float, tuple[float, ...]]]:
+    """Marker and line style of a chunk mode, with `REBUILT` after it or without."""
+    name = mode.removesuffix(REBUILT)
+    if name != mode:
+        return _REBUILT_MARKERS[name], _REBUILT_DASH
+    return MODE_MARKERS[name], MODE_DASHES[name]
 
 
 def layout_order(layout: str) -> tuple[int, int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.papers.gat_runs import GatRows
 from analysis.papers.gat_verdicts import gat_verdict_rows
 from analysis.papers.other_studies import boca_verdict_rows, torchgpipe_verdict_rows
 from analysis.papers.vig_verdicts import vig_verdict_rows
@@ -37,7 +38,7 @@ def corrected_study_frame(summary: pd.DataFrame, run: Run) -> pd.DataFrame:
     """
     rows = [
         *vig_verdict_rows(_over_sequential(summary, run), run),
-        *gat_verdict_rows(summary, run),
+        *gat_verdict_rows(GatRows(run, summary)),
         *boca_verdict_rows(),
         *torchgpipe_verdict_rows(),
     ]

@@ -1,118 +1,119 @@
-"""Verdicts on Dearing and Wang's tables of GAT: published, ours, the bound."""
+"""Verdicts on Dearing and Wang's tables of GAT: published, ours, the bound, what can be told."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.loading.run import Run
-from analysis.papers.gat_tables_beside_ours import gat_settings, gat_training_rows
-from analysis.papers.published_data import read_published
-from analysis.summary.summary_table import summarise
-from analysis.summary.varying_settings import settings_in_words
-from gnnhpc.core.schedule import bound
+from analysis.papers.claims import Claim, Finding
+from analysis.papers.gat_claims import CLAIMS
+from analysis.papers.gat_findings import gat_findings
+from analysis.papers.gat_runs import GatRows
+from analysis.papers.published_data import published_studies, read_published, study_notes
+from analysis.render.interval_text import significant
+from analysis.render.named_table import NamedTable
+from analysis.stats.pairs import FEWEST_PAIRS
 
 
-def gat_verdict_rows(summary: pd.DataFrame, run: Run) -> Iterator[dict[str, Any]]:
+def gat_verdict_rows(rows: GatRows) -> Iterator[dict[str, Any]]:
     """Rows of the corrected study for tables 2 and 3."""
-    names = gat_settings(summary)
-    yield from _single_device(summary, names)
-    yield from _speed(summary, run, names)
-    yield from _accuracy(summary, names)
+    yield from _accuracies(rows)
+    for finding in gat_findings(rows):
+        ours = finding.ours
+        yield {
+            "study": "dearing",
+            "table": finding.claim.table,
+            "model": "gat",
+            "setting": finding.setting,
+            "phase": finding.claim.phase,
+            "quantity": finding.claim.quantity,
+            "published": finding.published,
+            "ours": ours.value if ours else None,
+            "ours_low": ours.low if ours else None,
+            "ours_high": ours.high if ours else None,
+            "bound": finding.bound,
+            "run": finding.run,
+            "verdict": finding.verdict,
+        }
 
 
-def _single_device(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def gat_conclusions(rows: GatRows) -> NamedTable:
+    """A row a conclusion: the range of the published numbers and of ours, and how it comes out."""
+    findings = gat_findings(rows)
+    frame = pd.DataFrame(
+        [_conclusion(claim, [one for one in findings if one.claim is claim]) for claim in CLAIMS]
+    )
+    notes = study_notes(published_studies()["dearing"], "edges", "rebuild", "devices")
+    rule = f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
+    return NamedTable(
+        "dearing_conclusions",
+        "Dearing and Wang's conclusions, and those that follow from chunks without lost edges",
+        frame,
+        (*notes, f"{rule}lists all comparisons."),
+    )
+
+
+def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
+    measured = [one for one in findings if one.ours is not None]
+    return {
+        "conclusion": claim.text,
+        "table": claim.table,
+        "quantity": claim.quantity,
+        "published": _range([one.published for one in findings]),
+        "ours": _range([one.ours.value for one in measured if one.ours]),
+        "verdict": _in_all(measured),
+    }
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """The least and the greatest, or the one."""
+    known = sorted(value for value in values if value is not None)
+    shown = dict.fromkeys(significant(value, 3) for value in known[:1] + known[-1:])
+    return " to ".join(shown)
+
+
+def _in_all(measured: Sequence[Finding]) -> str:
+    """Such as `holds in 2 of 3, cannot be told in 1`; of one comparison its verdict."""
+    if not measured:
+        return "not measured"
+    counts = Counter(one.judged for one in measured)
+    if len(counts) == 1:
+        (judged,) = counts
+        return judged if len(measured) == 1 else f"{judged} in all {len(measured)}"
+    first, *others = counts.most_common()
+    words = [f"{first[0]} in {first[1]} of {len(measured)}"]
+    return ", ".join(words + [f"{judged} in {count}" for judged, count in others])
+
+
+def _accuracies(rows: GatRows) -> Iterator[dict[str, Any]]:
     """Table 2: test accuracy on one device, the whole graph at once."""
-    ours = gat_training_rows(summary)
-    ours = ours[(ours["stages"] * ours["replicas"] == 1) & (ours["total_chunks"] == 1)]
-    for _, row in read_published("dearing_table2_single_device").iterrows():
-        data = str(row["dataset"]).lower()
+    for printed in read_published("dearing_table2_single_device").to_dict("records"):
+        key = (str(printed["dataset"]).lower(), printed["compute"], printed["framework"])
         common = {
             "study": "dearing",
             "table": "2",
             "model": "gat",
-            "setting": f"{data}, one {row['compute']}, {row['framework']}",
+            "setting": f"{key[0]}, one {key[1]}, {key[2]}",
             "phase": "test",
             "quantity": "test_accuracy",
-            "published": row["test_acc"],
+            "published": printed["test_acc"],
             "verdict": "Published: one run, whose optimizer and seed are not given",
         }
-        measured = ours[(ours["data"] == data) & ours["test_accuracy"].notna()]
-        for _, own in measured.iterrows():
-            yield {**common, "ours": own["test_accuracy"], "run": _gat_label(own, names)}
-        if measured.empty:
-            yield common
-
-
-def _gat_label(own: pd.Series[Any], names: Sequence[str]) -> str:
-    mode = "whole graph" if own["total_chunks"] == 1 else own["chunks"]
-    label = f"{own['data']}, {own['layout']}, {mode}, {own['implementation']}"
-    others = settings_in_words(own, names)
-    return f"{label}, {others}" if others else label
-
-
-def _speed(summary: pd.DataFrame, run: Run, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Table 3: speedup of several chunks over one chunk on the same four devices."""
-    table = read_published("dearing_table3_pubmed")
-    table = table[table["rebuild"] == "yes"]
-    seconds = dict(zip(table["chunks"], table["avg_epoch_s"], strict=True))
-    ours = gat_training_rows(summary)
-    if (ours["layout"] == "pp4").any():
-        ours = gat_training_rows(summarise(run, "pp4:1"))
-    ours = ours[(ours["layout"] == "pp4") & ours["speedup"].notna()]
-    for count in (2, 3, 4):
-        common = {
-            "study": "dearing",
-            "table": "3",
-            "model": "gat",
-            "setting": f"{count} chunks over one, 4 stages",
-            "phase": "train",
-            "quantity": "speedup",
-            "published": seconds[1] / seconds[count],
-            "bound": bound(1, 4, count) / bound(1, 4, 1),
-            "verdict": "Published is far from the bound: the graph was rebuilt in every layer",
-        }
-        measured = ours[ours["microbatches"] == count]
-        for _, own in measured.iterrows():
+        measured = [
+            row
+            for row in rows.on_one_device
+            if (row.data, row.compute, row.framework) == key and "test_accuracy" in row.learnt
+        ]
+        for row in measured:
             yield {
                 **common,
-                "ours": own["speedup"],
-                "ours_low": own["speedup_low"],
-                "ours_high": own["speedup_high"],
-                "run": _gat_label(own, names),
+                "ours": row.learnt["test_accuracy"],
+                "ours_low": row.learnt["test_accuracy_low"],
+                "ours_high": row.learnt["test_accuracy_high"],
+                "run": row.label,
             }
-        if measured.empty:
+        if not measured:
             yield common
-
-
-def _accuracy(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Table 3: validation accuracy by chunks; ours on every data set with as many chunks."""
-    ours = gat_training_rows(summary)
-    chunks = read_published("dearing_table3_pubmed")
-    for _, row in chunks[chunks["rebuild"] == "yes"].iterrows():
-        count = int(row["chunks"])
-        common = {
-            "study": "dearing",
-            "table": "3",
-            "model": "gat",
-            "setting": f"pubmed, {count} chunk{'s' if count > 1 else ''}, {row['framework']}",
-            "phase": "train",
-            "quantity": "val_accuracy",
-            "published": row["val_acc"],
-        }
-        lossy = "Published chunks are consecutive ranges and lose the edges between them"
-        verdict = lossy if count > 1 else "Published: whole graph"
-        measured = ours[(ours["total_chunks"] == count) & ours["val_accuracy"].notna()]
-        for _, own in measured.iterrows():
-            kept = own["edges_kept"]
-            edges = f". Ours keeps {kept:.1%} of the edges" if pd.notna(kept) else ""
-            yield {
-                **common,
-                "ours": own["val_accuracy"],
-                "run": _gat_label(own, names),
-                "verdict": verdict + edges,
-            }
-        if measured.empty:
-            yield {**common, "verdict": verdict}

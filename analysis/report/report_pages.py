@@ -53,10 +53,11 @@ def write_report_pages(
 
 
 def published_points() -> PublishedPoints:
-    """The published points of the figures of loss and of chunks."""
+    """The published points of the figures of loss, of chunks and of frameworks."""
     chunks = read_published("dearing_table3_pubmed")
     rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
-    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt)
+    single = read_published("dearing_table2_single_device")
+    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt, single)
 
 
 def report_document(

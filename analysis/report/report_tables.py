@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.loading.run import Run
 from analysis.papers.corrected_study import corrected_study_frame
+from analysis.papers.gat_runs import GatRows
 from analysis.papers.gat_tables_beside_ours import gat_tables
 from analysis.papers.other_studies import boca_table, torchgpipe_table
 from analysis.papers.vig_tables_beside_ours import vig_tables
@@ -32,7 +33,7 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     if "vig" in models:
         tables += vig_tables(run, summary)
     if "gat" in models:
-        tables += gat_tables(run, summary)
+        tables += gat_tables(GatRows(run, summary))
     return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
 
 

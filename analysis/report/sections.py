@@ -152,7 +152,9 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
 
 def chunks_section(figures: Figures) -> Section | None:
     """Figures of graphs in chunks; None for runs without graphs."""
-    pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
+    pictures: list[Picture] = figures.pictures_of(
+        "framework-time", "framework-accuracy", "chunk-time", "chunk-accuracy", "chunk-loss"
+    )
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 

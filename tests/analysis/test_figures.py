@@ -346,6 +346,9 @@ def test_settings_read_as_words() -> None:
     assert settings_label({"chunks": "halo", "batchnorm": "deferred", "batch_size": 100.0}) == (
         "halo, batchnorm deferred, batch size 100"
     )
+    assert settings_label({"chunks": "contiguous", "rebuild": "layer"}) == (
+        "contiguous, rebuild layer"
+    )
 
 
 def test_invalid_cells_are_in_no_study(tmp_path: Path) -> None:
@@ -425,7 +428,10 @@ def test_what_cannot_be_drawn_is_named_with_its_reason(
     )
     made = make_figures(run, summary, tmp_path, PublishedPoints())
     assert [name for name, _ in made.left_out] == ["timeline"]
-    kinds = {kind.name for kind in FIGURE_KINDS}
+    studies = find_studies(run, summary)
+    # Those of frameworks need two of them.
+    kinds = {kind.name for kind in FIGURE_KINDS if any(map(kind.drawn_of, studies))}
+    assert {kind.name for kind in FIGURE_KINDS} - kinds == {"framework-time", "framework-accuracy"}
     assert {one.kind for one in made.drawn} == kinds
     assert len(made.drawn) == 2 * len(kinds) - 3
     assert not any("Crosses" in one.picture.caption for one in made.drawn)

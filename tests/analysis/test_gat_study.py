@@ -1,0 +1,289 @@
+"""Dearing and Wang's study: conclusions follow from intervals, and rows that differ stay apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis.figures import frameworks, graph_chunks
+from analysis.figures.studies import Study, find_studies
+from analysis.loading.run import Run, load
+from analysis.papers.claims import Claim, Finding
+from analysis.papers.gat_claims import published_numbers
+from analysis.papers.gat_runs import GatRows
+from analysis.papers.gat_tables_beside_ours import gat_tables
+from analysis.papers.gat_verdicts import gat_verdict_rows
+from analysis.papers.published_data import read_published
+from analysis.report.report_pages import published_points
+from analysis.stats.intervals import Interval
+from analysis.summary.summary_table import summarise
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.make_run import Machine, Story, make_run
+
+CORA = {"name": "cora"}
+PUBMED = {"name": "pubmed", "features": "made"}
+SLOWER = {"fused": 1.0, "dgl": 3.0, "pyg": 5.0}
+
+
+def sweep(data: dict[str, Any], seeds: int, implementations: tuple[str, ...]) -> list[Experiment]:
+    def of(implementation: str, seed: int, **settings: Any) -> Experiment:
+        model = {"name": "gat", "implementation": implementation}
+        raw = {"model": model, "data": data, "seed": seed, "train_steps": 8, **settings}
+        return Experiment.model_validate({"warmup_steps": 1, "test_steps": 1, **raw})
+
+    def each() -> Iterator[Experiment]:
+        for name in implementations:
+            for seed in range(seeds):
+                yield of(name, seed)
+                for chunks in (1, 2, 4):
+                    for rebuild in ("once", "layer"):
+                        yield of(name, seed, layout="pp4", microbatches=chunks, rebuild=rebuild)
+                yield of(name, seed, layout="pp4", microbatches=4, chunks="halo")
+
+    return list(each())
+
+
+def pace(experiment: Experiment) -> float:
+    """Rebuilding takes longer the more chunks there are; halo chunks repeat some of the work."""
+    times = SLOWER[experiment.model.model_dump()["implementation"]]
+    if experiment.rebuild == "layer":
+        times *= 1.0 + 2.0 * experiment.microbatches
+    return times * (1.2 if experiment.chunks == "halo" else 1.0)
+
+
+def accuracy(experiment: Experiment) -> float:
+    """Lost with the edges between consecutive ranges."""
+    lost = 0.0 if experiment.chunks == "halo" else 0.1 * (experiment.microbatches - 1)
+    return 0.8 - lost + 0.004 * experiment.seed
+
+
+MACHINE = Machine(noise=0.002, runs_differ=0.001, sequential=1.5, pace=pace, accuracy=accuracy)
+
+
+def made(root: Path, *args: Any) -> Run:
+    return load(make_run(root, sweep(*args), machine=MACHINE))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made(tmp_path_factory.mktemp("study") / "run", CORA, 3, ("pyg", "dgl", "fused"))
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> pd.DataFrame:
+    return summarise(run)
+
+
+@pytest.fixture(scope="module")
+def rows(run: Run, summary: pd.DataFrame) -> GatRows:
+    return GatRows(run, summary)
+
+
+@pytest.fixture(scope="module")
+def study(run: Run, summary: pd.DataFrame) -> Study:
+    (found,) = find_studies(run, summary)
+    return found
+
+
+def conclusions(rows: GatRows) -> dict[str, str]:
+    frame = gat_tables(rows)[0].frame
+    return dict(zip(frame["conclusion"], frame["verdict"], strict=True))
+
+
+def test_conclusions_follow_from_what_was_measured(rows: GatRows) -> None:
+    assert conclusions(rows) == {
+        "DGL is faster than PyG on a CPU": "holds",
+        "PyG is faster than DGL on a GPU": "not measured",
+        "DGL and PyG reach other accuracies": "does not hold",
+        "One chunk takes longer on four devices than on one": "does not hold in all 3",
+        "More chunks take longer, rebuilt in each layer": "holds in all 6",
+        "Cutting edges out in each layer costs time": "holds in all 9",
+        "More chunks take longer because edges are cut out in each layer": "holds in all 6",
+        "More chunks take longer, cut once": "does not hold in 6 of 9, holds in 3",
+        "Chunks of consecutive nodes cost accuracy": "holds in all 6",
+        "Chunks of clustered nodes cost accuracy": "not measured",
+        "Chunks that keep all edges cost accuracy": "does not hold in all 3",
+    }
+
+
+def test_two_runs_tell_nothing_and_made_up_features_no_accuracy(tmp_path: Path) -> None:
+    two = made(tmp_path / "two", CORA, 2, ("pyg", "dgl"))
+    found = conclusions(GatRows(two, summarise(two)))
+    assert {words.partition(" in all")[0] for words in found.values()} == {
+        "cannot be told",
+        "not measured",
+    }
+    timed = made(tmp_path / "timed", PUBMED, 3, ("pyg", "dgl"))
+    rows = GatRows(timed, summarise(timed))
+    found = conclusions(rows)
+    assert found["DGL is faster than PyG on a CPU"] == "holds"
+    assert {words for claim, words in found.items() if "accurac" in claim} == {"not measured"}
+    tables = {table.name: table.frame for table in gat_tables(rows)}
+    assert tables["dearing_table2"]["test_accuracy"].isna().all()
+    assert tables["dearing_table3"]["val_accuracy"].isna().all()
+    (study,) = find_studies(timed, summarise(timed))
+    assert "made up" in str(graph_chunks.chunk_accuracy(study))
+    assert "made up" in str(frameworks.framework_accuracy(study))
+    beside = tables["dearing_table3"]
+    both = beside[beside["published_s"].notna() & beside["epoch_s"].notna()]
+    assert set(zip(both["framework"], both["layout"], both["compute"], strict=True)) == {
+        ("DGL", "seq", "CPU"), ("PyG", "seq", "CPU"),
+    }  # fmt: skip
+    again = pd.DataFrame(gat_verdict_rows(rows))
+    again = again[again["published"].notna() & again["ours"].notna()]
+    assert set(again["setting"]) >= {"pubmed, DGL, 2 chunks", "pubmed, DGL, 4 chunks"}
+
+
+def test_stages_that_take_turns_tell_nothing_of_several_devices(tmp_path: Path) -> None:
+    crowded = Story(audit=(Check("oversubscribed", "suspect", "node1: 4 ranks, 2 processors"),))
+    cells = sweep(CORA, 3, ("dgl",))
+    stories = {e.id: [crowded] for e in cells if str(e.layout) == "pp4"}
+    run = load(make_run(tmp_path / "run", cells, machine=MACHINE, stories=stories))
+    found = conclusions(GatRows(run, summarise(run)))
+    assert {claim for claim, words in found.items() if words.startswith("cannot be told")} == {
+        "One chunk takes longer on four devices than on one",
+        "More chunks take longer, rebuilt in each layer",
+        "More chunks take longer, cut once",
+    }
+    assert found["Cutting edges out in each layer costs time"] == "holds in all 3"
+
+
+TOLD = Interval(1.5, 1.2, 1.8, "3 pairs")
+POINT = Claim("It is lost", "2", "accuracy lost", nothing=0.0, negligible=0.01)
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours", "runs", "judged", "why"),
+    [
+        (Claim("It grows", "2", "x"), TOLD, 3, "holds", ""),
+        (Claim("It falls", "2", "x", "less"), TOLD, 3, "does not hold", ""),
+        (Claim("It differs", "2", "x", "either"), TOLD, 3, "holds", ""),
+        (Claim("It grows", "2", "x"), TOLD, 2, "cannot be told", "2 runs are fewer than 3"),
+        (Claim("It grows", "2", "x"), None, 0, "not measured", ""),
+        (
+            Claim("It grows", "2", "x"),
+            Interval(1.1, 0.9, 1.3),
+            3,
+            "cannot be told",
+            "the interval contains 1",
+        ),
+        (
+            Claim("It grows", "2", "x"),
+            Interval(1.1, None, None, "of 1 seed only"),
+            3,
+            "cannot be told",
+            "no interval, of 1 seed only",
+        ),
+        (POINT, Interval(0.05, 0.02, 0.08), 3, "holds", ""),
+        (POINT, Interval(0.0, 0.0, 0.0), 3, "does not hold", "less than 0.01"),
+        (POINT, Interval(0.002, 0.001, 0.003), 3, "does not hold", "less than 0.01"),
+        (POINT, Interval(0.0, -0.02, 0.02), 3, "cannot be told", "the interval contains 0"),
+    ],
+)
+def test_a_verdict_rests_on_an_interval_of_three_runs(
+    claim: Claim, ours: Interval | None, runs: int, judged: str, why: str
+) -> None:
+    finding = Finding(claim, "cora", 2.0, ours, runs)
+    assert finding.judged == judged
+    assert finding.verdict.startswith(f"{claim.text}: {judged}")
+    assert finding.verdict.endswith(why)
+
+
+def test_published_numbers_are_those_of_the_tables() -> None:
+    numbers = {claim.text: of for claim, of in published_numbers().items()}
+    assert numbers["DGL is faster than PyG on a CPU"]["pubmed"] == pytest.approx(798.5 / 338.6)
+    assert numbers["PyG is faster than DGL on a GPU"]["cora"] == pytest.approx(13.3 / 7.7)
+    chunks = numbers["More chunks take longer, rebuilt in each layer"]
+    assert chunks["pubmed, DGL, 4 chunks"] == pytest.approx(0.0522 / 0.0604)
+    lost = numbers["Chunks of consecutive nodes cost accuracy"]
+    assert lost["pubmed, DGL, 4 chunks"] == pytest.approx(0.778 - 0.458)
+
+
+def test_tables_have_published_and_ours_and_what_chunks_lost(rows: GatRows) -> None:
+    tables = {table.name: table.frame for table in gat_tables(rows)}
+    single = tables["dearing_table2"]
+    both = single[single["published_ms"].notna() & single["epoch_ms"].notna()]
+    assert set(zip(both["framework"], both["compute"], both["data"], strict=True)) == {
+        ("PyG", "CPU", "cora"), ("DGL", "CPU", "cora"),
+    }  # fmt: skip
+    assert len(single) == len(read_published("dearing_table2_single_device")) + 1
+    frame = tables["dearing_table3"]
+    ours = frame[frame["epoch_s"].notna()]
+    names = ["data", "framework", "layout", "chunks", "mode", "rebuild", "settings"]
+    assert not ours.duplicated(names).any()
+    assert len(ours) == 3 * 8
+    lost = ours.set_index(["framework", "mode", "chunks", "rebuild"])["accuracy_lost"]
+    assert lost["DGL", "contiguous", 4, "no"] == pytest.approx(0.3)
+    assert lost["DGL", "halo", 4, "no"] == pytest.approx(0.0)
+    assert lost["DGL", "whole graph", 1, "no"].isna().all()
+    theirs = frame[frame["published_accuracy_lost"].notna() & (frame["chunks"] == 4)]
+    assert theirs["published_accuracy_lost"].iloc[0] == pytest.approx(0.32)
+    assert theirs["published_edges_lost"].iloc[0] == pytest.approx(74.8)
+
+
+def test_a_run_without_a_valid_cell_prints_what_was_published(tmp_path: Path) -> None:
+    cells = sweep(CORA, 1, ("dgl",))
+    lost = Story(audit=(Check("labels", "invalid", "labels do not match"),))
+    run = load(make_run(tmp_path / "run", cells, stories={e.id: [lost] for e in cells}))
+    rows = GatRows(run, summarise(run))
+    told, single, chunks = (table.frame for table in gat_tables(rows))
+    assert set(told["verdict"]) == {"not measured"}
+    assert len(single) == len(read_published("dearing_table2_single_device"))
+    assert len(chunks) == len(read_published("dearing_table3_pubmed"))
+
+
+def drawn(figure: Figure | str) -> Figure:
+    assert isinstance(figure, Figure), figure
+    return figure
+
+
+def test_rebuilt_chunks_have_a_marker_of_their_own_and_frameworks_a_panel(study: Study) -> None:
+    points = published_points().chunks
+    for figure in (
+        drawn(graph_chunks.chunk_time(study, points)),
+        drawn(graph_chunks.chunk_accuracy(study, points)),
+    ):
+        titles = [axes.get_title(loc="left") for axes in figure.axes]
+        assert titles == ["dgl", "fused", "pyg"]
+        (legend,) = figure.legends
+        names = [text.get_text() for text in legend.get_texts()]
+        assert {"contiguous", "contiguous, rebuilt", "halo"} <= set(names)
+        published = [
+            axes.get_title(loc="left")
+            for axes in figure.axes
+            for line in axes.get_lines()
+            if str(line.get_label()).startswith("published")
+        ]
+        assert published == ["dgl"]
+    lines = drawn(graph_chunks.chunk_losses(study)).axes[0].get_lines()
+    assert [str(line.get_label()) for line in lines] == ["contiguous", "halo"]
+
+
+def test_frameworks_stand_beside_their_published_points(study: Study) -> None:
+    points = published_points().for_frameworks(study)
+    assert points is not None
+    for figure, column in (
+        (drawn(frameworks.framework_time(study, points)), "avg_epoch_ms"),
+        (drawn(frameworks.framework_accuracy(study, points)), "test_acc"),
+    ):
+        (axes,) = figure.axes
+        places = [label.get_text().replace("\n", " ") for label in axes.get_xticklabels()]
+        assert places == ["ours CPU", "DGL CPU", "PyG CPU", "DGL GPU", "PyG GPU"]
+        ours, theirs = (
+            next(one for one in axes.get_lines() if one.get_label() == label)
+            for label in ("seq, measured", "published")
+        )
+        assert sorted(np.asarray(ours.get_xdata()).tolist()) == [0, 1, 2]
+        assert sorted(np.asarray(theirs.get_ydata()).tolist()) == sorted(points[column])
+    assert "one framework" in str(
+        frameworks.framework_time(
+            Study(**{**vars(study), "summary": study.summary[study.summary["layout"] == "pp4"]})
+        )
+    )
