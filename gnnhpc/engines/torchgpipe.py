@@ -31,13 +31,13 @@ class TorchgpipeEngine:
         parts = plan.stage.cut_into(plan.cut, timed=not several)
         # Partitions on one CPU share a worker, as those of one GPU do.
         devices = list(plan.mesh.devices) * (len(parts) if len(plan.mesh.devices) == 1 else 1)
-        partitions = [
+        self._partitions = [
             Partition(part, device, self.present, is_last=part is parts[-1])
             for part, device in zip(parts, devices, strict=True)
         ]
         self.gpipe = GPipe(
-            nn.Sequential(*partitions),
-            balance=[1] * len(partitions),
+            nn.Sequential(*self._partitions),
+            balance=[1] * len(parts),
             devices=devices,
             chunks=plan.microbatches,
             checkpoint=plan.checkpoint,
@@ -70,17 +70,22 @@ class TorchgpipeEngine:
                 losses.append(plan.loss(output, microbatch, batch.labelled))
         self._backward(losses)
         self.gradients.average()
+        self.present.check_order()
         return StepOutput([x.detach() for x in outputs], [loss.detach() for loss in losses])
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         self.plan.check(batch)
         with torch.no_grad():
-            return self._forward(batch, training=False)
+            outputs = self._forward(batch, training=False)
+        self.present.check_order()
+        return outputs
 
     def _forward(self, batch: Batch, *, training: bool) -> tuple[Tensor, ...]:
         """Each micro-batch's output, on the first device, where its targets are."""
         first = self.plan.mesh.device
         self.present.batch = batch
+        for partition in self._partitions:
+            partition.begin_step()
         # Not `train()`: the modes of the layers are the loop's to set.
         self.gpipe.training = training
         numbers = torch.arange(self.plan.microbatches, dtype=torch.float32, device=first)

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchgpipe import is_recomputing
+from torchgpipe import is_checkpointing, is_recomputing
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.base import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import OpenSpan, StepTimer
@@ -56,10 +57,25 @@ class PresentStep:
     several_devices: bool = False
     """Then partitions compute at the same time, and are not timed one by one."""
     batch: Batch | None = None
+    called: list[tuple[int, Tensor]] = field(default_factory=list)
+    """Of each call of a partition, the micro-batch that it took it for, and the number given."""
     _moved: dict[tuple[torch.device, int], tuple[GraphChunk, GraphChunk]] = field(
         default_factory=dict
     )
     """By device and identity: a chunk, which is the same in every step, and its copy there."""
+
+    def check_order(self) -> None:
+        """After a step; raises GnnhpcError where a partition took a micro-batch for another."""
+        calls, self.called = self.called, []
+        for device in dict.fromkeys(number.device for _, number in calls):
+            here = [(taken, number) for taken, number in calls if number.device == device]
+            given = torch.cat([number for _, number in here]).tolist()
+            taken = [taken for taken, _ in here]
+            if given != taken:
+                raise GnnhpcError(
+                    f"torchgpipe called partitions on {device} with micro-batches {given}, where "
+                    f"its schedule has {taken}"
+                )
 
     def context(self, microbatch: int, device: torch.device) -> Context:
         """A micro-batch's context, its chunk on the device of the partition that asks."""
@@ -104,11 +120,15 @@ class Partition(nn.Module):
         self.device = device
         self.present = present
         self.is_last = is_last
+        self._forwards = 0
+        """In this step."""
+        self._again: list[int] = []
+        """Micro-batches whose forward has been, and may be computed again."""
 
     def forward(self, given: Tensor | Pair) -> Pair | Tensor:
         """The output, and but for the last partition the number of its micro-batch."""
         activation, number = given if isinstance(given, tuple) else (None, given)
-        present, microbatch = self.present, int(number.detach())
+        present, microbatch = self.present, self._take(number.detach())
         context = present.context(microbatch, self.device)
         assert present.batch is not None
         batch = present.batch.microbatches
@@ -125,6 +145,23 @@ class Partition(nn.Module):
         if output.requires_grad and not present.several_devices:
             output.register_hook(lambda gradient: present.turns.take(microbatch))
         return output if self.is_last else (output, number)
+
+    def begin_step(self) -> None:
+        self._forwards, self._again = 0, []
+
+    def _take(self, number: Tensor) -> int:
+        """The micro-batch, by torchgpipe's order: forwards from first to last, then from last to
+        first those that it computes again. To read the number from a GPU would stop the host; it
+        is compared after the step.
+        """
+        if is_recomputing():
+            microbatch = self._again.pop()
+        else:
+            microbatch, self._forwards = self._forwards, self._forwards + 1
+            if is_checkpointing():
+                self._again.append(microbatch)
+        self.present.called.append((microbatch, number))
+        return microbatch
 
 
 class _Tied(torch.autograd.Function):

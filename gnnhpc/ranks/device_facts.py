@@ -10,21 +10,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gnnhpc.ranks.devices import CONNECTIONS_VARIABLE, gpu_identity
+from gnnhpc.ranks.devices import CONNECTIONS_VARIABLE, gpu_names
 from gnnhpc.ranks.mesh import Mesh
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def device_facts(mesh: Mesh) -> dict[str, Any] | None:
-    """Facts that a GPU's times depend on; None on a CPU. What cannot be found out is None."""
+    """Facts that a GPU's times depend on, of the first of several; None on a CPU. What cannot be
+    found out is None.
+    """
     device = mesh.device
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
     return {
         "name": properties.name,
-        "identity": gpu_identity(device),
+        "identity": gpu_names(mesh.devices),
         "capability": f"{properties.major}.{properties.minor}",
         "memory_mib": properties.total_memory // 2**20,
         "driver": driver_version(),

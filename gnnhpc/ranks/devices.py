@@ -102,6 +102,12 @@ def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
+def gpu_names(devices: Sequence[torch.device]) -> str | None:
+    """Of a process's GPUs, with a + between them; None on a CPU."""
+    names = [name for name in map(gpu_identity, devices) if name is not None]
+    return "+".join(names) if names else None
+
+
 def exchange(store: Any, mine: RankDevice, world_size: int) -> list[RankDevice]:
     """Every rank's device, by rank, through the ranks' store: no process group exists yet."""
     store.set(f"device/{mine.rank}", json.dumps(asdict(mine)))
@@ -146,6 +152,5 @@ def uses_nccl(devices: Sequence[RankDevice]) -> bool:
 
 
 def own_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
-    names = [name for name in map(gpu_identity, devices) if name is not None]
-    gpu = "+".join(names) if names else None
+    gpu = gpu_names(devices)
     return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
@@ -125,3 +125,48 @@ def test_running_statistics_of_a_whole_run(tmp_path: Path) -> None:
     alone, gpipe = (run(tmp_path, cell) for cell in cells)
     assert gpipe.result.valid, gpipe.result.audit
     assert gpipe.losses("test") == alone.losses("test")
+
+
+def test_a_partition_that_is_given_another_micro_batch_is_found() -> None:
+    parts = parts_of(case("vig", engine="torchgpipe"))
+    assert isinstance(parts.engine, TorchgpipeEngine)
+    present = parts.engine.present
+    present.called = [(0, torch.tensor([0.0])), (1, torch.tensor([2.0]))]
+    with pytest.raises(GnnhpcError, match=r"on cpu with micro-batches \[0.0, 2.0\], where its"):
+        present.check_order()
+
+
+def context_of_the_first() -> None:
+    """Every micro-batch is computed with the first one's graph."""
+    from gnnhpc.engines.torchgpipe_partition import PresentStep
+
+    true = PresentStep.context
+    PresentStep.context = lambda self, m, device: true(self, 0, device)  # type: ignore[method-assign]
+
+
+def statistics_moved_again() -> None:
+    """Once more by each forward that is computed again."""
+    from gnnhpc.models import batchnorm
+
+    batchnorm.is_recomputing = lambda: False  # type: ignore[attr-defined]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("plant", "experiment", "said"),
+    [
+        (context_of_the_first, gat(layout="pp2", engine="torchgpipe"), "self-check"),
+        (
+            statistics_moved_again,
+            vig(layout="pp2", engine="torchgpipe", checkpoint="always", batchnorm="deferred"),
+            "self-check",
+        ),
+    ],
+)
+def test_wrong_partitions_are_found(
+    plant: Any, experiment: Experiment, said: str, tmp_path: Path
+) -> None:
+    (cell,) = manifest_of(tmp_path, experiment)
+    ran = run(tmp_path, cell, plant=plant)
+    invalid = [check.name for check in ran.result.audit if check.verdict == "invalid"]
+    assert said in invalid

@@ -112,8 +112,9 @@ class GradientWatch:
                 cause = f"{found} backwards reached {name}, of {wanted} micro-batches"
                 self.findings.add("gradients used", "train", step, cause)
                 return
-        own = torch.cat([self._kept[name] for name, _ in self._chosen])
-        used = torch.cat([_some(p) for _, p in self._chosen])
+        first = self._chosen[0][1].device
+        own = torch.cat([self._kept[name].to(first) for name, _ in self._chosen])
+        used = torch.cat([_some(p).to(first) for _, p in self._chosen])
         self.shared.append(SharedGradient(step, project(own), project(used)))
 
     def _keeper(self, name: str) -> Any:

@@ -77,7 +77,9 @@ class OptimizerWatch:
         every = -(-len(self._parameters) // ZEROS) if self._parameters else 1
         some = [p.grad for p in self._parameters[::every] if p.grad is not None]
         if some:
-            self._left_over = bool(torch.cat([g.reshape(-1)[:256] for g in some]).any())
+            first = some[0].device
+            few = torch.cat([g.reshape(-1)[:256].to(first) for g in some])
+            self._left_over = bool(few.any())
 
     def after_step(self, step: int) -> None:
         before = self._before
@@ -198,5 +200,6 @@ class OptimizerWatch:
             else:
                 tensor = tensor.reshape(-1)[::stride]
             parts.append(tensor)
-        found: Values = torch.cat(parts).to("cpu", torch.float64).numpy()
+        together = torch.cat([part.to(parts[0].device) for part in parts])
+        found: Values = together.to("cpu", torch.float64).numpy()
         return found
