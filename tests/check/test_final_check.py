@@ -29,9 +29,17 @@ CELLS = {
 }
 
 
-@given(st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True), st.booleans())
-def test_the_closure_of_nodes_has_their_outputs(numbers: list[int], halo: bool) -> None:
-    experiment = gat(dtype="float64", chunks="halo" if halo else "contiguous")
+@pytest.mark.parametrize("model", ["gat", "gcn", "sage", "gcnii"])
+@given(
+    numbers=st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True), halo=st.booleans()
+)
+def test_the_closure_of_nodes_has_their_outputs(model: str, numbers: list[int], halo: bool) -> None:
+    """GCN and GCNII weigh by the degrees of nodes whose edges are not in the closure."""
+    chunks = "halo" if halo else "contiguous"
+    # Sparse, so that the closure is not the whole graph.
+    data = {"name": "synthetic-citation", "nodes": 150, "edges": 200, "features": 32}
+    layers = {"layers": 2} if model == "gcnii" else {}
+    experiment = gat(dtype="float64", chunks=chunks, model={"name": model, **layers}, data=data)
     twin, whole = plain(experiment), graph_piece(experiment, load_graph(experiment.data, None))
     nodes = torch.tensor(sorted(numbers))
     part = closure_of(whole, nodes, 2)

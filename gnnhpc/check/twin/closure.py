@@ -32,7 +32,11 @@ def closure_of(piece: Piece, nodes: Tensor, hops: int) -> Piece:
         targets={split: target[ids] for split, target in piece.targets.items()},
         ids=ids,
         graph=TwinGraph(
-            len(ids), place[graph.source[kept]], place[graph.target[kept]], graph.number[kept]
+            len(ids),
+            place[graph.source[kept]],
+            place[graph.target[kept]],
+            graph.number[kept],
+            torch.bincount(graph.target[~kept], minlength=graph.nodes)[ids],
         ),
     )
 

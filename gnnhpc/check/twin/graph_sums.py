@@ -42,9 +42,11 @@ def summed(messages: Tensor, graph: TwinGraph) -> Tensor:
 
 def without_loops(graph: TwinGraph) -> TwinGraph:
     kept = graph.source != graph.target
-    return TwinGraph(graph.nodes, graph.source[kept], graph.target[kept], graph.number[kept])
+    edges = graph.source[kept], graph.target[kept], graph.number[kept]
+    return TwinGraph(graph.nodes, *edges, graph.left_out)
 
 
 def degrees(graph: TwinGraph, dtype: torch.dtype) -> Tensor:
-    """Edges into each node, [nodes]."""
-    return torch.bincount(graph.target, minlength=graph.nodes).to(dtype)
+    """Edges into each node, [nodes], in a part of a graph as in the whole."""
+    found = torch.bincount(graph.target, minlength=graph.nodes)
+    return (found if graph.left_out is None else found + graph.left_out).to(dtype)

@@ -21,6 +21,8 @@ class TwinGraph:
     """int64 [E]"""
     number: Tensor
     """int64 [E]: each edge's number in the full graph; a self-loop's is edges + node."""
+    left_out: Tensor | None = None
+    """int64 [nodes]: of a part of a graph, how many edges into each node are not in it."""
 
 
 @dataclass(frozen=True)
