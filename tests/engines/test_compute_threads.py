@@ -1,0 +1,48 @@
+"""Processor time of threads that compute, told apart from that of others, whenever they begin."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from gnnhpc.engines.compute_threads import ComputeThreads
+
+COMPUTES_S, OTHER_S = 0.1, 1.5
+
+
+def compute(seconds: float) -> None:
+    """Use the calling thread's processor for so long."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_a_thread_that_begins_and_ends_within_a_step_is_counted_and_others_are_not() -> None:
+    begin = threading.Event()
+
+    def other() -> None:
+        begin.wait()
+        compute(OTHER_S)
+
+    loader = threading.Thread(target=other)
+    loader.start()
+    threads = ComputeThreads(come_and_go=True)
+    threads.look()
+    before = threads.cpu_s()
+    begin.set()
+
+    def worker() -> None:
+        compute(COMPUTES_S)
+        threads.visit()
+
+    for _ in range(2):
+        short = threading.Thread(target=worker)
+        short.start()
+        short.join()
+    used_s = threads.cpu_s() - before
+    loader.join()
+    assert 2 * COMPUTES_S <= used_s < 2 * COMPUTES_S + OTHER_S / 2
+    use = threads.since_look()
+    assert use.used == 1, "one at a time"
+    threads.look()
+    assert threads._visits == []
