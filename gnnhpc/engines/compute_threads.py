@@ -85,6 +85,8 @@ class ComputeThreads:
     this process used is counted, less what its other threads did, and each of them says `visit`."""
     _visits: list[ThreadUse] = field(default_factory=list)
     """Of such threads since the last look, one a time that they computed."""
+    _visitors: set[int] = field(default_factory=set)
+    """Threads that have visited, and their workers: one may end only after the next look."""
     _others: list[_Thread] = field(default_factory=list)
     """The threads in `_other`, where they are counted."""
     _threads: list[_Thread] = field(default_factory=list)
@@ -103,7 +105,8 @@ class ComputeThreads:
         own = threading.get_native_id()
         there = _threads_there() | {own}
         kept = {thread.id: thread for thread in self._threads if thread.id in there}
-        self._other &= there
+        self._visitors &= there
+        self._other = (self._other & there) | self._visitors
         for number in sorted(there - kept.keys() - self._other):
             if number == own or _is_worker(number, own):
                 kept[number] = _Thread.find(number)
@@ -126,6 +129,7 @@ class ComputeThreads:
         known = self._other.union(thread.id for thread in self._threads) - {own}
         new = [number for number in sorted(_threads_there() - known) if number != own]
         threads = [_Thread.find(own), *(_Thread.find(n) for n in new if _is_worker(n, own))]
+        self._visitors.update(thread.id for thread in threads)
         self._visits.append(_used(threads, [thread.read_cpu() for thread in threads]))
 
     def cpu_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 
@@ -46,3 +47,22 @@ def test_a_thread_that_begins_and_ends_within_a_step_is_counted_and_others_are_n
     assert use.used == 1, "one at a time"
     threads.look()
     assert threads._visits == []
+
+
+def test_a_thread_that_ends_late_is_not_counted_in_the_next_step() -> None:
+    """Python knows it no more; to the system it is there, and looks like a worker of OpenMP's."""
+    threads, visited, ends = ComputeThreads(come_and_go=True), threading.Event(), threading.Event()
+    late: list[int] = []
+
+    def worker() -> None:
+        late.append(threading.get_native_id())
+        threads.visit()
+        visited.set()
+        ends.wait()
+
+    threads.look()
+    _thread.start_new_thread(worker, ())
+    visited.wait()
+    threads.look()
+    assert late[0] not in threads.ids
+    ends.set()
