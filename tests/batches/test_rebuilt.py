@@ -110,7 +110,19 @@ def test_the_audit_counts_what_was_rebuilt_and_names_old_edges() -> None:
         looks.append(edges.counts[1])
     assert looks[0] == looks[1]
     cause = ChunkEdges().cause(graph, chunk_of(once), layer, 1, 2)
-    assert cause == "layer 1 of those that use neighbours was given old edges"
+    assert cause == "layer 1 of those that use neighbours was given another's edges"
+
+
+def test_the_audit_names_edges_of_an_earlier_step() -> None:
+    experiment = gat(rebuild="layer")
+    graph, edges, chunk = plain_graph(experiment.data, None), ChunkEdges(), chunk_of(experiment)
+    for step in range(3):
+        chunk.blocks[0]
+        if step < 2:
+            chunk.blocks[1]
+        cause = edges.cause(graph, chunk, experiment, 1, 2)
+        wanted = "layer 1 of those that use neighbours was given edges of an earlier step"
+        assert cause == (wanted if step == 2 else None)
 
 
 @pytest.mark.distributed

@@ -287,6 +287,10 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "layer 0 of those that use neighbours lacks"),
         verify="layer 0 of those that use neighbours lacks",
     ),
+    "edges kept from step to step that each layer cuts out again": Expected(
+        Complaint("chunks", "was given edges of an earlier step"),
+        verify="was given edges of an earlier step",
+    ),
     "the last node of each chunk left out of the loss": Expected(
         Complaint("targets", "differ from the graph's labels"),
         verify="steps the loss that was differentiated is no",

@@ -74,6 +74,9 @@ def graph_of(name: str, aggregator: str | None = None) -> Setting:
 
 
 GAT_CONTIGUOUS = Setting("gat pp2, contiguous", _GAT | {"chunks": "contiguous"})
+GAT_REBUILT = Setting(
+    "gat pp2, rebuilt in each layer", _GAT | {"chunks": "contiguous", "rebuild": "layer"}
+)
 VIG_REFERENCE = Setting(
     "vig seq, reference",
     _VIG | {"layout": "seq", "model": {**_VIG["model"], "implementation": "reference"}},

@@ -30,26 +30,31 @@ ROWS = 64
 class ChunkEdges:
     """Looks at every chunk once: the same one is used in every step.
 
+    Of one whose edges are cut out again in each layer, no later look may find the same edges.
     A halo chunk has every edge into each row that a layer computes; the others have those that
     come from the chunk's own nodes. Every row has one self-loop besides.
     """
 
     counts: dict[int, ChunkCounts] = field(default_factory=dict)
     """By the chunk's number among all."""
-    _seen: list[GraphChunk] = field(default_factory=list)
+    _seen: list[tuple[GraphChunk, list[Block]]] = field(default_factory=list)
+    """With what layers were given at the look before."""
 
     def cause(
         self, graph: PlainGraph, chunk: GraphChunk, experiment: Experiment, place: int, hops: int
     ) -> str | None:
         """What is wrong with chunk number `place` of all; none if nothing is, or it is known."""
-        if any(chunk is known for known in self._seen):
-            return None
-        self._seen.append(chunk)
+        blocks = list(chunk.present_blocks)
+        for known, before in self._seen:
+            if chunk is known:
+                cause = _rebuilt_cause(before, blocks) if experiment.rebuild == "layer" else None
+                before[:] = blocks
+                return cause
+        self._seen.append((chunk, blocks))
         self.counts[place] = _counts(chunk)
         cause = self._own_nodes(graph, chunk, experiment, place)
         if cause is not None:
             return cause
-        blocks = chunk.present_blocks
         if len(blocks) != hops:
             return f"{len(blocks)} blocks of edges for {hops} layers that use neighbours"
         return self._blocks(graph, chunk, blocks, experiment)
@@ -63,7 +68,7 @@ class ChunkEdges:
         for layer, block in enumerate(blocks):
             if layer and block is blocks[layer - 1]:
                 if experiment.rebuild == "layer":
-                    return f"layer {layer} of those that use neighbours was given old edges"
+                    return f"layer {layer} of those that use neighbours was given another's edges"
                 continue
             cause = _block_cause(graph, block, nodes[: chunk.rows[layer]], within)
             if cause is not None:
@@ -92,6 +97,13 @@ class ChunkEdges:
             if not np.array_equal(own, wanted):
                 return "its own nodes are not its range of the graph's"
         return None
+
+
+def _rebuilt_cause(before: Sequence[Block], blocks: Sequence[Block]) -> str | None:
+    for layer, block in enumerate(blocks):
+        if any(block is old for old in before):
+            return f"layer {layer} of those that use neighbours was given edges of an earlier step"
+    return None
 
 
 def _counts(chunk: GraphChunk) -> ChunkCounts:

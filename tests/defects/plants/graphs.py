@@ -13,6 +13,7 @@ import torch
 from gnnhpc.data import graphs as graph_data
 from gnnhpc.graphs import chunks
 from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.rebuilt import RebuiltBlocks
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around
@@ -100,6 +101,21 @@ def turned() -> None:
         return dataclasses.replace(graph, edges=graph.edges[:, torch.from_numpy(keep)])
 
     change_graph(other)
+
+
+@defect("edges kept from step to step that each layer cuts out again", setting=settings.GAT_REBUILT)
+def not_rebuilt() -> None:
+    """It learns the same, and its time is that of another run."""
+    first: dict[tuple[int, int], Block] = {}
+
+    def kept_once(true: Any, blocks: RebuiltBlocks, index: int) -> Block:
+        place = (id(blocks), index)
+        if place not in first:
+            first[place] = true(blocks, index)
+        blocks._last[index] = first[place]
+        return first[place]
+
+    around(RebuiltBlocks, "at", kept_once)
 
 
 @defect("the last node of each chunk left out of the loss", setting=settings.GAT)
