@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_APART = ("implementation", "device", "rebuild", "chunks", "engine", "schedule", "balance")
+_APART = (
+    *("implementation", "device", "rebuild", "chunks"),
+    *("engine", "schedule", "balance", "checkpoint"),
+)
 """Settings that have no panel of their own here."""
 _BESIDE = 0.22
 """How far a published point is from ours, in places."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CHUNKS = "chunks of the graph (all replicas)"
 _MODE = ("chunks", "rebuild")
-_WHO_COMPUTES = ("implementation", "rebuild", "engine", "schedule", "balance")
+_WHO_COMPUTES = ("implementation", "rebuild", "engine", "schedule", "balance", "checkpoint")
 """Settings that decide neither which edges are kept nor which nodes are computed."""
 ACCURACIES = ("test_accuracy", "val_accuracy")
 

@@ -21,7 +21,10 @@ from analysis.summary.varying_settings import settings_in_words, varying_setting
 FRAMEWORKS = {"pyg": "PyG", "dgl": "DGL", "fused": "ours"}
 """By implementation, as the published tables name them."""
 _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
-_WHO_COMPUTES = ("layout", "microbatches", "engine", "schedule", "balance", "chunks", "rebuild")
+_WHO_COMPUTES = (
+    *("layout", "microbatches", "engine", "schedule", "balance"),
+    *("chunks", "rebuild", "checkpoint"),
+)
 """What one chunk of a graph may differ in and learn the same."""
 
 

@@ -20,26 +20,31 @@ class RebuiltBlocks(BlocksOnRequest):
     """
 
     def __init__(
-        self, build: BlockBuilder, nodes: Tensor, count: int, device: torch.device | str = "cpu"
+        self,
+        build: BlockBuilder,
+        nodes: Tensor,
+        count: int,
+        device: torch.device | str = "cpu",
+        given: dict[int, Block] | None = None,
     ) -> None:
         self._build = build
         self._nodes = nodes
         self._count = count
         self._device = device
-        self._last: dict[int, Block] = {}
-        """What each layer got last."""
+        self._given = {} if given is None else given
+        """What each layer got last, wherever it is: the same dictionary on all devices."""
 
     def __len__(self) -> int:
         return self._count
 
     def at(self, index: int) -> Block:
-        self._last[index] = self._build(self._nodes).to(self._device)
-        return self._last[index]
+        self._given[index] = self._build(self._nodes).to(self._device)
+        return self._given[index]
 
     @property
     def present(self) -> list[Block]:
         """What each layer got last, built now for layers of other stages."""
-        return [self._last.get(i) or self._build(self._nodes) for i in range(self._count)]
+        return [self._given.get(i) or self._build(self._nodes) for i in range(self._count)]
 
     def to(self, device: torch.device | str) -> RebuiltBlocks:
-        return RebuiltBlocks(self._build, self._nodes, self._count, device)
+        return RebuiltBlocks(self._build, self._nodes, self._count, device, self._given)

@@ -112,7 +112,7 @@ def not_rebuilt() -> None:
         place = (id(blocks), index)
         if place not in first:
             first[place] = true(blocks, index)
-        blocks._last[index] = first[place]
+        blocks._given[index] = first[place]
         return first[place]
 
     around(RebuiltBlocks, "at", kept_once)
