@@ -13,7 +13,7 @@ from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.panels import add_legend, error_bars, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import layout_look, styled
-from analysis.papers.gat_runs import FRAMEWORKS
+from analysis.summary.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.across.likeness import differences
 from analysis.loading.run import Run
 from analysis.stats.intervals import Interval, ratio_of_pairs, t_bounds
 from analysis.stats.pairs import FEWEST_PAIRS
 from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.frameworks import FRAMEWORKS, find_like, same_value
 from analysis.summary.learnt_columns import learnt_columns
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
-FRAMEWORKS = {"pyg": "PyG", "dgl": "DGL", "fused": "ours"}
-"""By implementation, as the published tables name them."""
 _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "balance"),
@@ -179,21 +177,9 @@ class GatRows:
     def like(
         self, row: GatRow, changes: Mapping[str, Any], free: Collection[str] = ()
     ) -> GatRow | None:
-        """The row that has these settings and is like `row` in all others but the free ones.
-
-        And in everything else that seconds depend on, except whose code computed.
-        """
-        wanted = {**row.settings, **changes}
-        return next(
-            (
-                other
-                for other in self.rows
-                if other is not row
-                and all(_same(other.settings[k], v) for k, v in wanted.items() if k not in free)
-                and not differences(row.row.facts, other.row.facts).keys() - {"implementation"}
-            ),
-            None,
-        )
+        """The row that has these settings and is like `row` in all others but the free ones."""
+        found = find_like(row.row, [other.row for other in self.rows], changes, free)
+        return next((other for other in self.rows if other.row is found), None)
 
     def whole_graph_of(self, row: GatRow) -> GatRow | None:
         """The row that learns the same but from the whole graph, of the same layout if there is."""
@@ -202,7 +188,7 @@ class GatRows:
             for other in self.rows
             if other.chunks == 1
             and all(
-                _same(other.settings[k], v)
+                same_value(other.settings[k], v)
                 for k, v in row.settings.items()
                 if k not in _WHO_COMPUTES
             )
@@ -222,7 +208,3 @@ def ratio_of_speedups(one: tuple[GatRow, GatRow], other: tuple[GatRow, GatRow]) 
         return None
     fast, slow, other_fast, other_slow = (np.array([each[key] for key in shared]) for each in times)
     return ratio_of_pairs(slow / fast, other_slow / other_fast)
-
-
-def _same(one: object, other: object) -> bool:
-    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]

@@ -78,6 +78,7 @@ def report_document(
                 sections.summary_section(summary),
                 sections.speed_section(summary, figures),
                 sections.learning_section(summary, figures),
+                sections.frameworks_section(tables, figures),
                 sections.chunks_section(figures),
                 sections.published_section(tables),
                 sections.corrected_section(tables),

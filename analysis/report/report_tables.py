@@ -15,6 +15,7 @@ from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.varying_settings import varying_settings
 from gnnhpc.core.student_t import CONFIDENCE
 
@@ -30,6 +31,9 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """All tables; those of a published study only if the run has its model."""
     models = set(run.cells["model"]) if len(run.cells) else set()
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
+    beside = frameworks_frame(run, summary)
+    if len(beside):
+        tables.append(frameworks_table(beside))
     if "vig" in models:
         tables += vig_tables(run, summary)
     if "gat" in models:
@@ -95,6 +99,17 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
             "last third over first third, less 1. cpu_share: processor over busy time.",
         ),
         _for_paper(summary, "n", "drift", "cpu_share"),
+    )
+
+
+def frameworks_table(beside: pd.DataFrame) -> NamedTable:
+    """Our layers beside the libraries', of the same settings."""
+    return NamedTable(
+        "frameworks",
+        "Milliseconds a training step by whose code computes the layers, and how many times as "
+        "fast ours is",
+        beside,
+        (_INTERVALS,),
     )
 
 

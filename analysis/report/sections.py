@@ -72,7 +72,8 @@ _STUDY_COLUMNS = {
     "verdict": "verdict",
     "run": "our run",
 }
-_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _CORRECTED)
+_FRAMEWORKS = "frameworks"
+_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _FRAMEWORKS, _CORRECTED)
 _LEARNING_COLUMNS = {
     "train_loss": "training loss",
     "train_accuracy": "training accuracy",
@@ -150,11 +151,20 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
 
 
+def frameworks_section(tables: Sequence[NamedTable], figures: Figures) -> Section | None:
+    """Our layers beside PyG's and DGL's; None where one of them was measured alone."""
+    blocks: list[Block] = [
+        frame_table(one.frame, one.title, {str(c): str(c).replace("_", " ") for c in one.frame}, 5)
+        for one in tables
+        if one.name == _FRAMEWORKS
+    ]
+    blocks += figures.pictures_of("framework-time", "framework-accuracy")
+    return Section("frameworks", "Ours, PyG and DGL", tuple(blocks)) if blocks else None
+
+
 def chunks_section(figures: Figures) -> Section | None:
     """Figures of graphs in chunks; None for runs without graphs."""
-    pictures: list[Picture] = figures.pictures_of(
-        "framework-time", "framework-accuracy", "chunk-time", "chunk-accuracy", "chunk-loss"
-    )
+    pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
 
 

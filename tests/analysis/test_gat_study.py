@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from analysis.papers.gat_tables_beside_ours import gat_tables
 from analysis.papers.gat_verdicts import gat_verdict_rows
 from analysis.papers.published_data import read_published
 from analysis.report.report_pages import published_points
+from analysis.report.report_tables import make_report_tables
 from analysis.stats.intervals import Interval
+from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.summary_table import summarise
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
@@ -266,6 +269,20 @@ def test_rebuilt_chunks_have_a_marker_of_their_own_and_frameworks_a_panel(study:
     assert [str(line.get_label()) for line in lines] == ["contiguous", "halo"]
 
 
+def test_our_layers_stand_beside_the_libraries(run: Run, summary: pd.DataFrame) -> None:
+    """Of equal settings alone; so many times as fast as the made-up machine is."""
+    frame = frameworks_frame(run, summary)
+    assert len(frame) == 8
+    assert not frame.duplicated(["layout", "microbatches", "settings"]).any()
+    for name, times in (("pyg", 5.0), ("dgl", 3.0)):
+        assert frame[f"over_{name}"].to_numpy() == pytest.approx(times, rel=0.02)
+        assert (frame[f"over_{name}_low"] < frame[f"over_{name}_high"]).all()
+    names = {table.name for table in make_report_tables(run, summary)}
+    assert "frameworks" in names
+    alone = replace(run, cells=run.cells[run.cells["implementation"] == "fused"])
+    assert frameworks_frame(alone, summary).empty
+
+
 def test_frameworks_stand_beside_their_published_points(study: Study) -> None:
     points = published_points().for_frameworks(study)
     assert points is not None
@@ -284,6 +301,6 @@ def test_frameworks_stand_beside_their_published_points(study: Study) -> None:
         assert sorted(np.asarray(theirs.get_ydata()).tolist()) == sorted(points[column])
     assert "one framework" in str(
         frameworks.framework_time(
-            Study(**{**vars(study), "summary": study.summary[study.summary["layout"] == "pp4"]})
+            replace(study, summary=study.summary[study.summary["layout"] == "pp4"])
         )
     )

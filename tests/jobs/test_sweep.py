@@ -181,6 +181,15 @@ def test_raffis_sweep_is_his_study() -> None:
     assert all(e.test_every and e.train_steps // e.test_every * e.test_steps == 20 for e in made)
 
 
+def test_rebuilding_is_for_graphs_alone() -> None:
+    made = [cell.experiment for cell in cells(spec(vig(), gat(), rebuild="layer"))]
+    assert {(e.model.name, e.rebuild) for e in made} == {("vig", "once"), ("gat", "layer")}
+    with pytest.raises(InputError, match=r"allowed: nothing here, rebuild is for graph data"):
+        cells(spec(vig(rebuild="layer")))
+    with pytest.raises(InputError, match=r"rebuild: found 'layer'; allowed: 'once' for chunks: ha"):
+        cells(spec(gat(rebuild="layer", chunks="halo")))
+
+
 def test_dearings_sweep_is_their_study() -> None:
     """Each framework, data set and number of chunks, rebuilt and not, with three seeds."""
     made = [cell.experiment for cell in plan("jobs/sweeps/dearing-gat.yaml", check=False).cells]
