@@ -83,6 +83,20 @@ void each_piece(i64 width, Body body) {
   run(std::integral_constant<int, 1>());
 }
 
+// body(number of lanes as a constant, first number) for `count` numbers in vectors.
+template <typename T, typename Body>
+void each_vector(i64 count, Body body) {
+  constexpr int LANES = 64 / sizeof(T);
+  i64 k = 0;
+  auto run = [&](auto lanes) {
+    for (; k + lanes <= count; k += lanes) body(lanes, k);
+  };
+  run(std::integral_constant<int, LANES>());
+  run(std::integral_constant<int, LANES / 2>());
+  run(std::integral_constant<int, LANES / 4>());
+  run(std::integral_constant<int, 1>());
+}
+
 template <typename T>
 void sum_rows(const Sum<T>& s) {
   in_parts(s.parts, [&](int part) {
@@ -154,14 +168,15 @@ void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
     const Mask own = mask;
     for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
       const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
-      const T* __restrict from = x + row * width;
-      T* __restrict to = out + row * width;
-      for (i64 k = 0; k < width; ++k) {
-        const T positive = from[k] <= T(0) ? T(0) : from[k];
+      each_vector<T>(width, [&](auto lanes, i64 k) {
+        using V = Lanes<T, decltype(lanes)::value>;
+        const typename V::Real zero = {}, given = V::load(x + row * width + k);
+        const typename V::Real positive = given <= zero ? zero : given;
         // A product, so that NaN and infinity do not vanish where they are dropped.
-        const T dropped = positive * T(0);
-        to[k] = own.keeps(base + static_cast<u32>(k)) ? positive * scale : dropped;
-      }
+        const typename V::Real dropped = positive * T(0);
+        const auto kept = V::kept(own, base + static_cast<u32>(k));
+        V::store(out + row * width + k, kept ? positive * scale : dropped);
+      });
     }
   });
 }
@@ -171,12 +186,12 @@ template <typename T>
 void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, T scale,
                         int parts) {
   in_parts(parts, [&](int part) {
-    const T* __restrict given = upstream;
-    const T* __restrict told = output;
-    T* __restrict to = grad;
-    const i64 last = even_cut(count, part + 1, parts);
-    for (i64 k = even_cut(count, part, parts); k < last; ++k)
-      to[k] = told[k] == T(0) ? T(0) : given[k] * scale;
+    const i64 first = even_cut(count, part, parts);
+    each_vector<T>(even_cut(count, part + 1, parts) - first, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      const typename V::Real zero = {}, given = V::load(upstream + first + k);
+      V::store(grad + first + k, V::load(output + first + k) == zero ? zero : given * scale);
+    });
   });
 }
 
