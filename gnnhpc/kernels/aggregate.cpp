@@ -181,7 +181,22 @@ void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
   });
 }
 
-// Its gradient, which the output tells: scale where that is not 0.
+// x = relu(x + bias), row by row. NaN stays.
+template <typename T>
+void bias_relu(T* x, const T* bias, i64 rows, i64 width, int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      each_vector<T>(width, [&](auto lanes, i64 k) {
+        using V = Lanes<T, decltype(lanes)::value>;
+        const typename V::Real zero = {};
+        const typename V::Real sum = V::load(x + row * width + k) + V::load(bias + k);
+        V::store(x + row * width + k, sum <= zero ? zero : sum);
+      });
+  });
+}
+
+// The gradient of relu_drop, which the output tells: scale where that is not 0.
 template <typename T>
 void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, T scale,
                         int parts) {
@@ -211,6 +226,9 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
   void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,     \
                           T scale, int parts) {                                                   \
     relu_drop(x, ids, out, rows, width, mask, scale, parts);                                      \
+  }                                                                                               \
+  void bias_relu_##SUFFIX(T* x, const T* bias, i64 rows, i64 width, int parts) {                  \
+    bias_relu(x, bias, rows, width, parts);                                                       \
   }                                                                                               \
   void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,        \
                                    T scale, int parts) {                                          \

@@ -134,6 +134,11 @@ def relu_drop(x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
     return out
 
 
+def bias_relu(x: Tensor, bias: Tensor) -> None:
+    """`x` [n, width] becomes relu(x + bias)."""
+    call("aggregate", "bias_relu", x, *pointers(x, bias), *sizes(x), threads())
+
+
 def relu_drop_backward(upstream: Tensor, out: Tensor, mask: Mask | None) -> Tensor:
     """The gradient of `relu_drop`'s input, from what it gave."""
     upstream = upstream.contiguous()

@@ -18,6 +18,7 @@ from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.neighbours import (
     largest,
+    relu_of_product,
     sum_beside_own,
     sum_of_first_half,
     weighted_sum,
@@ -133,10 +134,12 @@ class GinLayer(nn.Module):
         assert isinstance(first, nn.Linear)
         weights = NeighbourWeights(own=1.0)
         if isinstance(x, Tensor) and sums_first(first, self.hop):
-            hidden = first(weighted_sum(x, block, weights))
+            product = weighted_sum(x, block, weights) @ first.weight.t()
+            hidden = relu_of_product(product, first.bias)
         else:
             hidden = weighted_sum(project(x, first.weight), block, weights, bias=first.bias)
-        result: Tensor = last(functional.relu(hidden, inplace=True))
+            hidden = functional.relu(hidden, inplace=True)
+        result: Tensor = last(hidden)
         return result
 
 

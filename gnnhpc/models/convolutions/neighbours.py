@@ -61,6 +61,12 @@ def relu_dropout(x: Tensor, name: str, p: float, training: bool, context: Contex
     return result
 
 
+def relu_of_product(x: Tensor, bias: Tensor) -> Tensor:
+    """relu(x + bias) of a product [rows, D] that nothing else uses: it is overwritten."""
+    result: Tensor = _ReluOfProduct.apply(x, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -146,6 +152,26 @@ class _Largest(torch.autograd.Function):
         if kernel.fits(upstream):
             return kernel.max_backward(upstream, winner, ctx.block), None
         return aggregate_torch.max_backward(upstream, winner, ctx.block), None
+
+
+class _ReluOfProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        if kernel.fits(x):
+            kernel.bias_relu(x, bias)
+        else:
+            x.add_(bias).relu_()
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        (out,) = ctx.saved_tensors
+        fits = kernel.fits(upstream)
+        grad = kernel.relu_drop_backward(upstream, out, None) if fits else upstream * (out != 0)
+        return grad, grad.sum(0)
 
 
 class _ReluDropout(torch.autograd.Function):
