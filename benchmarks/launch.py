@@ -54,7 +54,7 @@ class Measured:
     @property
     def ideals(self) -> list[float]:
         """Seconds of the same schedule with each step's own forward and backward, all else free."""
-        layout, count = self.experiment.layout, self.experiment.microbatches
+        layout, count = self.experiment.process_layout, self.experiment.microbatches
         pipelines = [layout.pipeline_ranks(replica) for replica in range(layout.replicas)]
         steps = [self.steps(rank) for rank in range(layout.world_size)]
         return [
@@ -105,7 +105,7 @@ class Running:
         if result.status != "done" or self._first_step_s is None:
             why = result.failure.error if result.failure else result.status
             raise BenchmarkError(f"{self.experiment.id}: {why}")
-        world_size = self.experiment.layout.world_size
+        world_size = self.experiment.process_layout.world_size
         ranks = [read_lines(self.attempt.records(rank)) for rank in range(world_size)]
         return Measured(self.experiment, result, ranks, self._first_step_s)
 
@@ -158,7 +158,7 @@ class Launcher:
         file = out / "cell.jsonl"
         file.write_text(Cell(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
         command = [sys.executable, "-m", "gnnhpc", "run", "--cell", str(file), "--out", str(out)]
-        size = experiment.layout.world_size
+        size = experiment.process_layout.world_size
         port = _free_port()
         began = time.perf_counter()
         with _confined(cpus), (out / "launch.log").open("wb") as log:
