@@ -22,12 +22,13 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl demo test bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
 	@echo 'make setup-dgl  DGL beside the rest, for layers with implementation: dgl'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
+	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
 	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
@@ -78,7 +79,11 @@ types: setup
 
 # Two at a time: most of a test's time is ranks that start.
 unit: setup
-	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'not cluster and not defects and not gpu'
+	$(PYTEST) -n 2 --dist worksteal --durations=20 \
+	  -m 'not slow and not cluster and not defects and not gpu'
+
+slow: setup
+	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not cluster and not gpu'
 
 defects: setup
 	$(PYTEST) tests/defects

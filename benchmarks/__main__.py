@@ -1,4 +1,4 @@
-"""`python -m benchmarks [one|layers|many|suite ...] [--quick]`: measure, write and show the table."""
+"""`python -m benchmarks [one|layers|many|suite ...] [--quick]`: measure; write, show the table."""
 
 from __future__ import annotations
 

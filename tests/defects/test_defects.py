@@ -20,10 +20,10 @@ pytestmark = pytest.mark.distributed
 
 
 def one_of_each_class() -> Iterator[Any]:
-    """Every defect; all but the first of each class are for `make defects`."""
+    """Every defect: the first of each class is slow, the others are for `make defects`."""
     seen: set[str] = set()
     for name, kind in kinds().items():
-        yield pytest.param(name, marks=[pytest.mark.defects] if kind in seen else [])
+        yield pytest.param(name, marks=pytest.mark.defects if kind in seen else pytest.mark.slow)
         seen.add(kind)
 
 

@@ -23,6 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
 SMALL = ["repeats=1", "train_steps=4", "seq_microbatches=[2]", "model.layers=2"]
 
 
+@pytest.mark.slow
 def test_the_example_runs_verifies_reports_and_runs_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ FEW_TESTS = [f"tests/{name}.py" for name in ("kernels/test_vig_kernel", "models/
 FEW_TESTS += ["tests/models/test_vig_fused.py::test_float32_is_the_exact_reference"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", FEW, ids=["x86-64-v2", "no OpenMP"])
 def test_kernels_hold_under_another_setting(setting: Setting, tmp_path: Path) -> None:
     allowed = axes()

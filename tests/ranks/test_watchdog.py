@@ -167,6 +167,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Verdicts]]:
     return spawn(play, RANKS, folder, env={VARIABLE: str(PATIENCE_S)})
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("scene", ["long_computation", "slow_storage", "suspended_together"])
 def test_no_verdict_while_something_is_computed_or_all_are_suspended(
@@ -175,6 +176,7 @@ def test_no_verdict_while_something_is_computed_or_all_are_suspended(
     assert [rank[scene] for rank in told] == [[], [], []]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("scene", "culprit", "witnesses", "begins", "ends"),
