@@ -41,7 +41,7 @@ def chunk_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
     if rows.empty:
         return "no training step after warm-up"
     rows["total"] = rows["microbatches"] * rows["replicas"]
-    rows["mode"] = _modes(rows)
+    rows["mode"] = _modes(study, rows)
     with styled():
         figure, axes = _draw_panels(study, rows, "mean_s", ("mean_low", "mean_high"))
         if published is not None:
@@ -68,7 +68,7 @@ def chunk_accuracy(study: Study, published: pd.DataFrame | None = None) -> Figur
     # The published accuracies are of the validation nodes.
     metric = "val_accuracy" if published is not None and "val_accuracy" in known else known[0]
     cells = study.cells.assign(total=study.cells["microbatches"] * study.cells["replicas"])
-    cells["mode"] = _modes(cells)
+    cells["mode"] = _modes(study, cells)
     keys = ["layout", "total", *dict.fromkeys(["mode", "chunks", *study.variants])]
     # A setting that varies may be none in some cells.
     rows = (
@@ -137,11 +137,17 @@ def features_are_made_up(study: Study) -> bool:
     return "data_features" in study.cells and bool((study.cells["data_features"] == "made").all())
 
 
-def _modes(rows: pd.DataFrame) -> pd.Series[str]:
-    """How each row's graph is cut, and whether in each layer again."""
+def _modes(study: Study, rows: pd.DataFrame) -> pd.Series[str]:
+    """How each row's graph is cut, and whether in each layer again: a column where it varies."""
     if "rebuild" not in rows:
-        return rows["chunks"].astype(str)
+        rows = rows.assign(rebuild=study.cells["rebuild"].iloc[0])
     return rows["chunks"].astype(str) + rows["rebuild"].map({"layer": REBUILT}).fillna("")
+
+
+def _modes_are_told(rows: pd.DataFrame) -> bool:
+    """Where there are several, and where edges are cut out in each layer."""
+    modes = set(rows["mode"])
+    return len(modes) > 1 or any(mode.endswith(REBUILT) for mode in modes)
 
 
 def _panel_of_dgl(study: Study, rows: pd.DataFrame, axes: list[Axes]) -> Axes:
@@ -157,7 +163,7 @@ def _draw_panels(
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows, but=_MODE))
     # Over all panels: in one figure a marker means a layout or a mode, not now this and now that.
-    several = rows["mode"].nunique() > 1
+    several = _modes_are_told(rows)
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
@@ -203,11 +209,11 @@ def _draw_lines(
 
 
 def _mode_handles(rows: pd.DataFrame) -> list[Line2D]:
-    """Legend entries of markers and line styles, if there is more than one mode."""
+    """Legend entries of markers and line styles, where they mean modes."""
     from matplotlib.lines import Line2D
 
     modes = sorted({str(mode) for mode in rows["mode"]})
-    if len(modes) < 2:
+    if not _modes_are_told(rows):
         return []
     return [
         Line2D([], [], color="#606060", marker=marker, ls=dash, label=mode)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from analysis.loading.run import Run
 
-_NAMED = ("batchnorm", "rebuild")
+_NAMED = ("batchnorm", "rebuild", "checkpoint", "balance")
 """Settings whose values say nothing without their names."""
 _AXES = ("model", "data", "layout", "microbatches")
 

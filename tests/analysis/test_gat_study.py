@@ -269,6 +269,15 @@ def test_rebuilt_chunks_have_a_marker_of_their_own_and_frameworks_a_panel(study:
     assert [str(line.get_label()) for line in lines] == ["contiguous", "halo"]
 
 
+def test_chunks_that_all_were_rebuilt_are_called_so(tmp_path: Path) -> None:
+    cells = [e for e in sweep(CORA, 1, ("dgl",)) if e.rebuild == "layer"]
+    run = load(make_run(tmp_path / "run", cells, machine=MACHINE))
+    (alone,) = find_studies(run, summarise(run))
+    assert "rebuild" not in alone.summary
+    (legend,) = drawn(graph_chunks.chunk_time(alone)).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["pp4", "contiguous, rebuilt"]
+
+
 def test_our_layers_stand_beside_the_libraries(run: Run, summary: pd.DataFrame) -> None:
     """Of equal settings alone; so many times as fast as the made-up machine is."""
     frame = frameworks_frame(run, summary)
