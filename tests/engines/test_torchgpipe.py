@@ -171,3 +171,30 @@ def test_wrong_partitions_are_found(
     ran = run(tmp_path, cell, plant=plant)
     invalid = [check.name for check in ran.result.audit if check.verdict == "invalid"]
     assert said in invalid
+
+
+def a_device_for_each_stage() -> None:
+    """As of several GPUs: to torch cpu and cpu:0 are two devices, which need no copy."""
+    from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+    from gnnhpc.ranks import devices
+
+    devices.choose_devices = lambda kind, environment, stages: [  # type: ignore[assignment]
+        torch.device("cpu"),
+        *(torch.device("cpu", stage) for stage in range(stages - 1)),
+    ]
+    TorchgpipeEngine._wait_for_devices = lambda self: None  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"microbatches": 2, "chunks": "halo", "spans": True}
+    other = gat(layout="pp3", engine="torchgpipe", checkpoint="except_last", **both)
+    cells = manifest_of(tmp_path, gat(**both), other)
+    alone, gpipe = run(tmp_path, cells[0]), run(tmp_path, cells[1], plant=a_device_for_each_stage)
+    invalid = [check for check in gpipe.result.audit if check.verdict == "invalid"]
+    assert gpipe.statuses == [0], gpipe.err
+    assert not invalid
+    assert gpipe.losses() == pytest.approx(alone.losses(), rel=1e-6)
+    spans = {(s["name"], s["microbatch"]) for s in gpipe.lines(0, "span") if s["phase"] == "train"}
+    assert {("forward", None), ("backward", None)} <= spans
+    assert {tuple(step["groups"]) for step in gpipe.steps(0, "train")} == {()}
