@@ -1,7 +1,8 @@
 """`python -m tests.healthy`: healthy cells of all kinds on real ranks; none may be accused.
 
-Cells are drawn at random from models, layouts, schedules, engines, ways to cut a graph, BatchNorm
-modes, precisions, optimizers and odd sizes, and make one run folder, of which a report is written.
+Cells are drawn at random from models, layouts, schedules, engines, what is computed again, ways to
+cut a graph, BatchNorm modes, precisions, optimizers and odd sizes, and make one run folder, of
+which a report is written.
 Prints every cell that is not done and valid and why each flag was raised, and how many cells the
 report flags; flags that the setting itself earns (chunks that lose edges, more ranks than
 processors) are counted apart from those that an idle machine should not raise. Exits with 1 if any
@@ -37,8 +38,9 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "layout": numbers.choice(LAYOUTS),
         "microbatches": numbers.randint(1, 6),
         "schedule": numbers.choice(["gpipe", "1f1b"]),
-        "engine": numbers.choice(["native", "native", "pipelining"]),
-        "balance": numbers.choice(["cost", "cost", "profile"]),
+        "engine": numbers.choice(["native", "native", "pipelining", "torchgpipe"]),
+        "checkpoint": numbers.choice(["never", "never", "except_last", "always"]),
+        "balance": numbers.choice(["cost", "cost", "profile", "time"]),
         "dtype": numbers.choice(["float32", "float32", "float32", "float64"]),
         "optimizer": {
             "name": numbers.choice(["adam", "adam", "sgd"]),

@@ -180,6 +180,15 @@ class StepTimer:
         self.work += 1
         self.doing = "waiting for the other ranks"
 
+    def turn(self, opened: OpenSpan, microbatch: int) -> OpenSpan:
+        """End a span, and begin another of its kind for the next micro-batch at that moment."""
+        self.end(opened)
+        following = self.begin(opened.name, microbatch)
+        assert opened.end is not None
+        following.start = opened.end
+        following.cpu_before_s = opened.cpu_before_s + opened.cpu_s
+        return following
+
     @contextlib.contextmanager
     def storage(self, doing: str) -> Iterator[None]:
         """Around file access, so that slow storage is not taken for a hang.

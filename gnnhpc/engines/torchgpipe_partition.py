@@ -32,15 +32,15 @@ class BackwardTurns:
 
     def __init__(self, timer: StepTimer) -> None:
         self._timer = timer
-        self._microbatch: int | None = None
         self._open: OpenSpan | None = None
 
     def take(self, microbatch: int) -> None:
         """What follows is of this micro-batch."""
-        if self._open is None or microbatch != self._microbatch:
-            self.end()
-            self._microbatch = microbatch
+        if self._open is None:
             self._open = self._timer.begin("backward", microbatch)
+        elif microbatch != self._open.microbatch:
+            # At one moment: a layer's backward goes on to the first mark of the next micro-batch.
+            self._open = self._timer.turn(self._open, microbatch)
 
     def end(self) -> None:
         if self._open is not None:

@@ -66,6 +66,22 @@ def test_spans_count_from_the_first_barrier(clock: HandMoved, timer: StepTimer) 
     ]
 
 
+def test_turns_leave_no_time_between_them(timer: StepTimer, clock: HandMoved) -> None:
+    """However long a busy machine takes from one to the other: layers' marks go on through it."""
+
+    def tick() -> float:
+        clock.at += 1.0
+        return clock.at
+
+    clock.mark = tick  # type: ignore[method-assign]
+    opened = timer.begin("backward", 1)
+    opened = timer.turn(opened, 0)
+    timer.end(opened)
+    first, second = timer.stop().spans
+    assert (first.microbatch, second.microbatch) == (1, 0)
+    assert first.start_s < first.end_s == second.start_s < second.end_s
+
+
 def test_busy_is_all_but_waiting(clock: HandMoved, timer: StepTimer) -> None:
     for microbatch in range(2):
         with timer.span("forward", microbatch):
