@@ -116,4 +116,18 @@ struct Lanes {
   }
 };
 
+// body(number of lanes as a constant, first number) for `count` numbers in vectors.
+template <typename T, typename Body>
+void each_vector(i64 count, Body body) {
+  constexpr int LANES = 64 / sizeof(T);
+  i64 k = 0;
+  auto run = [&](auto lanes) {
+    for (; k + lanes <= count; k += lanes) body(lanes, k);
+  };
+  run(std::integral_constant<int, LANES>());
+  run(std::integral_constant<int, LANES / 2>());
+  run(std::integral_constant<int, LANES / 4>());
+  run(std::integral_constant<int, 1>());
+}
+
 }  // namespace

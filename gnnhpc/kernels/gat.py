@@ -84,6 +84,46 @@ def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
     return partial[0]
 
 
+def dropped_forward(x: Tensor, rows: Tensor, mask: Mask, weight: Tensor) -> Tensor:
+    """Dropout of `x` [n, F] @ weight [F, D]; its rows are `rows` [n] of the full graph."""
+    x = x.contiguous()
+    out = weight.new_empty(len(x), weight.shape[1])
+    call(
+        "gat",
+        "dropped_forward",
+        x,
+        *pointers(x, rows),
+        *sizes(x),
+        *pointers(weight, out),
+        size(weight.shape[1]),
+        mask_argument(mask),
+        real(x, mask.scale),
+        threads(),
+    )
+    return out
+
+
+def dropped_backward(x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor) -> Tensor:
+    """Dropout of `x` [n, F], transposed, @ upstream [n, D]."""
+    x, upstream = x.contiguous(), upstream.contiguous()
+    width = upstream.shape[1]
+    partial = upstream.new_empty(torch.get_num_threads(), x.shape[1], width)
+    call(
+        "gat",
+        "dropped_backward",
+        x,
+        *pointers(x, rows),
+        size(len(x)),
+        *pointers(upstream, partial),
+        size(x.shape[1]),
+        size(width),
+        mask_argument(mask),
+        real(x, mask.scale),
+        ctypes.c_int(len(partial)),
+    )
+    return partial[0]
+
+
 @dataclass(frozen=True)
 class Attended:
     """What a forward pass leaves for its backward: scores [rows, H], signed softmax [edges, H]."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.models.context import Context
 
@@ -38,18 +39,25 @@ class Dropout(nn.Module):
     The mask of a node is the same in every chunk: it is drawn for the node's number in the graph.
     """
 
-    def __init__(self, name: str, p: float) -> None:
+    def __init__(self, name: str, p: float, *, before_product: bool = False) -> None:
+        """`before_product`: of features, and the next layer is ours and begins with `project`."""
         super().__init__()
         self.name = name
         self.p = p
+        self.before_product = before_product
 
-    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor | SparseRows:
+    def forward(
+        self, x: Tensor | SparseRows, context: Context
+    ) -> Tensor | SparseRows | DroppedRows:
         mask = active_mask(self.name, self.p, self.training, context)
         if mask is None:
             return x
         if isinstance(x, SparseRows):
             return x.with_values(drop(x.values[:, None], x.entries, mask)[:, 0])
-        return drop(x, context.chunk.nodes[: len(x)], mask)
+        rows = context.chunk.nodes[: len(x)]
+        if self.before_product and kernel.fits(x):
+            return DroppedRows(x, rows, mask)
+        return drop(x, rows, mask)
 
     def extra_repr(self) -> str:
         return f"{self.name}, p={self.p}"

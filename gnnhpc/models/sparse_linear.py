@@ -11,13 +11,18 @@ from torch.nn import functional
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
+from gnnhpc.kernels.dropped_rows import DroppedRows
 
 
-def project(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+def project(x: Tensor | SparseRows | DroppedRows, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
+    product: Tensor
     if isinstance(x, Tensor):
         return functional.linear(x, weight)
-    product: Tensor = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
+    if isinstance(x, DroppedRows):
+        product = _DroppedLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
+        return product
+    product = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
     return product
 
 
@@ -40,3 +45,17 @@ class _SparseLinear(torch.autograd.Function):
             return None, kernel.sparse_backward(rows, upstream)
         calls.count(calls.TORCH, "sparse_backward")
         return None, rows.to_csr().t() @ upstream
+
+
+class _DroppedLinear(torch.autograd.Function):
+    """Dropout of dense features times a weight [F, D]; only the weight has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, dropped: DroppedRows, weight: Tensor) -> Tensor:
+        ctx.dropped = dropped
+        return kernel.dropped_forward(dropped.x, dropped.rows, dropped.mask, weight.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
+        dropped: DroppedRows = ctx.dropped
+        return None, kernel.dropped_backward(dropped.x, dropped.rows, dropped.mask, upstream)

@@ -15,6 +15,7 @@ from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.dropout import Dropout
@@ -67,7 +68,7 @@ class DropoutWatch:
             if cause is not None:
                 self.findings.add("dropout masks", "train", step, f"{kept.layer.name} {cause}")
 
-    def _keep(self, layer: nn.Module, arguments: tuple[Any, ...], output: Inputs) -> None:
+    def _keep(self, layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         """Inside the step: copies of few elements."""
         x, context = arguments
         if (
@@ -76,7 +77,12 @@ class DropoutWatch:
             and isinstance(layer, Dropout | ReluDropout)
         ):
             given, entries = _elements(x, context)
-            self._kept.append(_Kept(layer, given, _elements(output, context)[0], entries))
+            if isinstance(output, DroppedRows):
+                # What the product will read: the whole would take as long as the product.
+                gave = given * output.mask.weights(entries.clamp(min=0), given.dtype)
+            else:
+                gave = _elements(output, context)[0]
+            self._kept.append(_Kept(layer, given, gave, entries))
 
     def _cause(self, kept: _Kept, step: int, rate: float) -> str | None:
         entries = kept.entries.cpu().numpy()

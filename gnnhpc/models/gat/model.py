@@ -110,7 +110,8 @@ class Gat(Model):
         from gnnhpc.models.gat.activations import Elu, LogSoftmax
 
         if layer.kind == "dropout":
-            return Dropout(layer.name, self.dropout)
+            features = layer.number == 0 and self.implementation == "fused"
+            return Dropout(layer.name, self.dropout, before_product=features)
         if layer.kind == "elu":
             return Elu()
         if layer.kind == "log_softmax":
