@@ -1,6 +1,6 @@
 """A training epoch of the two-layer GAT on a PubMed-shaped graph: ours, PyG's, DGL's.
 
-    python -m benchmarks.bench_gat [--rounds 15] [--threads 2]
+    python -m benchmarks.bench_gat [--rounds 15] [--threads 2] [--dense]
 
 Each contestant has a process of its own (`benchmarks.turns`); each round times one epoch of every
 one in turn: zero gradients, forward, loss, backward, Adam, dropout 0.6 on. Printed are medians.
@@ -47,17 +47,17 @@ NAMES: dict[Form, str] = {
 }
 
 
-def pubmed_shaped() -> Graph:
-    """A made-up graph of PubMed's sizes, a tenth of its features not zero."""
+def pubmed_shaped(*, dense: bool = False) -> Graph:
+    """A made-up graph of PubMed's sizes, a tenth of its features not zero; all if `dense`."""
     graph = load_graph(PUBMED_SHAPED, None)
     draw = torch.Generator().manual_seed(0)
     shape = graph.features.shape
     features = torch.rand(shape, generator=draw)
-    features *= torch.rand(shape, generator=draw) < FEATURE_DENSITY
+    if not dense:
+        features *= torch.rand(shape, generator=draw) < FEATURE_DENSITY
     features /= features.sum(1, keepdim=True).clamp(min=1e-12)
-    return Graph(
-        graph.name, features.to_sparse_csr(), graph.labels, graph.edges, graph.masks, graph.classes
-    )
+    stored = features if dense else features.to_sparse_csr()
+    return Graph(graph.name, stored, graph.labels, graph.edges, graph.masks, graph.classes)
 
 
 def epoch_of(model: nn.Module, loss_and_backward: Callable[[], Tensor]) -> Epoch:
@@ -158,9 +158,9 @@ def dgl(graph: Graph) -> Epoch:
     return against(graph, nn.ModuleList((first, second)), log_probabilities)
 
 
-def contestant(form: Form) -> Epoch:
+def contestant(form: Form, *, dense: bool = False) -> Epoch:
     """An epoch in one of the forms, for `benchmarks.turns`."""
-    graph = pubmed_shaped()
+    graph = pubmed_shaped(dense=dense)
     if form in ("fused", "reference"):
         return ours(graph, form)
     if form == "chunks":
@@ -172,10 +172,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=15, help="rounds timed")
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
+    parser.add_argument("--dense", action="store_true", help="no feature is zero")
     given = parser.parse_args()
     entries = {}
     for form, name in NAMES.items():
-        entry = Entry("benchmarks.bench_gat:contestant", {"form": form})
+        entry = Entry("benchmarks.bench_gat:contestant", {"form": form, "dense": given.dense})
         if why := failing(entry, given.threads):
             print(f"{name:22} not measured: {why}")
         else:
