@@ -139,8 +139,9 @@ def _ask_patiently(jobs: _Jobs, patience_s: float) -> list[AccountedTask] | None
     deadline = time.monotonic() + patience_s
     while True:
         tasks = ask_sacct(jobs.arrays)
-        ended = {task.task for task in tasks or () if not task.running}
-        if jobs.started <= ended or time.monotonic() > deadline:
+        known = {task.task for task in tasks or ()}
+        over = jobs.started <= known and not any(task.running for task in tasks or ())
+        if over or time.monotonic() > deadline:
             return tasks
         time.sleep(_BETWEEN_S)
 

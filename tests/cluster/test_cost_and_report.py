@@ -8,7 +8,7 @@ import pytest
 
 from gnnhpc.records.cost import read_accounted
 from jobs.cluster.slurm_accounts import ask_sacct
-from tests.cluster.runs import TINY_GAT, User
+from tests.cluster.runs import TINY_GAT, User, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -67,6 +67,10 @@ def test_a_requeued_task_costs_twice(user: User) -> None:
     run.wait_for_step(cell, 2, number=2)
     user.jobs("cancel", run.paths.root)
     run.wait_until_idle()
-    done = user.jobs("status", run.paths.root, "--cost", "--json", check=False)
-    accounted = json.loads(done.stdout)["cost"]["accounted"]
-    assert (accounted["tasks"], accounted["running"]) == (2, 0), run.told()
+
+    def accounted() -> tuple[int, int]:
+        asked = ("status", run.paths.root, "--cost", "--patience", "30", "--json")
+        found = json.loads(user.jobs(*asked, check=False).stdout)["cost"]["accounted"]
+        return found["tasks"], found["running"]
+
+    wait_for(lambda: accounted() == (2, 0), lambda: f"two starts, not {accounted()}\n{run.told()}")

@@ -190,9 +190,11 @@ def test_a_submitter_that_dies_after_sbatch_loses_and_doubles_nothing(user: User
         assert done.returncode == -9
         run = Run(user, RunPaths(user.runs / "dies"))
         assert not run.paths.submissions.exists()
-        assert {(cell["state"], cell["detail"]) for cell in run.status().values()} == {
-            ("pending", "PartitionDown")
-        }
+
+        def told() -> set[tuple[str, str]]:
+            return {(cell["state"], cell["detail"]) for cell in run.status().values()}
+
+        wait_for(lambda: told() == {("pending", "PartitionDown")}, lambda: f"reasons: {told()}")
         again = user.jobs("rerun", run.paths.root, "--missing", check=False)
         assert "no cell to run again (2 pending)" in again.stderr
         assert len(queued(user)) == 1
