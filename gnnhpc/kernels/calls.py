@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 TORCH = "torch"
 _calls: Counter[tuple[str, str]] = Counter()
+_counting = threading.Lock()
+"""Stages on several GPUs compute in a thread each."""
 _paused: list[None] = []
 """One for each `uncounted` that is open."""
 
@@ -17,7 +20,8 @@ _paused: list[None] = []
 def count(code: str, function: str) -> None:
     """One call of `function` in a library's file, or in TORCH."""
     if not _paused:
-        _calls[code, function] += 1
+        with _counting:
+            _calls[code, function] += 1
 
 
 def count_compiled(library: ctypes.CDLL, function: str) -> None:
