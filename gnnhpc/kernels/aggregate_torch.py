@@ -77,7 +77,8 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         is_best &= (source != target)[:, None]
         # The first of several: the smallest place of those that hold the largest number.
         number = torch.arange(len(source), device=x.device)[:, None]
-        places_held = torch.where(is_best, -number, -len(source)).to(x.dtype)
+        # Doubles: single precision knows no places beyond 2**24, and a GPU's piece has more.
+        places_held = torch.where(is_best, -number, -len(source)).double()
         place = of_rows(places_held, starts(block.indptr, rows), "max").clamp(min=-len(source))
         found = place > -len(source)
         first = (-place).long().clamp(max=len(source) - 1)

@@ -30,11 +30,13 @@ from tests.kernels.pairwise import pairwise_cover
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
+    "tests/kernels/test_aggregate_kernel.py",
     "tests/kernels/test_vig_kernel.py",
     "tests/kernels/test_not_finite.py",
     "tests/models/test_vig_fused.py",
     "tests/models/test_gat_fused.py",
     "tests/models/test_gat.py",
+    "tests/models/test_layer_implementations.py",
     "tests/models/test_batchnorm.py",
     "tests/models/test_dropout.py",
 )

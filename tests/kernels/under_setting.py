@@ -14,7 +14,7 @@ import torch
 
 from gnnhpc.kernels import kernel_status, kernel_traits, load_kernel
 
-KERNELS = ("gat", "vig")
+KERNELS = ("aggregate", "gat", "gatv2", "vig")
 
 
 def found(expected: dict[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,38 @@ def test_ours_is_dgls(name: str, dtype: torch.dtype) -> None:
     assert_same(graph, MODELS[name], of(MODELS[name], "dgl"), dtype)
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    ("heads", "hidden", "classes"), [(8, 16, 7), (3, 8, 15), (1, 15, 4), (16, 3, 2)]
+)
+def test_gatv2_is_pygs_with_any_heads_and_many_edges_a_node(
+    heads: int, hidden: int, classes: int, dtype: torch.dtype
+) -> None:
+    graph = make_graph(60, 1500, features=12, classes=classes, seed=1)
+    model = Gatv2(layers=2, heads=heads, hidden=hidden)
+    assert_same(graph, model, of(model, "pyg"), dtype)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_threads_change_no_more_than_rounding_and_repeat_bitwise(name: str, threads: int) -> None:
+    graph = make_graph(60, 150, features=12, classes=5, seed=6)
+    layers: Any = MODELS[name]
+    chunkset = build_chunks(graph, 2, "halo", layers.layers)
+    model = make_model(graph, MODELS[name], torch.float32)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        _, expected = gradients(model, chunkset)
+        torch.set_num_threads(threads)
+        _, found = gradients(model, chunkset)
+        _, again = gradients(model, chunkset)
+    finally:
+        torch.set_num_threads(before)
+    assert worst_layer_error(found, expected)[0] < 1e-5
+    assert all(torch.equal(found[name], again[name]) for name in expected)
+
+
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_kernels_and_plain_torch_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The form for other devices, in pieces of few edges."""

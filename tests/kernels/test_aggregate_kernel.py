@@ -1,0 +1,203 @@
+"""The kernel of sums and maxima, held against sums edge by edge: all widths, numbers of threads.
+
+Numbers are whole and factors powers of two, so that every sum is exact in whatever order it is
+taken, and what is wrong in one place shows there. In double precision the numbers also have digits
+that single precision loses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.kernels import aggregate, aggregate_torch
+from gnnhpc.kernels.mask import layer_mask, number_entries
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from tests.tools.graphs import make_graph
+
+pytestmark = pytest.mark.skipif(
+    not aggregate.fits(torch.empty(0)), reason=f"no compiled {aggregate.__name__}"
+)
+WIDTHS = (1, 3, 127)
+"""The last has a piece of each size that columns come in, and lanes of each number."""
+HUB = 200
+"""Edges of one row, of about 800: more than the other threads' rows have."""
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+each_width = pytest.mark.parametrize("width", WIDTHS)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def block() -> Block:
+    """Of a chunk with a halo: self-loops, a hub, rows without neighbours."""
+    graph = make_graph(400, 300, seed=1)
+    spokes = torch.arange(1, HUB + 1)
+    hub = torch.zeros_like(spokes)
+    ends = torch.cat((graph.edges, torch.stack((hub, spokes)), torch.stack((spokes, hub))), 1)
+    keys = (ends[1] * 400 + ends[0]).unique()
+    edges = torch.stack((keys % 400, keys // 400))
+    chunks = build_chunks(dataclasses.replace(graph, edges=edges), 2, "halo", 2).chunks
+    found = max((chunk.blocks[0] for chunk in chunks), key=lambda block: int(lengths(block).max()))
+    assert found.rows_in > found.rows_out
+    assert int(lengths(found).max()) > HUB
+    assert (lengths(found) == 1).any()
+    return found
+
+
+def lengths(block: Block) -> Tensor:
+    return block.indptr.diff()
+
+
+def whole(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randint(-8, 9, shape, generator=draw).to(dtype)
+    return x * (1 + 2**-30) if dtype == torch.float64 else x
+
+
+def powers(count: int, dtype: torch.dtype, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return 2.0 ** torch.randint(-2, 3, (count,), generator=draw).to(dtype)
+
+
+def kinds(block: Block, dtype: torch.dtype) -> list[NeighbourWeights]:
+    """As GCN, a mean, a plain sum and GIN have them."""
+    source, target = powers(block.rows_in, dtype, 2), powers(block.rows_out, dtype, 3)
+    return [
+        NeighbourWeights(source, target, loops=True),
+        NeighbourWeights(target=target),
+        NeighbourWeights(),
+        NeighbourWeights(own=1.0),
+    ]
+
+
+def edge_factors(block: Block, weights: NeighbourWeights, dtype: torch.dtype) -> Tensor:
+    factors = torch.ones(len(block.source), dtype=dtype)
+    if weights.source is not None:
+        factors = factors * weights.source[block.source]
+    if weights.target is not None:
+        factors = factors * weights.target[block.target]
+    return factors if weights.loops else factors * (block.source != block.target)
+
+
+@each_width
+@each_dtype
+def test_sums_are_those_of_every_edge(
+    block: Block, threads: int, dtype: torch.dtype, width: int
+) -> None:
+    # Columns of wider tensors, as where two results lie side by side.
+    x = whole((block.rows_in, 2 * width), dtype, 4)[:, :width]
+    add, bias = whole((block.rows_out, 2 * width), dtype, 5)[:, width:], whole((width,), dtype, 6)
+    for weights in kinds(block, dtype):
+        factors = edge_factors(block, weights, dtype)[:, None]
+        expected = torch.zeros(block.rows_out, width, dtype=dtype)
+        expected.index_add_(0, block.target, x[block.source] * factors)
+        expected += weights.own * x[: block.rows_out]
+        assert torch.equal(aggregate.sum_forward(x, block, weights), expected)
+        both = torch.full((block.rows_out, 2 * width), math.nan, dtype=dtype)
+        aggregate.sum_forward(x, block, weights, add, bias, out=both[:, :width])
+        assert torch.equal(both[:, :width], expected + add + bias)
+        assert both[:, width:].isnan().all()
+
+
+@each_width
+@each_dtype
+def test_gradients_of_sums_are_those_of_every_edge(
+    block: Block, threads: int, dtype: torch.dtype, width: int
+) -> None:
+    upstream = whole((block.rows_out, 2 * width), dtype, 7)[:, width:]
+    for weights in kinds(block, dtype):
+        factors = edge_factors(block, weights, dtype)[:, None]
+        expected = torch.zeros(block.rows_in, width, dtype=dtype)
+        expected.index_add_(0, block.source, upstream[block.target] * factors)
+        expected[: block.rows_out] += weights.own * upstream
+        assert torch.equal(aggregate.sum_backward(upstream, block, weights), expected)
+
+
+@each_width
+@each_dtype
+def test_the_first_of_the_largest_wins(
+    block: Block, threads: int, dtype: torch.dtype, width: int
+) -> None:
+    x = whole((block.rows_in, width), dtype, 8)
+    best = torch.zeros(block.rows_out, width, dtype=dtype)
+    winner = torch.full(best.shape, -1, dtype=torch.int32)
+    for row in range(block.rows_out):
+        sources = block.source[block.indptr[row] : block.indptr[row + 1]]
+        sources = sources[sources != row]
+        if len(sources):
+            best[row] = x[sources].max(0).values
+            first = (x[sources] == best[row]).int().argmax(0)
+            winner[row] = sources[first].int()
+    upstream = whole((block.rows_out, width), dtype, 9)
+    grad = torch.zeros_like(x)
+    for column in range(width):
+        rows = winner[:, column] >= 0
+        grad[:, column].index_add_(0, winner[rows, column].long(), upstream[rows, column])
+    out, found = aggregate.max_forward(x, block)
+    assert torch.equal(out, best)
+    assert torch.equal(found, winner)
+    assert torch.equal(aggregate.max_backward(upstream, found, block), grad)
+
+
+@each_width
+@each_dtype
+def test_relu_bias_and_dropout(threads: int, dtype: torch.dtype, width: int) -> None:
+    x, bias = whole((40, width), dtype, 10), whole((width,), dtype, 11)
+    rows = torch.arange(40).flip(0) * 7
+    upstream = whole((40, width), dtype, 12)
+    for mask in (None, layer_mask(1, 2, "layer", 0.5)):
+        kept = 1.0 if mask is None else mask.weights(number_entries(rows, width), dtype)
+        out = aggregate.relu_drop(x, rows, mask)
+        assert torch.equal(out, x.relu() * kept)
+        grad = aggregate.relu_drop_backward(upstream, out, mask)
+        assert torch.equal(grad, upstream * (x > 0) * kept)
+    biased = x.clone()
+    aggregate.bias_relu(biased, bias)
+    assert torch.equal(biased, (x + bias).relu())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
+@each_dtype
+def test_what_is_not_finite_reaches_all_that_it_reaches_in_torch(
+    block: Block, dtype: torch.dtype, bad: float
+) -> None:
+    x = whole((block.rows_in, 127), dtype, 13)
+    x[block.source[0], 5] = bad
+    factors = edge_factors(block, NeighbourWeights(loops=True), dtype)[:, None]
+    expected = torch.zeros(block.rows_out, 127, dtype=dtype)
+    expected.index_add_(0, block.target, x[block.source] * factors)
+    found = aggregate.sum_forward(x, block, NeighbourWeights(loops=True))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    pairs = zip(aggregate.max_forward(x, block), aggregate_torch.max_forward(x, block), strict=True)
+    for ours, plain in pairs:
+        torch.testing.assert_close(ours, plain, rtol=0, atol=0, equal_nan=True)
+    mask, rows = layer_mask(1, 2, "layer", 0.5), torch.arange(len(x))
+    kept = mask.weights(number_entries(rows, 127), dtype)
+    dropped = aggregate.relu_drop(x, rows, mask)
+    torch.testing.assert_close(dropped, x.relu() * kept, rtol=0, atol=0, equal_nan=True)
+
+
+def test_places_in_a_long_row_are_whole_numbers_in_torch() -> None:
+    """Half precision loses them after 2,048 edges, as single does after 16.8 million of a piece."""
+    edges = 3000
+    indptr = torch.tensor([0, edges])
+    sources = torch.arange(1, edges + 1)
+    block = Block(indptr, sources, torch.zeros_like(sources), sources, edges + 1)
+    x = torch.zeros(edges + 1, 1, dtype=torch.float16)
+    x[2700] = 1.0
+    out, winner = aggregate_torch.max_forward(x, block)
+    assert (out.item(), winner.item()) == (1.0, 2700)
