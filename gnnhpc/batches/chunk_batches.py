@@ -77,7 +77,12 @@ class ChunkBatches:
 
     def example(self) -> MicroBatch:
         targets = self._targets(self._first.to(self.plan.mesh.device), "train")
-        return MicroBatch(self._inputs[0], targets, self._context(0, 0))
+        context = self._context(0, 0)
+        blocks = context.chunk.blocks
+        if isinstance(blocks, RebuiltBlocks):
+            # A profile runs layers of all stages here, whose edges are no step's.
+            context = replace(context, graph=replace(context.chunk, blocks=blocks.unasked()))
+        return MicroBatch(self._inputs[0], targets, context)
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:

@@ -46,5 +46,9 @@ class RebuiltBlocks(BlocksOnRequest):
         """What each layer got last, built now for layers of other stages."""
         return [self._given.get(i) or self._build(self._nodes) for i in range(self._count)]
 
+    def unasked(self) -> RebuiltBlocks:
+        """The same blocks, of which no layer has been given one: what it is given is its own."""
+        return RebuiltBlocks(self._build, self._nodes, self._count, self._device)
+
     def to(self, device: torch.device | str) -> RebuiltBlocks:
         return RebuiltBlocks(self._build, self._nodes, self._count, device, self._given)

@@ -126,6 +126,20 @@ def test_the_audit_names_edges_of_an_earlier_step() -> None:
         assert cause == (wanted if step == 2 else None)
 
 
+def test_the_audit_does_not_take_a_profiles_edges_for_an_earlier_steps() -> None:
+    """A profile asks for the edges of other stages' layers, which no step here asks for again."""
+    experiment = gat(rebuild="layer", microbatches=1, layout="pp2")
+    mesh = Mesh(Layout(), 0, torch.device("cpu"))
+    batches = ChunkBatches(BatchPlan(experiment, outline(experiment), mesh, None))
+    assert len(batches.example().context.chunk.blocks[:]) == 2
+    graph, edges = plain_graph(experiment.data, None), ChunkEdges()
+    with batches.open("train", 0, 3) as steps:
+        for batch in steps:
+            chunk = batch.microbatches[0].context.chunk
+            chunk.blocks[0]
+            assert edges.cause(graph, chunk, experiment, 0, 2) is None
+
+
 @pytest.mark.distributed
 def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
     setting = {"layout": "pp2", "model": {"name": "gat", "implementation": "pyg"}}
