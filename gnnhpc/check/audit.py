@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gnnhpc.check.audits import data, gradients, machine, model, times, told
@@ -19,15 +19,17 @@ def audit(
     layout: Layout,
     planned: Sequence[range],
     graph: dict[str, Any],
+    dead: Collection[str] = (),
 ) -> list[Check]:
-    """All checks, from observations in rank order; `planned` are the layers of each stage."""
+    """All checks, from observations in rank order; `planned` are the layers of each stage, `dead`
+    those that have no gradient in the twin either."""
     checks = [
         model.parameters(observations, outlines, layout),
         model.cut(observations, outlines, layout, planned),
         data.labels(observations),
         data.samples(observations),
         gradients.replicas(observations, layout),
-        gradients.gradients(observations),
+        gradients.gradients(observations, outlines, dead),
         gradients.loss(observations),
         times.times(observations),
         times.spans(observations, layout),

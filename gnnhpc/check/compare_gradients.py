@@ -64,6 +64,8 @@ class Verdict:
     lost: list[str] = field(default_factory=list)
     """Layers of which a step told nothing, their gradient being rounding alone, or nearly; such a
     step is not among `gradients`."""
+    dead: list[str] = field(default_factory=list)
+    """Layers whose gradient was exactly zero in every step, as the twin's was."""
 
     @property
     def worst(self) -> float:

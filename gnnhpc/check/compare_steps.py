@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -74,12 +74,15 @@ class StepComparison:
     """What single precision alone makes of a layer's gradient in the twin."""
     lost: list[str] = field(default_factory=list)
     """Layers whose gradient differed in a step by no more than rounding explains."""
+    _dead: dict[str, bool] = field(default_factory=dict)
+    """Of each layer, whether it has had no gradient other than zero, here and in the twin."""
     _gradients: list[Difference] = field(default_factory=list)
     _parameters: list[Difference] = field(default_factory=list)
     _losses: tuple[float, float] = (0.0, 0.0)
 
-    def run(self, invalid: Mapping[str, str]) -> Verdict:
-        """The verdict; `invalid` are the findings of the audit of the same steps."""
+    def run(self, audited: Callable[[Collection[str]], Mapping[str, str]]) -> Verdict:
+        """The verdict; `audited` gives what the audit of the same steps finds invalid, told which
+        layers have no gradient in the twin either."""
         rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
         before = self._held(rule) if self.first else self._initial()
         outputs = self.experiment.model.loaded.outputs
@@ -99,16 +102,18 @@ class StepComparison:
                 break
         if not self.causes and self.experiment.test_steps:
             self._evaluation(before)
+        dead = [layer for layer, is_dead in self._dead.items() if is_dead]
         return Verdict(
             self.tolerance,
             *self._losses,
             self._gradients,
             self._parameters,
             self.kinks,
-            [f"{name}: {detail}" for name, detail in invalid.items()] + self.causes,
+            [f"{name}: {detail}" for name, detail in audited(dead).items()] + self.causes,
             self.worst,
             self.rounding,
             self.lost,
+            dead,
         )
 
     def diverges(self) -> bool:
@@ -262,6 +267,9 @@ class StepComparison:
         )
         expected = twin.gradients
         compared = differences(found, expected, self.layers)
+        for each in compared:
+            zero = each.norm == 0 and each.twin_norm == 0
+            self._dead[each.layer] = self._dead.get(each.layer, True) and zero
         allowed = max(self.tolerance, ROUNDING_FACTOR * self.rounding)
         if largest(compared) > allowed and not self.causes:
             explained = explain_by_kinks(found, twin, EPS[self.experiment.dtype])

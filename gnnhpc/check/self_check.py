@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,11 @@ class SelfCheck:
         failed = self.verdict is not None and not self.verdict.passed
         return self.verdict.causes[0] if self.verdict is not None and failed else None
 
+    @property
+    def dead(self) -> list[str]:
+        """Layers without a gradient, here and in the twin; none where it did not pass."""
+        return self.verdict.dead if self.verdict is not None and self.verdict.passed else []
+
     def as_check(self, attempt_s: float, before_s: float = 0.0) -> Check:
         """For the result of an attempt that took `attempt_s` seconds, after another that took
         `before_s`."""
@@ -139,13 +144,17 @@ def self_check(
     began = time.perf_counter()
     part = part or check_slice(experiment)
     with generators_put_back():
-        seen, checks, not_finite = _take_steps(part, parts, mesh, environment, root, audited)
+        seen, audit_of, not_finite = _take_steps(part, parts, mesh, environment, root, audited)
         if not_finite and not part.first:
             return SelfCheck(part, time.perf_counter() - began, not_finite=not_finite)
-        for check in checks:
+        for check in audit_of(()):
             if check.name == "cut" and check.verdict == "invalid":
                 raise GnnhpcError(f"cut: {check.detail}")
-        invalid = {c.name: c.detail for c in checks if audited and c.verdict == "invalid"}
+
+        def invalid(dead: Collection[str]) -> dict[str, str]:
+            checks = audit_of(dead) if audited else []
+            return {c.name: c.detail for c in checks if c.verdict == "invalid"}
+
         everyone = mesh.gather_on_first(seen)
         found: dict[str, Any] = {}
         if mesh.rank == 0:
@@ -166,8 +175,9 @@ def _take_steps(
     environment: Environment,
     root: Path | None,
     audited: bool,
-) -> tuple[RankSeen, list[Check], str]:
-    """What was seen, the audit of it, and which loss ended it by being no finite number."""
+) -> tuple[RankSeen, Callable[[Collection[str]], list[Check]], str]:
+    """What was seen, the audit of it where some layers have no gradient in the twin either, and
+    which loss ended it by being no finite number."""
     experiment = part.experiment
     small = set_up(
         experiment,
@@ -203,10 +213,11 @@ def _take_steps(
         trainer.run(part.first)
     except NotFiniteError as error:
         # On every rank: the loss is all ranks'.
-        return seen, [], str(error)
+        return seen, lambda dead: [], str(error)
     observations = gather_observations(mesh, small, observer, environment)
     graph = small.batches.graph_facts()
-    return seen, audit(observations, part.outlines, mesh.layout, parts.planned, graph), ""
+    given = (observations, part.outlines, mesh.layout, parts.planned, graph)
+    return seen, lambda dead: audit(*given, dead), ""
 
 
 def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -228,7 +239,7 @@ def _compare(
     part: CheckSlice,
     parts: TrainingParts,
     seen: list[RankSeen],
-    invalid: Mapping[str, str],
+    invalid: Callable[[Collection[str]], Mapping[str, str]],
     root: Path | None,
     not_finite: str,
 ) -> dict[str, Any]:

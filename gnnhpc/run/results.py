@@ -34,6 +34,8 @@ class Finished:
     """How each rank's file, read back, is not what was measured."""
     self_checks: Sequence[SelfCheck]
     """Before the first step, and after the last."""
+    dead: Sequence[str]
+    """Layers that had no gradient in the self-check before the first step, nor in its twin."""
     final_check: Check | None
 
 
@@ -57,7 +59,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         graph=graph,
         audit=[
             *_self_checks(found.self_checks, seconds_since_process_start()),
-            *audit(observations, parts.outlines, layout, parts.planned, graph),
+            *audit(observations, parts.outlines, layout, parts.planned, graph, found.dead),
             written(observations, files, found.differing),
             reported(
                 *(observations, found.steps, trainer.final, layout),

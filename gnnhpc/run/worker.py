@@ -102,6 +102,8 @@ class Worker:
     _observer: RunObserver = field(init=False)
     _failed_check: str | None = None
     """Why a self-check failed; known to rank 0."""
+    _dead_layers: list[str] = field(default_factory=list)
+    """Those without a gradient in the first self-check and its twin; known to rank 0."""
 
     def __post_init__(self) -> None:
         self.attempt = Attempt(
@@ -311,8 +313,9 @@ class Worker:
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:
                 self.attempt.look_at_other_jobs("end")
+                self_checks = [first_check, *last_checks]
                 found = Finished(
-                    observations, files, steps, differing, [first_check, *last_checks], final
+                    *(observations, files, steps, differing, self_checks, self._dead_layers), final
                 )
                 write_done(self.attempt, parts, trainer, found)
             mesh.barrier()
@@ -332,6 +335,8 @@ class Worker:
         name = checked.name
         writer.write(EventRecord(name, checked.seconds, {"on": checked.part.left_out}))
         self._failed_check = self._failed_check or checked.cause
+        if part is None:
+            self._dead_layers = checked.dead
         if checked.cause is not None and mesh.rank == 0:
             print(f"{self.cell.id}: {name} failed, {checked.cause}", flush=True)
         return checked
@@ -410,7 +415,8 @@ class Worker:
         observer = self._observer
         found = gather_observations(mesh, parts, observer, self.environment)
         graph = parts.batches.graph_facts()
-        checks = audit(found, parts.outlines, mesh.layout, parts.planned, graph)
+        dead = mesh.gather_objects(self._dead_layers)[0]
+        checks = audit(found, parts.outlines, mesh.layout, parts.planned, graph, dead)
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         mine = observer.records.differing(self.attempt.known_paths.records(mesh.rank))
         causes += [f"records: {each}" for each in mesh.gather_objects(mine) if each]

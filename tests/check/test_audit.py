@@ -185,6 +185,19 @@ def test_a_stage_that_does_not_learn(silent: dict[str, Any]) -> None:
     assert "ranks [0, 2] have parameters but no gradient" in found.detail
 
 
+def test_a_stage_that_has_no_gradient_in_the_twin_either_is_told_of() -> None:
+    """All of its layers must be without: one that learns in the twin has a gradient to lose."""
+    zero = {"gradient_norms": GradientNorms(0.0, STEPS, 0, STEPS, 0)}
+    findings = [replace(good(rank), **(zero if rank == 0 else {})) for rank in range(4)]
+    names = [layer.name for layer in held(LAYOUT.stage_of(0)) if layer.parameters != 0]
+    for dead, verdict in ((names, "suspect"), (names[1:], "invalid")):
+        found = {c.name: c for c in audit(findings, OUTLINES, LAYOUT, PLANNED, {}, dead)}
+        assert found["gradients"].verdict == verdict
+    silent = [replace(findings[0], backward_s=0.0), *findings[1:]]
+    found = {c.name: c for c in audit(silent, OUTLINES, LAYOUT, PLANNED, {}, names)}
+    assert found["gradients"].verdict == "invalid"
+
+
 @pytest.mark.parametrize(
     ("norms", "when"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.cells import manifest_of, run, vig
+from tests.tools.cells import gat, manifest_of, run, vig
 
 DIES = vig(
     model={
@@ -48,4 +48,32 @@ def test_a_run_whose_training_dies_is_told_of_and_not_accused(tmp_path: Path) ->
     assert checks["gradients"].detail.startswith(told)
     for name in ("self-check", "last self-check", "cuts", "gradients used", "gradient norm"):
         assert checks[name].verdict == "ok", checks[name]
+    assert not [check for check in checks.values() if check.verdict == "invalid"]
+
+
+DEAD = gat(
+    model={"name": "sage", "aggregator": "pool", "layers": 4, "hidden": 3, "dropout": 0.9},
+    data={"name": "synthetic-citation", "nodes": 301, "edges": 120, "features": 100},
+    layout="pp3",
+    microbatches=5,
+    chunks="clustered",
+    dtype="float64",
+    train_steps=3,
+    test_every=None,
+    checkpoint_every=2,
+    seed=273,
+)
+"""Three units a layer, of which few stay: no gradient goes through the third layer."""
+
+
+@pytest.mark.distributed
+def test_a_stage_that_is_dead_from_the_start_in_the_twin_too_is_not_accused(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, DEAD)
+    found = run(tmp_path, cell)
+    assert set(found.statuses) == {0}, found.err
+    norms = [line["grad_norm"] for line in found.lines(0, "step") if line["phase"] == "train"]
+    assert norms == [0.0] * 3
+    checks = {check.name: check for check in found.result.audit}
+    assert checks["gradients"].verdict == "suspect"
+    assert checks["gradients"].detail.startswith("no gradient from step 0 on on ranks [0")
     assert not [check for check in checks.values() if check.verdict == "invalid"]

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.gradient_norms import GradientNorms
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.records.schema import Check
 
 
-def gradients(observations: Sequence[RankObservations]) -> Check:
+def gradients(
+    observations: Sequence[RankObservations],
+    outlines: Sequence[LayerOutline] = (),
+    dead: Collection[str] = (),
+) -> Check:
     """A stage that trains must run backward and have a gradient that is not zero.
 
-    Where it had one and later has none, or the attempt goes on from a checkpoint, the training
-    itself may have died: all units of the readout far below zero. That is no wrong measurement.
-    The checks of what crosses a cut and of what backwards give, and the self-checks, which hold
-    gradients against a twin, accuse a run whose gradient should be there.
+    Where it had one and later has none, or the attempt goes on from a checkpoint, or its layers
+    are `dead` in the self-check's twin as well, the training itself may have died: all units of the
+    readout far below zero. That is no wrong measurement. The checks of what crosses a cut and of
+    what backwards give, and the self-checks, which hold gradients against a twin, accuse a run
+    whose gradient should be there.
     """
     trained = [each for each in observations if each.trained_parameters]
-    never = [each.rank for each in trained if _never(each)]
+    learning = {layer.name for layer in outlines if layer.parameters != 0}
+    never = [
+        each.rank
+        for each in trained
+        if _unreached(each) or (_zero_throughout(each) and learning & set(each.layers) - set(dead))
+    ]
     norms = {str(each.rank): each.gradient_norms.median for each in observations}
     if never:
         return Check(
@@ -43,13 +54,17 @@ def gradients(observations: Sequence[RankObservations]) -> Check:
     return Check("gradients", "ok", "every stage with parameters has a gradient", norms)
 
 
-def _never(each: RankObservations) -> bool:
+def _unreached(each: RankObservations) -> bool:
     """Whether a rank's backward cannot have reached it, or gave what is no number."""
     norms = each.gradient_norms
     if norms.median is None or not math.isfinite(norms.median):
         return True
-    no_backward = bool(each.step_s) and each.backward_s <= 0.0
-    return no_backward or (norms.without == norms.steps and norms.first_step == 0)
+    return bool(each.step_s) and each.backward_s <= 0.0
+
+
+def _zero_throughout(each: RankObservations) -> bool:
+    norms = each.gradient_norms
+    return norms.without == norms.steps and norms.first_step == 0
 
 
 def _when(norms: GradientNorms) -> str:
