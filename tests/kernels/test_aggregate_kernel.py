@@ -191,13 +191,27 @@ def test_what_is_not_finite_reaches_all_that_it_reaches_in_torch(
     torch.testing.assert_close(dropped, x.relu() * kept, rtol=0, atol=0, equal_nan=True)
 
 
+def one_row(edges: int) -> Block:
+    """A row whose neighbours are rows 1 to `edges`."""
+    sources = torch.arange(1, edges + 1)
+    return Block(torch.tensor([0, edges]), sources, torch.zeros_like(sources), sources, edges + 1)
+
+
 def test_places_in_a_long_row_are_whole_numbers_in_torch() -> None:
     """Half precision loses them after 2,048 edges, as single does after 16.8 million of a piece."""
-    edges = 3000
-    indptr = torch.tensor([0, edges])
-    sources = torch.arange(1, edges + 1)
-    block = Block(indptr, sources, torch.zeros_like(sources), sources, edges + 1)
-    x = torch.zeros(edges + 1, 1, dtype=torch.float16)
+    x = torch.zeros(3001, 1, dtype=torch.float16)
     x[2700] = 1.0
-    out, winner = aggregate_torch.max_forward(x, block)
+    out, winner = aggregate_torch.max_forward(x, one_row(3000))
     assert (out.item(), winner.item()) == (1.0, 2700)
+
+
+def test_the_largest_may_be_of_any_row() -> None:
+    """Beyond what two bytes hold."""
+    x = torch.zeros(70_001, 1)
+    x[69_000] = 1.0
+    block = one_row(70_000)
+    out, winner = aggregate.max_forward(x, block)
+    assert (out.item(), winner.item()) == (1.0, 69_000)
+    assert aggregate.max_backward(torch.ones(1, 1), winner, block).nonzero().tolist() == [
+        [69_000, 0]
+    ]
