@@ -9,6 +9,7 @@ import typer
 
 from gnnhpc.core.cli_support import add_version, run_app
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
 from gnnhpc.data.commands.app import app as data_app
 
 app = typer.Typer(
@@ -80,6 +81,7 @@ def run(
 
     Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
     """
+    keep_numpy_to_one_thread()
     from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.run.worker import Worker, run_cell
     from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
@@ -116,6 +118,7 @@ def verify(
     data_root: DataRoot = None,
 ) -> int:
     """Compare loss, every gradient and the trained parameters with the sequential twin."""
+    keep_numpy_to_one_thread()
     from gnnhpc.check.verify_command import verify_cells, verify_manifest
     from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
 
