@@ -12,6 +12,10 @@ from gnnhpc.models.context import Context
 
 
 class Twice(nn.Module):
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        return (self,)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return 2 * x
 

@@ -33,7 +33,7 @@ def start_otherwise(before_beginning: Callable[[Trainer], None]) -> None:
 
     def start(trainer: Trainer) -> float:
         trainer.observer.before_step(trainer.timer.storage_cpu_s)
-        reset_peak(trainer.mesh.device)
+        reset_peak(trainer.mesh.devices)
         trainer.timer.prepare()
         trainer.timer.start()
         before_beginning(trainer)
