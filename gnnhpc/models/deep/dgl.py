@@ -7,26 +7,17 @@ from __future__ import annotations
 
 import torch
 from dgl.nn.pytorch import GCN2Conv
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import dgl
+from gnnhpc.models.deep.residual import PreActivated
 from gnnhpc.models.dgl_parts import dgl_graph
 from gnnhpc.models.dropout import masked_relu
 
 
-class ResGcnLayer(dgl.GcnLayer):
-    """LayerNorm, ReLU, dropout and GraphConv, and the layer's input added."""
-
-    def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
-        super().__init__(hop, hidden, hidden)
-        self.name, self.dropout = name, dropout
-        self.norm = nn.LayerNorm(hidden)
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:  # type: ignore[override]
-        active = masked_relu(self.norm(x), self.name, self.dropout, self.training, context)
-        out = super().forward(active, context)
-        return out + x[: len(out)]
+class ResGcnLayer(PreActivated, dgl.GcnLayer):  # type: ignore[misc]
+    """GraphConv in a block of its own."""
 
 
 class GcniiLayer(GCN2Conv):  # type: ignore[misc]

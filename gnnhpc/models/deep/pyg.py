@@ -6,27 +6,18 @@ Classes, arguments and parameters are those of `gnnhpc.models.deep.fused`.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import GCN2Conv
 
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import pyg
 from gnnhpc.models.convolutions.pyg import edge_weights
+from gnnhpc.models.deep.residual import PreActivated
 from gnnhpc.models.dropout import masked_relu
 
 
-class ResGcnLayer(pyg.GcnLayer):
-    """DeepGCNLayer's "res+" block, whose own dropout draws other masks, around GCNConv."""
-
-    def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
-        super().__init__(hop, hidden, hidden)
-        self.name, self.dropout = name, dropout
-        self.norm = nn.LayerNorm(hidden)
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:  # type: ignore[override]
-        active = masked_relu(self.norm(x), self.name, self.dropout, self.training, context)
-        out = super().forward(active, context)
-        return out + x[: len(out)]
+class ResGcnLayer(PreActivated, pyg.GcnLayer):  # type: ignore[misc]
+    """GCNConv in a block of its own."""
 
 
 class GcniiLayer(GCN2Conv):  # type: ignore[misc]
