@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from dgl.nn.pytorch import GATConv
-from torch import Tensor, nn
 
-from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.context import Context
-from gnnhpc.models.dgl_parts import AttentionDropout, PygNames, dgl_block
-from gnnhpc.models.dropout import active_mask
+from gnnhpc.models.dgl_attention import MaskedAttention
 
 
-class AttentionLayer(PygNames, GATConv):  # type: ignore[misc]
-    """GATConv, whose bias is added after heads are averaged, as PyG's is.
+class AttentionLayer(MaskedAttention, GATConv):  # type: ignore[misc]
+    """Arguments are those of gnnhpc.models.gat.fused.AttentionLayer."""
 
-    Arguments are those of gnnhpc.models.gat.fused.AttentionLayer.
-    """
-
+    options: ClassVar[dict[str, Any]] = {"bias": False}
     of_pyg: ClassVar[dict[str, str]] = {"fc": "lin", "attn_l": "att_src", "attn_r": "att_dst"}
-
-    def __init__(
-        self,
-        name: str,
-        attention: int,
-        inputs: int,
-        channels: int,
-        heads: int,
-        *,
-        average: bool,
-        dropout: float,
-    ) -> None:
-        super().__init__(inputs, channels, heads, bias=False, allow_zero_in_degree=True)
-        self.name, self.attention, self.attention_dropout = name, attention, dropout
-        self.average = average
-        self.attn_drop = AttentionDropout()
-        del self._buffers["bias"]
-        self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
-        self.take_pyg_names()
-
-    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.attention]
-        mask = active_mask(self.name, self.attention_dropout, self.training, context)
-        self.attn_drop.mask, self.attn_drop.edge = mask, block.edge
-        out: Tensor = super().forward(dgl_block(block, loops=True), x.to_dense())
-        return (out.mean(1) if self.average else out.flatten(1)) + self.bias
