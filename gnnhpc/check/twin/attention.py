@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnhpc.check.twin.gat import Activation, Attention, Dropout
+from gnnhpc.check.twin.gat import Attention, Dropout, Elu, LogSoftmax
 from gnnhpc.check.twin.gatv2 import AttentionV2
 from gnnhpc.check.twin.layer import TwinLayer
 from gnnhpc.core.outline import LayerOutline
@@ -19,4 +19,4 @@ def layer(model: Gat, outline: LayerOutline) -> TwinLayer:
         kind = AttentionV2 if isinstance(model, Gatv2) else Attention
         inputs = outline.inputs[0]
         return kind(outline.name, inputs, model.heads, channels, last, model.dropout)
-    return Activation(last)
+    return LogSoftmax() if last else Elu()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.plain.masks import plain_weights
-from gnnhpc.check.twin.backward_rounding import log_softmax
+from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.graph_sums import (
     degrees,
     glorot,
@@ -18,7 +18,7 @@ from gnnhpc.check.twin.graph_sums import (
     summed,
     without_loops,
 )
-from gnnhpc.check.twin.layer import Parameters, TwinLayer, linear_values
+from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, linear_values
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
@@ -158,32 +158,13 @@ class GinTwin:
 
 
 @dataclass(frozen=True)
-class ReluDropoutTwin:
+class ReluDropoutTwin(WithoutParameters):
     name: str
     p: float
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {}
-
-    def norms(self) -> dict[str, int]:
-        return {}
 
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         assert isinstance(x, Tensor)
         return relu_dropout(x, scene.reach, self.name, self.p, scene)
-
-
-@dataclass(frozen=True)
-class LogSoftmaxTwin:
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {}
-
-    def norms(self) -> dict[str, int]:
-        return {}
-
-    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
-        assert isinstance(x, Tensor)
-        return log_softmax(x, scene.rounding)
 
 
 def relu(x: Tensor, reach: Tensor | None, name: str, scene: Scene) -> Tensor:
@@ -210,7 +191,7 @@ def layer(model: Convolutions, outline: LayerOutline) -> TwinLayer:
     if outline.kind == "relu_dropout":
         return ReluDropoutTwin(outline.name, model.dropout)
     if outline.kind == "log_softmax":
-        return LogSoftmaxTwin()
+        return LogSoftmax()
     match model:
         case Gcn():
             twin: TwinLayer = GcnTwin(inputs, outputs)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.check.twin.convolutions import LogSoftmaxTwin, relu, relu_dropout
+from gnnhpc.check.twin.convolutions import relu, relu_dropout
+from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.graph_sums import degrees, glorot, graph_of, magnitude, product, summed
 from gnnhpc.check.twin.layer import EPS, Parameters, TwinLayer, linear_values, norm_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
@@ -153,7 +154,7 @@ def layer(model: Deep, outline: LayerOutline) -> TwinLayer:
     if outline.kind == "readout":
         return ReadoutTwin(outline.name, hidden, outline.shape[0], not gcnii, dropout)
     if outline.kind == "log_softmax":
-        return LogSoftmaxTwin()
+        return LogSoftmax()
     if isinstance(model, Gcnii):
         return GcniiTwin(outline.name, outline.number, hidden, model.alpha, model.theta, dropout)
     return ResGcnTwin(outline.name, hidden, dropout)

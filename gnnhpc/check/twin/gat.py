@@ -11,7 +11,7 @@ from torch import Tensor
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.twin.backward_rounding import log_softmax
 from gnnhpc.check.twin.graph_sums import glorot, graph_of, magnitude, product
-from gnnhpc.check.twin.layer import Parameters
+from gnnhpc.check.twin.layer import Parameters, WithoutParameters
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput, TwinGraph
 
 SLOPE = 0.2
@@ -72,17 +72,11 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(WithoutParameters):
     """Dropout of activations [nodes, width], or of stored features."""
 
     name: str
     p: float
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {}
-
-    def norms(self) -> dict[str, int]:
-        return {}
 
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor | SparseInput:
         if not scene.training or not self.p:
@@ -96,22 +90,17 @@ class Dropout:
 
 
 @dataclass(frozen=True)
-class Activation:
-    """ELU between layers; log-softmax after the last."""
-
-    last: bool
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        return {}
-
-    def norms(self) -> dict[str, int]:
-        return {}
-
+class Elu(WithoutParameters):
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         assert isinstance(x, Tensor)
-        if self.last:
-            return log_softmax(x, scene.rounding)
         return torch.where(x > 0, x, torch.expm1(x.clamp(max=0.0)))
+
+
+@dataclass(frozen=True)
+class LogSoftmax(WithoutParameters):
+    def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
+        assert isinstance(x, Tensor)
+        return log_softmax(x, scene.rounding)
 
 
 def kept(scene: Scene, layer: str, p: float, numbers: Tensor, dtype: torch.dtype) -> Tensor:

@@ -41,6 +41,16 @@ class TwinLayer(Protocol):
         ...
 
 
+class WithoutParameters:
+    """Mixed into a layer that learns nothing."""
+
+    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        return {}
+
+    def norms(self) -> dict[str, int]:
+        return {}
+
+
 def linear_values(
     prefix: str, inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True
 ) -> dict[str, Tensor]:
