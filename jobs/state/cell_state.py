@@ -35,6 +35,7 @@ _STATE_OF_SLURM_END = {
     "NODE_FAIL": "lost",
     "BOOT_FAIL": "lost",
 }
+_GOES_ON = "interrupted, and its job has not ended"
 
 
 def cell_status(
@@ -64,7 +65,8 @@ def cell_status(
     without_result = newest if result is None else None
     live = live_status(cell, without_result, lookup, ended)
     if live is not None:
-        return live
+        saved = live.state == "running" and result is not None and result.status == "interrupted"
+        return replace(live, detail=_GOES_ON) if saved else live
     if result is None or not result.valid:
         job = _last_job(lookup.submitted_task(key), newest)
         tells = result is not None and result.status != "interrupted"
@@ -93,11 +95,14 @@ def _is_of_the_newest_job(
 ) -> bool:
     """Whether the newest job has this result, and so has ended, even if the queue lists it still.
 
-    As the result says, where the queue has a job: the clocks of nodes differ.
+    As the result says, where the queue has a job: the clocks of nodes differ. That of interrupted
+    ranks is written before they ask for another start.
     """
     if result is None:
         return False
     queued = lookup.queued_task(key)
+    if queued is not None and result.status == "interrupted":
+        return False
     if queued is not None and result.job is not None:
         return without_cluster(result.job) == queued
     return _after(result.ended_at, submission.at)

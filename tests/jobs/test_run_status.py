@@ -18,7 +18,7 @@ from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import Cell, read_manifest
-from jobs.actions.rerun import select_cells
+from jobs.actions.rerun import rerun, select_cells
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, answer_file, parse_sacct
@@ -241,6 +241,27 @@ def test_a_result_is_its_own_jobs_whatever_the_clocks_of_nodes_say(
     record_submission(run, "slurm", "gat-seq", [0], "20", Launch())
     answered(run, replace(job("0", "RUNNING"), job_id="20"))
     assert only(run).state == "running"
+
+
+def test_an_interrupted_cell_runs_until_its_job_has_left_the_queue(run: RunPaths) -> None:
+    """Its ranks ask for another start after their result, and take a while to make an attempt."""
+    one = cell(run)
+    slurm = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "0"}
+    finish(attempt(run, one), one, status="interrupted", provenance={"slurm": slurm})
+    record_submission(run, "slurm", "gat-seq", [0], "17", Launch())
+    for state in ("RUNNING", "COMPLETING"):
+        answered(run, job("0", state), **{"17_0": "PREEMPTED"})
+        assert only(run).state == "running"
+        assert only(run).detail == "interrupted, and its job has not ended"
+        with pytest.raises(InputError, match="no cell to run again"):
+            rerun(run.root, failed=True, cluster="local")
+    answered(run, job("0", "PENDING", reason="BeginTime"))
+    assert (only(run).state, only(run).detail) == ("pending", "BeginTime")
+    finish(attempt(run, one), one, status="interrupted", provenance={"slurm": slurm})
+    line = json.loads(run.submissions.read_text())
+    run.submissions.write_text(json.dumps(line | {"at": EARLIER}) + "\n")
+    answered(run)
+    assert only(run).state == "interrupted"
 
 
 def test_what_another_hosts_supervisor_may_come_to_is_unknown(run: RunPaths) -> None:
