@@ -142,7 +142,7 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
     steps["samples"] = over(np.where(first_stage, ranks["samples"].to_numpy(), 0), np.add)
     with np.errstate(invalid="ignore", divide="ignore"):
         steps["bubble"] = over(ranks["waited_s"].to_numpy(), np.add) / over(wall, np.add)
-    for name in ("cpu_s", "data_s", "peak_rss_mib", "peak_device_mib"):
+    for name in ("cpu_s", "data_s", "recompute_s", "peak_rss_mib", "peak_device_mib"):
         steps[name] = over(ranks[name].to_numpy(), np.fmax)
     metrics = [name for name in ranks.columns if name not in STEP_COLUMNS | _OWN_COLUMNS]
     for name in ("loss", *metrics):

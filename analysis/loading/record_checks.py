@@ -74,7 +74,7 @@ def _check_file(
 
 def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
-    names = ("step", "warmup", "samples", "loss", "wall_s", *_SECONDS)
+    names = ("step", "warmup", "samples", "loss", "wall_s", "recompute_s", *_SECONDS)
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
     return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
 
@@ -183,6 +183,11 @@ def _check_times(rows: Rows, file: RankFile) -> None:
         )
         if len(wrong):
             raise _impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
+    again = rows["recompute_s"]
+    wrong = np.flatnonzero((again < 0) | (again > rows["backward_s"] + _STAMP_TOLERANCE_S))
+    if len(wrong):
+        allowed = f"0 to {rows['backward_s'][wrong[0]]:.6f}, as it is a part of backward_s"
+        raise _impossible(rows, wrong[0], file, "recompute_s", allowed)
     starts = rows["start_s"]
     late = np.flatnonzero(starts[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
     if len(late):

@@ -40,6 +40,7 @@ _OPTIONAL = (
     "other_cpu_s",
     "run_delay_s",
     "threads_used",
+    "recompute_s",
 )
 STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
 """Columns of the step frame that every run has; all others are metrics."""

@@ -73,8 +73,12 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     return NamedTable(
         "efficiency",
         "Efficiency: the ideal step over the step time",
-        _chosen(summary, [*columns, "bubble", "flags"]),
-        (_INTERVALS, "bubble: the share of rank-time spent waiting."),
+        _chosen(summary, [*columns, "bubble", "recompute_s", "flags"]),
+        (
+            _INTERVALS,
+            "bubble: the share of rank-time spent waiting. recompute_s: of the step, how long a "
+            "rank computed forwards again, of the ranks the longest.",
+        ),
         _for_paper(
             summary,
             *("mean_s", "mean_low", "mean_high"),

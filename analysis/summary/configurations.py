@@ -134,6 +134,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
             "bubble": sums["waited"] / sums["wall_s"],
             "median_step_s": grouped["wall_s"].median(),
             "data_s": grouped["data_s"].mean(),
+            "recompute_s": grouped["recompute_s"].mean(),
             "peak_rss_mib": grouped["peak_rss_mib"].max(),
             "peak_device_mib": grouped["peak_device_mib"].max(),
         }

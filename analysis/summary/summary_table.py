@@ -226,6 +226,7 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "steal_share": row.mean("steal_share"),
         "switches_per_step": row.mean("switches_per_step"),
         "data_s": row.mean("data_s") if row.step_times else None,
+        "recompute_s": row.mean("recompute_s") if row.step_times else None,
         "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
         "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},

@@ -94,6 +94,24 @@ def test_a_step_is_the_slowest_rank_and_all_replicas(small: Run) -> None:
     assert steps["kept"].iloc[-1]
 
 
+def test_of_forwards_computed_again_the_rank_that_takes_longest_counts(tmp_path: Path) -> None:
+    cells = [vig(layout="pp2", microbatches=5)]
+    root = make_run(tmp_path / "run", cells)
+    assert analysis.summarise(load(root))["recompute_s"].isna().all()
+    for rank, seconds in enumerate((0.001, 0.002)):
+        told = f'"recompute_s": {seconds}'
+        change_lines(
+            records_of(root, cells[0].id, rank),
+            lambda lines, told=told: [
+                line.replace('"recompute_s": null', told) if '"train"' in line else line
+                for line in lines
+            ],
+        )
+    train, test = analysis.summarise(load(root))["recompute_s"]
+    assert train == pytest.approx(0.002)
+    assert np.isnan(test)
+
+
 def test_cells_say_what_was_asked_and_what_it_gave(small: Run) -> None:
     gat = small.cells[(small.cells["model"] == "gat") & (small.cells["layout"] == "pp2")].iloc[0]
     assert gat["chunks"] == "halo"
@@ -236,8 +254,8 @@ def test_blank_lines_are_no_records(tmp_path: Path) -> None:
     assert set(load(root).ranks["rank"]) == {0}
 
 
-def records_of(root: Path, cell: str) -> Path:
-    return RunPaths(root).cell(cell).attempt(1).records(1)
+def records_of(root: Path, cell: str, rank: int = 1) -> Path:
+    return RunPaths(root).cell(cell).attempt(1).records(rank)
 
 
 def damage_line(path: Path) -> None:
@@ -305,12 +323,14 @@ def of_another_cell(path: Path) -> None:
     shutil.copy(other / "attempt-1" / path.name, path)
 
 
-def wall_of(seconds: str) -> Callable[[Path], None]:
+def field_of(name: str, value: str) -> Callable[[Path], None]:
+    """Another value in the second training step."""
+
     def change(path: Path) -> None:
         change_lines(
             path,
             lambda lines: [
-                re.sub(r'"wall_s": [^,]*', f'"wall_s": {seconds}', line) if number == 2 else line
+                re.sub(f'"{name}": [^,]*', f'"{name}": {value}', line) if number == 2 else line
                 for number, line in enumerate(lines)
             ],
         )
@@ -333,8 +353,9 @@ def wall_of(seconds: str) -> Callable[[Path], None]:
         (shorter, r"rank-0001\.jsonl: train steps: found 4 steps; allowed: 6"),
         (line_twice, r"rank-0001\.jsonl: train step: found 2 after 2"),
         (of_another_cell, r"rank-0001\.jsonl: cell: found vig-.*as its path says"),
-        (wall_of("NaN"), r"rank-0001\.jsonl: train step 1: wall_s: found nan"),
-        (wall_of("-0.5"), r"rank-0001\.jsonl: train step 1: wall_s: found -0\.5"),
+        (field_of("wall_s", "NaN"), r"rank-0001\.jsonl: train step 1: wall_s: found nan"),
+        (field_of("wall_s", "-0.5"), r"rank-0001\.jsonl: train step 1: wall_s: found -0\.5"),
+        (field_of("recompute_s", "9.5"), r"train step 1: recompute_s: found 9\.5; allowed: 0 to "),
         (damage_result, r"result\.json: found damaged JSON"),
         (other_result_schema, r"result\.json: schema: found 99; allowed: 1"),
     ],
