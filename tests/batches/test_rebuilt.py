@@ -13,16 +13,15 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.subgraphs import subgraph_builder
 from gnnhpc.check.plain.graph import plain_graph
 from gnnhpc.check.watches.chunk_edges import ChunkEdges
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.rebuilt import RebuiltBlocks
-from gnnhpc.models.dgl_import import import_dgl
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat, manifest_of, run
+from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import make_graph
 
 IMPLEMENTATIONS = ("fused", "pyg", "dgl", "own")
@@ -30,10 +29,7 @@ IMPLEMENTATIONS = ("fused", "pyg", "dgl", "own")
 
 def needs(implementation: str) -> None:
     if implementation == "dgl":
-        try:
-            import_dgl()
-        except InputError:
-            pytest.skip("DGL is not installed")
+        needs_dgl()
 
 
 def equal(one: Block, other: Block) -> bool:
