@@ -87,8 +87,8 @@ class StepTimes:
     """How many threads computed."""
     cpus: dict[int, frozenset[int]] = field(default_factory=dict)
     """Which CPUs each computing thread may use, by thread."""
-    recompute_s: float = 0.0
-    """Of backward, how long forwards were computed again."""
+    recompute_s: float | None = 0.0
+    """Of backward, how long forwards were computed again; None where parts are not timed."""
     arrival_s: float | None = None
     """When this stage's gradients were ready for the all-reduce; None without replicas."""
 
@@ -138,6 +138,8 @@ class StepTimer:
     _open: list[OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, Mark, Mark]] = field(default_factory=list)
     _backward: list[tuple[str | None, Mark]] = field(default_factory=list)
+    tells_recomputed: bool = True
+    """Whether forwards that are computed again are told to it."""
     _recomputed: list[tuple[Mark, Mark]] = field(default_factory=list)
     _cpu: float = 0.0
     _process_cpu: float = 0.0
@@ -261,9 +263,14 @@ class StepTimer:
             run_delay_s=use.run_delay_s,
             threads_used=use.used,
             cpus=use.cpus,
-            recompute_s=sum((self._between(*marks) for marks in self._recomputed), 0.0),
+            recompute_s=self._recompute_s(),
             arrival_s=arrival,
         )
+
+    def _recompute_s(self) -> float | None:
+        if not self.tells_recomputed:
+            return None
+        return sum((self._between(*marks) for marks in self._recomputed), 0.0)
 
     def _between(self, start: Mark, end: Mark) -> float:
         return self.clock.seconds(end) - self.clock.seconds(start)

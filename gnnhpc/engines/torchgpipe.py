@@ -29,6 +29,7 @@ class TorchgpipeEngine:
         several = len(set(plan.mesh.devices)) > 1
         self.present = PresentStep(plan.timer, BackwardTurns(plan.timer), several)
         parts = plan.stage.cut_into(plan.cut, timed=not several)
+        plan.timer.tells_recomputed = not several
         # Partitions on one CPU share a worker, as those of one GPU do.
         devices = list(plan.mesh.devices) * (len(parts) if len(plan.mesh.devices) == 1 else 1)
         self._partitions = [

@@ -51,8 +51,7 @@ class BatchNorm(nn.BatchNorm1d):
         """Add a training micro-batch's statistics: `[channels]` mean, biased variance.
 
         For implementations that have computed them elsewhere; a forward that is computed again
-        has been observed. Raises ValueError for a
-        single row, which has no variance, as torch does.
+        has been observed. Raises ValueError for a single row, which has no variance, as torch does.
         """
         if is_recomputing():
             return

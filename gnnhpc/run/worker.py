@@ -263,7 +263,7 @@ class Worker:
             self._observer = observer
             trainer = self._trainer(mesh, parts, writer, observer)
             observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)
-            observer.time_faults.parts.stage = stage_facts(mesh, parts)
+            observer.time_faults.parts.stage = stage_facts(self.cell.experiment, mesh, parts)
             observer.records.with_spans = self.cell.experiment.spans
             trainer.stop_requested = signals.stop_requested
             trainer.report = report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.defects.defect import DEFECTS
 from tests.defects.plants import (
+    again,
     between,
     evaluation,
     graphs,
@@ -36,6 +37,7 @@ KINDS = (
         late.KIND,
         reported.KIND,
     ),
+    again.KIND,
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

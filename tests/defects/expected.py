@@ -501,6 +501,51 @@ EXPECTED: dict[str, Expected] = {
     "a peak of memory of one MiB": Expected(
         Complaint("memory", "a peak of memory that cannot be"), verify="a peak of memory that"
     ),
+    "a partition takes another micro-batch's edges": Expected(
+        Complaint("inputs", "the features at row"), verify="inputs: "
+    ),
+    "forwards computed again of the first micro-batch, not the last": Expected(
+        Complaint("failure", "IndexError"), verify="IndexError"
+    ),
+    "a micro-batch without a backward under torchgpipe": Expected(
+        Complaint("loss gradient", "the backward of micro-batch 3 does not begin"),
+        verify="readout",
+    ),
+    "a micro-batch without a backward under torchgpipe, later": Expected(
+        Complaint("loss gradient", "the backward of micro-batch 3 does not begin"),
+        verify="readout",
+    ),
+    "replicas of torchgpipe that share no gradients": Expected(
+        Complaint("replica parameters", "differ between replicas 0 and 1"), verify="replicas: "
+    ),
+    "dropout drawn anew in a forward computed again": Expected(
+        Complaint("self-check", "gradients: layer1.attention"), verify="layer1.attention"
+    ),
+    "dropout drawn anew in our own forward computed again": Expected(
+        Complaint("self-check", "gradients: layer1.attention"), verify="layer1.attention"
+    ),
+    "running statistics moved again by a forward computed again": Expected(
+        Complaint("self-check", "buffers: block0.grapher.norm1"), verify="buffers: block0"
+    ),
+    "forwards not computed again where they were asked for": Expected(
+        Complaint("step times", "computed again otherwise than checkpoint says")
+    ),
+    "forwards computed again unasked": Expected(
+        Complaint("step times", "computed again otherwise than checkpoint says")
+    ),
+    "torchgpipe told to keep all activations": Expected(
+        Complaint("step times", "computed again otherwise than checkpoint says"),
+        verify="1 backwards reached",
+    ),
+    "one chunk where torchgpipe was to make four": Expected(
+        Complaint("failure", "ValueError"), verify="ValueError"
+    ),
+    "time of forwards computed again not told": Expected(
+        Complaint("step times", "recompute_s shorter than the forwards computed again")
+    ),
+    "time of forwards computed again told twice on one stage": Expected(
+        Complaint("step times", "recompute_s holds")
+    ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"
     ),

@@ -60,8 +60,9 @@ class Steps:
         from gnnhpc.engines.native import NativeEngine
         from gnnhpc.engines.sequential import SequentialEngine
         from gnnhpc.engines.torch_pipelining import PipeliningEngine
+        from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 
-        for engine in (NativeEngine, SequentialEngine, PipeliningEngine):
+        for engine in (NativeEngine, SequentialEngine, PipeliningEngine, TorchgpipeEngine):
             around(engine, "train_step", self._count)
 
     def _count(self, true: Any, *args: Any) -> Any:

@@ -83,10 +83,22 @@ VIG_REFERENCE = Setting(
 )
 VIG_CHECKPOINTS = Setting("vig pp2, checkpoints", _VIG | {"checkpoint_every": 3})
 VIG_SPANS = Setting("vig pp2, spans", _VIG | {"spans": True})
+GPIPE = Setting(
+    "vig pp2 of torchgpipe, computed again", _VIG | {"engine": "torchgpipe", "checkpoint": "always"}
+)
+GPIPE_REPLICAS = Setting(
+    "vig dp2-pp2 of torchgpipe", _VIG | _REPLICAS | {"layout": "dp2-pp2", "engine": "torchgpipe"}
+)
+GAT_GPIPE = Setting(
+    "gat pp2 of torchgpipe, computed again", _GAT | {"engine": "torchgpipe", "checkpoint": "always"}
+)
+VIG_AGAIN = Setting("vig pp2, computed again", _VIG | {"checkpoint": "always"})
+GAT_AGAIN = Setting("gat pp2, computed again", _GAT | {"checkpoint": "always"})
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS),
+    *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

@@ -24,6 +24,8 @@ BEGINNING_S: Final[Mapping[SpanName, float]] = {"forward": 0.0, "backward": 3e-4
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 READING_S: Final = 2e-3
 """For a batch, above which waiting for it must be the most of it."""
+RECOMPUTE_SHARE: Final = 0.1
+"""Of forwards computed again, what their marks may hold beside their layers."""
 CPU_SHARE: Final = 0.05
 """Of processor time: a thread's is counted when it leaves its processor, the process's at once."""
 
@@ -40,6 +42,8 @@ class StageFacts:
     """Whether its backwards begin with the loss's."""
     several_devices: bool = False
     """Then its spans are of the whole step."""
+    recomputed: int | None = None
+    """Forwards that a training step computes again; None where it depends on earlier stages."""
 
 
 @dataclass
@@ -55,6 +59,8 @@ class PartFaults:
     """By kind of span, of steps with loose ones: their seconds, and before their work began."""
     _with_spans: dict[SpanName, int] = field(default_factory=dict)
     """Steps with such spans, where the host computes."""
+    _recomputed_longer: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds recorded for forwards computed again and seen, of steps that recorded more."""
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str) -> None:
         self._steps += 1
@@ -62,6 +68,7 @@ class PartFaults:
         self._compare_reading(record, seen, where)
         self._compare_optimizer(times, seen, where)
         self._compare_sharing(record, times, where)
+        self._compare_recomputed(record, times, seen, where)
         if times.waiting_cpu_s is not None:
             self._compare_processors(times, seen, where)
             self._see_loose(record, times, seen)
@@ -121,6 +128,30 @@ class PartFaults:
         if shares and times.arrival_s is None:
             self.faults.add("gradients shared in no all-reduce span", where)
 
+    def _compare_recomputed(
+        self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str
+    ) -> None:
+        """Those that the spec asks for, and their time; a device's the host's clock cannot tell."""
+        if seen.recomputed is None:
+            return
+        wanted = self.stage.recomputed if record.phase == "train" else 0
+        if wanted is not None and seen.recomputed != wanted:
+            self.faults.add(
+                "forwards computed again otherwise than checkpoint says",
+                f"{where}: {seen.recomputed}, where it asks for {wanted}",
+            )
+        told = record.recompute_s
+        if told is None or times.waiting_cpu_s is None:
+            return
+        margin_s = TOLERANCE_S * (seen.recomputed + 1)
+        if not told >= seen.recompute_s * (1 - RATE) - margin_s:
+            self.faults.add(
+                "recompute_s shorter than the forwards computed again",
+                f"{where}: {told:.6f} s, {seen.recompute_s:.6f} s seen",
+            )
+        elif not told <= seen.recompute_s * (1 + RECOMPUTE_SHARE) + margin_s:
+            self._recomputed_longer.append((told, seen.recompute_s))
+
     def _compare_processors(self, times: StepTimes, seen: SeenStep, where: str) -> None:
         """What threads of this process used is within what all of them together used."""
         assert times.waiting_cpu_s is not None
@@ -166,6 +197,12 @@ class PartFaults:
             found.append(
                 f"data_s holds {recorded:.4f} s of the {seen:.4f} s that batches took in "
                 f"{len(self._unread)} steps"
+            )
+        if len(self._recomputed_longer) > self._steps / 2:
+            recorded, seen = (sum(each) for each in zip(*self._recomputed_longer, strict=True))
+            found.append(
+                f"recompute_s holds {recorded:.4f} s in {len(self._recomputed_longer)} steps, of "
+                f"which forwards computed again took {seen:.4f} s"
             )
         return found
 

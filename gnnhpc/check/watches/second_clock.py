@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.check.watches.recomputed_forwards import RecomputedForwards
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
 from gnnhpc.models.recomputation import is_recomputing
@@ -70,6 +71,10 @@ class SeenStep:
     barriers: tuple[int, int] | None = None
     """How often this rank met the others between taking the batch and the step's beginning, and
     from there to its end; None where nothing counts it."""
+    recomputed: int | None = None
+    """Forwards of the stage's parts that were computed again in backward; None without hooks."""
+    recompute_s: float = 0.0
+    """From their first layer's beginning to their last layer's end."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,8 @@ class SecondClock:
     """Counts this rank's barriers."""
     _met_at: list[int] = field(default_factory=list)
     _in_step: bool = False
+    _recomputed: RecomputedForwards = field(default_factory=RecomputedForwards)
+    _hooked: bool = False
     _accounted_cpu: float = 0.0
     _cpu_between: float = 0.0
     _read_s: float = 0.0
@@ -127,6 +134,8 @@ class SecondClock:
         `met` counts barriers.
         """
         self._met = met
+        self._hooked = True
+        self._recomputed.attach(stage)
         first, last = stage.parts[0], stage.parts[-1]
         for part in stage.parts:
             begins = self._forward_begins if part is first else self._part_begins
@@ -162,6 +171,7 @@ class SecondClock:
         self._forward_delays, self._backward_delays = [], {}
         self._ready, self._optimizer_s = None, 0.0
         self._forwards_before = None
+        self._recomputed.begin_step()
         self._process_cpu = time.process_time()
         self._met_at = [*self._met]
 
@@ -203,6 +213,8 @@ class SecondClock:
             process_cpu_s=time.process_time() - self._process_cpu,
             forwards_before_backward=self._forwards_before,
             barriers=self._barriers(),
+            recomputed=self._recomputed.count if self._hooked else None,
+            recompute_s=self._recomputed.seconds,
         )
 
     def _note(self, what: str) -> None:

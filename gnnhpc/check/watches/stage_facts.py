@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from gnnhpc.check.watches.part_faults import StageFacts
+from gnnhpc.check.watches.recomputed_forwards import recomputed_forwards
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
 
-def stage_facts(mesh: Mesh, parts: TrainingParts) -> StageFacts:
-    """Groups of its layers, and whether its replicas have gradients to average."""
+def stage_facts(experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> StageFacts:
+    """Groups of its layers, whether its replicas have gradients to average, and so on."""
     several = len(mesh.devices) > 1
     return StageFacts(
         {} if several else {each.name: each.group for each in parts.stage.outlines},
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
         mesh.is_last,
         several,
+        recomputed_forwards(experiment, parts.stage, is_first=mesh.is_first),
     )

@@ -120,3 +120,46 @@ def test_a_wait_for_a_processor_is_no_work_before_the_work(
     assert (found is not None) is told, found
     if found is not None:
         assert found.startswith("forward spans of 3 steps hold 3.000 s, of which 1.")
+
+
+@pytest.mark.parametrize(
+    ("told_s", "seen", "wanted", "words"),
+    [
+        ([0.4, 0.4, 0.4], (2, 0.4), 2, ""),
+        ([0.4, 0.4, 0.4], (2, 0.4), None, ""),
+        # Without hooks nothing was seen.
+        ([0.4, 0.4, 0.4], (None, 0.0), 2, ""),
+        ([None, None, None], (2, 0.4), 2, ""),
+        # A processor taken away between a mark and a hook says nothing if it is rare.
+        ([0.4, 0.5, 0.4], (2, 0.4), 2, ""),
+        ([0.5, 0.5, 0.4], (2, 0.4), 2, "recompute_s holds 1.0000 s in 2 steps, of which forwards"),
+        ([0.4, 0.3, 0.4], (2, 0.4), 2, "recompute_s shorter than the forwards computed again in 1"),
+        ([0.4, 0.4, 0.4], (1, 0.4), 2, "forwards computed again otherwise than checkpoint says in"),
+        ([0.4, 0.4, 0.4], (1, 0.4), 0, "forwards computed again otherwise than checkpoint says in"),
+    ],
+)
+def test_forwards_computed_again_are_those_asked_for_and_last_as_long_as_told(
+    told_s: list[float | None], seen: tuple[int | None, float], wanted: int | None, words: str
+) -> None:
+    faults = TimeFaults()
+    faults.parts.stage = StageFacts(GROUPS, recomputed=wanted)
+    for step, recompute_s in enumerate(told_s):
+        spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
+        times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
+        record = StepRecord(
+            *("train", step, 0, False, 2.0 * step, 1.2),
+            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s", "data_s"), 0.0),
+            forward_s=0.5,
+            backward_s=0.7,
+            samples=1,
+            groups=RIGHT,
+            recompute_s=recompute_s,
+        )
+        count, seconds = seen
+        at = 2.0 * step
+        faults.compare(
+            record, times, SeenStep(1.2, 1.2, at, at, recomputed=count, recompute_s=seconds)
+        )
+    found = faults.told()
+    assert len(found) == bool(words), found
+    assert "".join(found).startswith(words)
