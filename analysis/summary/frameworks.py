@@ -11,6 +11,7 @@ from analysis.across.likeness import differences
 from analysis.loading.run import Run
 from analysis.stats.intervals import Interval
 from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.row_flags import counted_flags
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
@@ -52,7 +53,8 @@ def same_value(one: object, other: object) -> bool:
 def frameworks_frame(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
     """A row a configuration that was trained in our form and in a library's; empty without any.
 
-    Milliseconds a step of each, and how many times as fast ours is, with intervals.
+    Milliseconds a step of each, and how many times as fast ours is, with intervals, and the flags
+    of the cells of each.
     """
     if run.cells.empty or run.cells["implementation"].nunique() < 2:
         return pd.DataFrame()
@@ -80,15 +82,18 @@ def _beside_libraries(
         "settings": settings_in_words(row.settings, names),
         **_bounded("ours_ms", row.sample.mean, 1e3),
     }
-    compared = False
+    flags = {"ours": counted_flags(row)}
     for implementation in ("pyg", "reference", "dgl"):
         other = find_like(row, rows, {"implementation": implementation})
-        name = FRAMEWORKS[implementation].lower()
         if other is not None:
-            compared = True
-            line |= _bounded(f"{name}_ms", other.sample.mean, 1e3)
-            line |= _bounded(f"over_{name}", other.sample.mean_over(row.sample))
-    return line if compared else {}
+            name = FRAMEWORKS[implementation]
+            flags[name] = counted_flags(other)
+            line |= _bounded(f"{name.lower()}_ms", other.sample.mean, 1e3)
+            line |= _bounded(f"over_{name.lower()}", other.sample.mean_over(row.sample))
+    if len(flags) == 1:
+        return {}
+    told = {name: ", ".join(found) for name, found in flags.items() if found}
+    return line | {"flags": "; ".join(f"{name}: {found}" for name, found in told.items())}
 
 
 def _bounded(name: str, of: Interval, factor: float = 1.0) -> dict[str, float | None]:

@@ -294,6 +294,17 @@ def test_our_layers_stand_beside_the_libraries(run: Run, summary: pd.DataFrame) 
     assert frameworks_frame(alone, summary).empty
 
 
+def test_a_ratio_says_whose_cells_are_flagged(tmp_path: Path) -> None:
+    cells = [e for e in sweep(CORA, 3, ("fused", "dgl")) if e.layout.stages == 1]
+    noisy = {
+        e.id: [Story(audit=(Check("noisy", "suspect", "planted"),))]
+        for e in cells
+        if e.model.model_dump()["implementation"] == "dgl" and e.seed < 2
+    }
+    run = load(make_run(tmp_path / "run", cells, stories=noisy, machine=MACHINE))
+    assert frameworks_frame(run, summarise(run))["flags"].tolist() == ["DGL: noisy 2 of 3"]
+
+
 def test_frameworks_stand_beside_their_published_points(study: Study) -> None:
     points = published_points().for_frameworks(study)
     assert points is not None
