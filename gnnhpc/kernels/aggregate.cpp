@@ -94,6 +94,22 @@ void sum_rows(const Sum<T>& s) {
   });
 }
 
+// The same where x is a gradient [given, width]: rows of zeros are left out of the sums.
+template <typename T>
+void sum_gradient(const Sum<T>& s, i64 given) {
+  const Marks marks = mark_rows(s.x.first, s.x.stride, given, s.width, s.parts);
+  in_parts(s.parts, [&](int part) {
+    const MarkedEdges marked(s.indptr, nullptr, s.from, s.rows, part, s.parts, marks);
+    Sum<T> own = s;
+    if (marked.starts != s.indptr)
+      own.indptr = marked.starts, own.from = marked.targets, own.rows = marked.last;
+    for (i64 row = marked.row; row < marked.last; ++row)
+      each_piece(s.width, [&](auto columns, i64 d) {
+        sum_columns<T, decltype(columns)::value>(own, row, d);
+      });
+  });
+}
+
 // The largest of the neighbours' numbers, column by column, and the row that each is of: the first
 // of several; a row without neighbours gets 0 and -1. NaN is larger than any number. An edge from a
 // row to itself is left out.
@@ -201,6 +217,11 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
 // The same functions for float and double.
 #define AGGREGATE_FUNCTIONS(T, SUFFIX)                                                            \
   void sum_rows_##SUFFIX(const Sum<T>* s) { sum_rows(*s); }                                       \
+  void sum_gradient_##SUFFIX(const Sum<T>* s, i64 given) { sum_gradient(*s, given); }             \
+  void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, int parts) {              \
+    const Marks found = mark_rows(x, width, rows, width, parts);                                  \
+    std::copy(found.begin(), found.end(), marks);                                                 \
+  }                                                                                               \
   void max_rows_##SUFFIX(const i64* indptr, const i64* from, i64 rows, i64 width, const T* x,     \
                          i64 stride, T* out, std::int32_t* winner, int parts) {                   \
     max_rows(indptr, from, rows, width, Rows<const T>{x, stride}, out, winner, parts);            \

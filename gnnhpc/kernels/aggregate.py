@@ -74,8 +74,29 @@ def sum_backward(
         weights,
         grad,
         block.rows_out,
+        gradient=True,
     )
     return grad
+
+
+def rows_with_gradient(upstream: Tensor) -> Tensor | None:
+    """Numbers of the rows of `upstream` [n, D] that are not all zeros; None for more than half.
+
+    Where few nodes have labels, few rows have a gradient, and products need no others.
+    """
+    upstream = upstream.contiguous()
+    marks = torch.empty(len(upstream), dtype=torch.bool)
+    call(
+        "aggregate",
+        "mark_rows",
+        upstream,
+        *pointers(upstream),
+        *sizes(upstream),
+        *pointers(marks),
+        threads(),
+    )
+    rows = marks.nonzero().squeeze(1)
+    return rows if 2 * len(rows) <= len(upstream) else None
 
 
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -163,14 +184,20 @@ def _sum(
     weights: NeighbourWeights,
     out: Tensor,
     own_rows: int,
+    *,
+    gradient: bool = False,
 ) -> None:
     x, add, bias = given
     columns = x if x.stride(1) == 1 else x.contiguous()
-    call("aggregate", "sum_rows", x, ctypes.byref(_structures[x.dtype](
+    total = ctypes.byref(_structures[x.dtype](
         *pointers(*edges), len(out), own_rows, out.shape[1], *_rows(columns), *_rows(add),
         *(_pointer(each) for each in (*scales, bias)), *_rows(out), weights.own, weights.loops,
         torch.get_num_threads(),
-    )))  # fmt: skip
+    ))  # fmt: skip
+    if gradient:
+        call("aggregate", "sum_gradient", x, total, size(len(x)))
+    else:
+        call("aggregate", "sum_rows", x, total)
 
 
 def _rows(x: Tensor | None) -> tuple[ctypes.c_void_p, ctypes.c_int64]:

@@ -6,8 +6,6 @@
 
 #pragma once
 
-#include <vector>
-
 #include "csr_rows.h"
 
 namespace {
@@ -130,18 +128,22 @@ struct EdgeWise {
     }
   }
 
-  // The upstream gradient with heads innermost: lanes [rows_out, C, H].
-  void to_lanes(const T* upstream, T* lanes) const {
+  // The upstream gradient with heads innermost: lanes [rows_out, C, H] of the rows that have one.
+  Marks to_lanes(const T* upstream, T* lanes) const {
+    const i64 wide = a.average ? c : width;
+    const Marks marks = mark_rows(upstream, wide, a.rows_out, wide, a.parts);
     in_parts(a.parts, [&](int part) {
       const i64 last = even_cut(a.rows_out, part + 1, a.parts);
       for (i64 row = even_cut(a.rows_out, part, a.parts); row < last; ++row) {
-        const T* __restrict from = upstream + row * (a.average ? c : width);
+        if (!marks[row]) continue;
+        const T* __restrict from = upstream + row * wide;
         T* __restrict to = lanes + row * width;
         for (i64 k = 0; k < c; ++k)
           for (i64 i = 0; i < h; ++i)
             to[k * h + i] = a.average ? from[k] / static_cast<T>(h) : from[i * c + k];
       }
     });
+    return marks;
   }
 };
 

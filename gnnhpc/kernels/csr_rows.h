@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -49,6 +50,72 @@ i64 balanced_cut(const i64* indptr, i64 rows, int part, int parts) {
   }
   return low;
 }
+
+// Whether all of them are 0: a gradient that is so adds nothing to any sum. NaN is not.
+template <typename T>
+bool all_zero(const T* from, i64 count) {
+  constexpr i64 STRETCH = 16;
+  i64 k = 0;
+  for (; k + STRETCH <= count; k += STRETCH) {
+    bool any = false;
+    for (i64 i = 0; i < STRETCH; ++i) any |= from[k + i] != T(0);
+    if (any) return false;
+  }
+  for (; k < count; ++k)
+    if (from[k] != T(0)) return false;
+  return true;
+}
+
+// Of each row, whether it has a gradient. In training with labels at few nodes most have none, and
+// nothing goes backward along the edges that end there.
+using Marks = std::vector<char>;
+
+// Of rows of `width` numbers, `stride` apart.
+template <typename T>
+Marks mark_rows(const T* from, i64 stride, i64 rows, i64 width, int parts) {
+  Marks marks(rows);
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      marks[row] = !all_zero(from + row * stride, width);
+  });
+  return marks;
+}
+
+// A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
+// edges' numbers, may be null.
+struct MarkedEdges {
+  const i64 row, last;
+  const i64 *starts, *targets, *numbers;
+  MarkedEdges(const i64* by_source, const i64* order, const i64* target, i64 rows, int part,
+              int parts, const Marks& marks)
+      : row(balanced_cut(by_source, rows, part, parts)),
+        last(balanced_cut(by_source, rows, part + 1, parts)),
+        starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
+    if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
+    own_starts_.resize(last + 1);
+    for (i64 at = row; at < last; ++at) {
+      own_starts_[at] = static_cast<i64>(own_targets_.size());
+      for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
+        if (!marks[target[place]]) continue;
+        own_targets_.push_back(target[place]);
+        if (order) own_numbers_.push_back(order[place]);
+      }
+    }
+    all_ = own_starts_[last] = static_cast<i64>(own_targets_.size());
+    starts = own_starts_.data(), targets = own_targets_.data();
+    if (order) numbers = own_numbers_.data();
+  }
+  // Those of one row.
+  template <typename Edges>
+  Edges of(i64 at) const {
+    return {targets, numbers, starts[at], starts[at + 1], all_};
+  }
+
+ private:
+  i64 all_;
+  std::vector<i64> own_starts_, own_targets_, own_numbers_;
+};
 
 // Sum the parts' private copies into the first, in order.
 template <typename T>

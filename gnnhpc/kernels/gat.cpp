@@ -161,6 +161,7 @@ void sparse_backward(const i64* indptr, const i64* columns, const T* values, i64
     std::fill(own, own + features * width, T(0));
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
+      if (all_zero(upstream + row * width, width)) continue;
       const i64 count = kept.gather(columns, values, indptr[row], indptr[row + 1]);
       add_row(kept, count, upstream + row * width, own, width);
     }
@@ -179,6 +180,7 @@ void dropped_backward(const T* x, const i64* ids, i64 rows, const T* upstream, T
     std::fill(own, own + features * width, T(0));
     const i64 last = even_cut(rows, part + 1, parts);
     for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
+      if (all_zero(upstream + row * width, width)) continue;
       const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(features);
       const i64 count = kept.gather(x + row * features, features, base, own_mask, scale);
       add_row(kept, count, upstream + row * width, own, width);
@@ -238,13 +240,19 @@ struct Attention : EdgeWise<T, N> {
   }
 
   // By target: pairs [edges, 2, H] of the coefficient and the gradient of the edge's score
-  // before the leaky ReLU, side by side because the way by source reads them in any order.
-  void backward_scores(const T* lanes, const T* score_source, const T* score_target,
-                       const T* coefficient, T scale, T* pairs, T* grad_target) const {
+  // before the leaky ReLU, side by side because the way by source reads them in any order. Those
+  // of targets without a gradient are not written.
+  void backward_scores(const T* lanes, const Marks& marks, const T* score_source,
+                       const T* score_target, const T* coefficient, T scale, T* pairs,
+                       T* grad_target) const {
     this->each_group([&](int part, i64 head) {
       const i64 all = a.indptr[a.rows_out];
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
+        if (!marks[row]) {
+          V::store(grad_target + row * h + head, Real{});
+          continue;
+        }
         const i64 first = a.indptr[row], end = a.indptr[row + 1];
         const T* upstream = lanes + row * width + head;
         Real through = {}, sum = {};
@@ -271,27 +279,29 @@ struct Attention : EdgeWise<T, N> {
     });
   }
 
-  // By source, with edge numbers `order` and the rows `target` they lead to: grad_features [rows_in, C, H]; grad_attention [parts, 2, C, H], the sum in its
-  // first part, is the two attention vectors'.
+  // By source, with edge numbers `order` and the rows `target` they lead to: grad_features
+  // [rows_in, C, H]; grad_attention [parts, 2, C, H], the sum in its first part, is the two
+  // attention vectors'.
   void backward_features(const i64* by_source, const i64* order, const i64* target,
-                         const T* lanes, const T* pairs, T scale, const T* grad_target,
-                         T* grad_features, T* grad_attention) const {
-    this->each_group([&](int part, i64 head) {
+                         const T* lanes, const Marks& marks, const T* pairs, T scale,
+                         const T* grad_target, T* grad_features, T* grad_attention) const {
+    in_parts(a.parts, [&](int part) {
       T* own = grad_attention + part * 2 * width;
-      if (head == 0) std::fill(own, own + 2 * width, T(0));
-      const i64 all = by_source[a.rows_in];
-      const i64 last = balanced_cut(by_source, a.rows_in, part + 1, a.parts);
-      for (i64 row = balanced_cut(by_source, a.rows_in, part, a.parts); row < last; ++row) {
+      std::fill(own, own + 2 * width, T(0));
+      const MarkedEdges marked(by_source, order, target, a.rows_in, part, a.parts, marks);
+      for (i64 head = 0; head < h; head += N) for (i64 row = marked.row; row < marked.last; ++row) {
         const T* x = a.features + row * width + head;
         T* to = grad_features + row * width + head;
-        const Edges edges{target, order, by_source[row], by_source[row + 1], all};
+        const Edges edges = marked.template of<Edges>(row);
         this->collect(edges, pairs + head, 2 * h, scale, lanes + head, to);
         Real from_source = {};
         for (i64 place = edges.first; place < edges.end; ++place)
-          from_source += V::load(pairs + (order[place] * 2 + 1) * h + head);
-        this->add(from_source, a.att_source + head, to);
-        this->add(from_source, x, own + head);
-        if (row < a.rows_out) {
+          from_source += V::load(pairs + (edges.number[place] * 2 + 1) * h + head);
+        if (edges.first < edges.end) {
+          this->add(from_source, a.att_source + head, to);
+          this->add(from_source, x, own + head);
+        }
+        if (row < a.rows_out && marks[row]) {
           const Real from_target = V::load(grad_target + row * h + head);
           this->add(from_target, a.att_target + head, to);
           this->add(from_target, x, own + width + head);
@@ -344,11 +354,11 @@ struct Attention : EdgeWise<T, N> {
       const T* upstream, const T* score_source, const T* score_target, const T* coefficient,    \
       T scale, T* lanes, T* pairs, T* grad_target, T* grad_features, T* grad_attention) {  \
     with_heads<T, Attention>(*layer, [=](auto attention) {                                                    \
-      attention.to_lanes(upstream, lanes);                                                      \
-      attention.backward_scores(lanes, score_source, score_target, coefficient, scale,          \
+      const Marks marks = attention.to_lanes(upstream, lanes);                                  \
+      attention.backward_scores(lanes, marks, score_source, score_target, coefficient, scale,   \
                                 pairs, grad_target);                                            \
-      attention.backward_features(by_source, order, target, lanes, pairs, scale, grad_target,   \
-                                  grad_features, grad_attention);                               \
+      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,         \
+                                  grad_target, grad_features, grad_attention);                  \
     });                                                                                         \
   }
 

@@ -58,20 +58,22 @@ struct AttentionV2 : EdgeWise<T, N> {
 
   // By target: pairs [edges, 2, H] of the coefficient and the gradient of the edge's score,
   // grad_target [rows_out, C, H]; grad_att [parts, C, H], whose sum in the first part is the whole.
-  void backward_scores(const T* lanes, const T* coefficient, T scale, T* pairs, T* grad_target,
-                       T* grad_att) const {
+  // The pairs of targets without a gradient are not written.
+  void backward_scores(const T* lanes, const Marks& marks, const T* coefficient, T scale, T* pairs,
+                       T* grad_target, T* grad_att) const {
     this->each_group([&](int part, i64 head) {
       T* own_att = grad_att + part * width;
       if (head == 0) std::fill(own_att, own_att + width, T(0));
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
+        T* to = grad_target + row * width + head;
+        for (i64 k = 0; k < width; k += h) V::store(to + k, Real{});
+        if (!marks[row]) continue;
         const i64 first = a.indptr[row], end = a.indptr[row + 1];
         const T* upstream = lanes + row * width + head;
         const T* target = a.att_target + row * width + head;
         const Real through = gradients_of_coefficients(first, end, head, upstream, coefficient,
                                                        scale, pairs);
-        T* to = grad_target + row * width + head;
-        for (i64 k = 0; k < width; k += h) V::store(to + k, Real{});
         for (i64 e = first; e < end; ++e) {
           const Real alpha = V::load(coefficient + e * h + head);
           Real grad = V::load(pairs + (e * 2 + 1) * h + head) - through;
@@ -112,19 +114,19 @@ struct AttentionV2 : EdgeWise<T, N> {
 
   // By source, with edge numbers `order` and the rows `target` they lead to: grad [rows_in, C, H].
   void backward_features(const i64* by_source, const i64* order, const i64* target,
-                         const T* lanes, const T* pairs, T scale, T* grad_features) const {
-    this->each_group([&](int part, i64 head) {
-      const i64 all = by_source[a.rows_in];
-      const T* att = a.att_source + head;
-      const i64 last = balanced_cut(by_source, a.rows_in, part + 1, a.parts);
-      for (i64 row = balanced_cut(by_source, a.rows_in, part, a.parts); row < last; ++row) {
+                         const T* lanes, const Marks& marks, const T* pairs, T scale,
+                         T* grad_features) const {
+    in_parts(a.parts, [&](int part) {
+      const MarkedEdges marked(by_source, order, target, a.rows_in, part, a.parts, marks);
+      for (i64 head = 0; head < h; head += N) for (i64 row = marked.row; row < marked.last; ++row) {
+        const T* att = a.att_source + head;
         const T* x = a.features + row * width + head;
         T* to = grad_features + row * width + head;
-        const Edges edges{target, order, by_source[row], by_source[row + 1], all};
+        const Edges edges = marked.template of<Edges>(row);
         this->collect(edges, pairs + head, 2 * h, scale, lanes + head, to);
         for (i64 place = edges.first; place < edges.end; ++place) {
-          const T* end = a.att_target + target[place] * width + head;
-          const Real grad = V::load(pairs + (order[place] * 2 + 1) * h + head);
+          const T* end = a.att_target + edges.from[place] * width + head;
+          const Real grad = V::load(pairs + (edges.number[place] * 2 + 1) * h + head);
           for (i64 k = 0; k < width; k += h) {
             const Real slope = this->bend(both(x, end, k));
             V::store(to + k, V::load(to + k) + grad * slope * V::load(att + k));
@@ -150,9 +152,10 @@ struct AttentionV2 : EdgeWise<T, N> {
                                 T scale, T* lanes, T* pairs, T* grad_features, T* grad_target,    \
                                 T* grad_att) {                                                    \
     with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
-      attention.to_lanes(upstream, lanes);                                                        \
-      attention.backward_scores(lanes, coefficient, scale, pairs, grad_target, grad_att);         \
-      attention.backward_features(by_source, order, target, lanes, pairs, scale, grad_features);  \
+      const Marks marks = attention.to_lanes(upstream, lanes);                                    \
+      attention.backward_scores(lanes, marks, coefficient, scale, pairs, grad_target, grad_att);  \
+      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,           \
+                                  grad_features);                                                 \
     });                                                                                           \
   }
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import calls
+from gnnhpc.kernels import aggregate, calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import DroppedRows
 
@@ -18,12 +19,46 @@ def project(x: Tensor | SparseRows | DroppedRows, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
     if isinstance(x, Tensor):
-        return functional.linear(x, weight)
+        return linear(x, weight)
     if isinstance(x, DroppedRows):
         product = _DroppedLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
         return product
     product = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
     return product
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [rows, F] times the transposed weight [D, F], plus bias [D].
+
+    Where few rows have a gradient, as those near the few nodes with labels, backward computes with
+    these alone.
+    """
+    if not aggregate.fits(x):
+        return functional.linear(x, weight, bias)
+    product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = aggregate.rows_with_gradient(upstream)
+        all_rows = x.shape
+        if rows is not None:
+            x, upstream = x[rows], upstream[rows]
+        grad_x = upstream @ weight if needs_x else None
+        if rows is not None and grad_x is not None:
+            grad_x = grad_x.new_zeros(all_rows).index_copy_(0, rows, grad_x)
+        grad_weight = upstream.t() @ x if needs_weight else None
+        return grad_x, grad_weight, upstream.sum(0) if needs_bias else None
 
 
 class _SparseLinear(torch.autograd.Function):

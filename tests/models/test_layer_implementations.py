@@ -4,6 +4,7 @@ gradients, same parameters from the same initial values, same dropout.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,10 +101,32 @@ def test_gatv2_is_pygs_with_any_heads_and_many_edges_a_node(
     assert_same(graph, model, of(model, "pyg"), dtype)
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_ours_is_pygs_where_few_nodes_have_labels(
+    name: str, sparse: bool, dtype: torch.dtype
+) -> None:
+    """Most rows have no gradient then, and what goes backward leaves them out."""
+    graph = make_graph(60, 60, features=12, classes=5, sparse=sparse, seed=1)
+    assert_same(labelled_at(graph, 3, 31), MODELS[name], of(MODELS[name], "pyg"), dtype)
+
+
+def labelled_at(graph: Graph, *nodes: int) -> Graph:
+    """With labels for training at these nodes alone."""
+    train = torch.zeros(len(graph.labels), dtype=torch.bool)
+    train[list(nodes)] = True
+    return replace(graph, masks=graph.masks | {"train": train})
+
+
+@pytest.mark.parametrize("nodes", [(), (3, 31)])
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_threads_change_no_more_than_rounding_and_repeat_bitwise(name: str, threads: int) -> None:
+def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
+    name: str, threads: int, nodes: tuple[int, ...]
+) -> None:
     graph = make_graph(60, 150, features=12, classes=5, seed=6)
+    graph = labelled_at(graph, *nodes) if nodes else graph
     layers: Any = MODELS[name]
     chunkset = build_chunks(graph, 2, "halo", layers.layers)
     model = make_model(graph, MODELS[name], torch.float32)

@@ -24,7 +24,7 @@ from gnnhpc.models.convolutions.neighbours import (
     weighted_sum,
 )
 from gnnhpc.models.convolutions.weights import degree_weights, mean_weights
-from gnnhpc.models.sparse_linear import project
+from gnnhpc.models.sparse_linear import linear, project
 
 Input = Tensor | SparseRows
 
@@ -43,7 +43,7 @@ class GcnLayer(nn.Module):
         block = context.chunk.blocks[self.hop]
         weights = degree_weights(context, block, self.bias.dtype)
         if isinstance(x, Tensor) and sums_first(self.lin, self.hop):
-            return functional.linear(weighted_sum(x, block, weights), self.lin.weight, self.bias)
+            return linear(weighted_sum(x, block, weights), self.lin.weight, self.bias)
         return weighted_sum(project(x, self.lin.weight), block, weights, bias=self.bias)
 
 
@@ -66,16 +66,16 @@ class _WithRoot(nn.Module):
 
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
-        linear, root = self.get_submodule(self.neighbours), self.get_submodule(self.root)
-        assert isinstance(linear, nn.Linear)
+        around, root = self.get_submodule(self.neighbours), self.get_submodule(self.root)
+        assert isinstance(around, nn.Linear)
         assert isinstance(root, nn.Linear)
-        weights = self.weights(context, block, linear.weight.dtype)
+        weights = self.weights(context, block, around.weight.dtype)
         # One product of both weights, whose operands or results lie side by side.
-        if isinstance(x, Tensor) and sums_first(linear, self.hop):
-            both = torch.cat((linear.weight, root.weight), 1)
-            return functional.linear(sum_beside_own(x, block, weights), both, linear.bias)
-        both = torch.cat((linear.weight, root.weight))
-        return sum_of_first_half(project(x, both), linear.bias, block, weights)
+        if isinstance(x, Tensor) and sums_first(around, self.hop):
+            both = torch.cat((around.weight, root.weight), 1)
+            return linear(sum_beside_own(x, block, weights), both, around.bias)
+        both = torch.cat((around.weight, root.weight))
+        return sum_of_first_half(project(x, both), around.bias, block, weights)
 
 
 class MeanSageLayer(_WithRoot):
@@ -116,8 +116,7 @@ class MaxSageLayer(nn.Module):
         else:
             given = functional.relu(project(x, self.lin.weight) + self.lin.bias)
         own = project(x, self.lin_r.weight)[: block.rows_out]
-        neighbours: Tensor = self.lin_l(largest(given, block))
-        return neighbours + own
+        return linear(largest(given, block), self.lin_l.weight, self.lin_l.bias) + own
 
 
 class GinLayer(nn.Module):
@@ -132,15 +131,15 @@ class GinLayer(nn.Module):
         block = context.chunk.blocks[self.hop]
         first, _, last = self.nn
         assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
         weights = NeighbourWeights(own=1.0)
         if isinstance(x, Tensor) and sums_first(first, self.hop):
-            product = weighted_sum(x, block, weights) @ first.weight.t()
+            product = linear(weighted_sum(x, block, weights), first.weight)
             hidden = relu_of_product(product, first.bias)
         else:
             hidden = weighted_sum(project(x, first.weight), block, weights, bias=first.bias)
             hidden = functional.relu(hidden, inplace=True)
-        result: Tensor = last(hidden)
-        return result
+        return linear(hidden, last.weight, last.bias)
 
 
 def sums_first(product: nn.Linear, hop: int) -> bool:
