@@ -1,0 +1,216 @@
+"""Neighbours are drawn without bias, by numbers that depend on seed, step, layer and node alone."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from gnnhpc.kernels import sample
+from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.kernels.sample_numpy import below, draws, philox, pick
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+
+# Random123's own known answers: key, counter, numbers.
+KNOWN = [
+    ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (
+        (0xFFFFFFFF, 0xFFFFFFFF),
+        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF),
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0xA4093822, 0x299F31D0),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+ALPHA = 1e-6
+"""Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
+
+
+@pytest.mark.parametrize(("key", "counter", "numbers"), KNOWN)
+def test_philox_gives_its_known_answers(
+    key: tuple[int, int], counter: tuple[int, ...], numbers: tuple[int, ...]
+) -> None:
+    four = ctypes.c_uint32 * 4
+    out = four()
+    library: Any = load_kernel("sample")
+    library.philox_block(ctypes.c_uint32(key[0]), ctypes.c_uint32(key[1]), four(*counter), out)
+    assert tuple(out) == numbers
+    found = philox(key[0] | key[1] << 32, np.array([counter], dtype=np.uint64))
+    assert tuple(found[0].tolist()) == numbers
+
+
+def picked(n: int, k: int, seeds: int) -> NDArray[np.uint32]:
+    """[seeds, k] positions of n, drawn under as many seeds."""
+    library: Any = load_kernel("sample")
+    out = np.empty((seeds, k), dtype=np.uint32)
+    for seed in range(seeds):
+        library.pick_positions(
+            ctypes.c_uint64(seed), ctypes.c_uint32(n), ctypes.c_uint32(k),
+            ctypes.c_void_p(out[seed].ctypes.data),
+        )  # fmt: skip
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 200), st.data(), st.integers(0, 2**64 - 1))
+def test_both_forms_pick_the_same(n: int, data: st.DataObject, seed: int) -> None:
+    k = data.draw(st.integers(1, n))
+    library: Any = load_kernel("sample")
+    out = (ctypes.c_uint32 * k)()
+    library.pick_positions(ctypes.c_uint64(seed), ctypes.c_uint32(n), ctypes.c_uint32(k), out)
+    assert list(out) == pick(draws(seed, 0, 0, 0), n, k)
+    assert sorted(set(out)) == list(out)
+    assert max(out) < n
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+@pytest.mark.parametrize("degree", ["k + 1", "2 k", "492", "40000"])
+def test_every_neighbour_is_as_likely(degree: str, k: int) -> None:
+    n = {"k + 1": k + 1, "2 k": 2 * k}.get(degree) or int(degree)
+    found = picked(n, k, 60_000)
+    bins = min(n, 500)
+    # Neighbours side by side share a bin where there are many: expected counts must not be small.
+    edges = np.linspace(0, n, bins + 1).astype(int)
+    counts = np.histogram(found, edges)[0]
+    expected = np.diff(edges) / n * found.size
+    # Of one row picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
+    statistic = ((counts - expected) ** 2 / expected).sum() * (n - 1) / (n - k)
+    assert stats.chi2.sf(statistic, bins - 1) > ALPHA
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (6, 3), (5, 4), (7, 2)])
+def test_every_set_of_neighbours_is_as_likely(n: int, k: int) -> None:
+    """Pairs among them."""
+    found = picked(n, k, 60_000)
+    sets = list(itertools.combinations(range(n), k))
+    numbers = {one: number for number, one in enumerate(sets)}
+    counts = np.bincount([numbers[tuple(row)] for row in found.tolist()], minlength=len(sets))
+    assert stats.chisquare(counts).pvalue > ALPHA
+
+
+def test_a_bounded_number_is_as_likely_as_any_where_the_range_is_nearly_all() -> None:
+    """Two thirds of 2^32: by modulo the lower half of them were twice as likely."""
+    count = 2863311531
+    found = [below(draws(seed, 0, 0, 0), count) for seed in range(4_000)]
+    lower = sum(one < count // 2 for one in found)
+    assert stats.binomtest(lower, len(found)).pvalue > ALPHA
+
+
+def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
+    """Degrees from 0 to many, sources ascending and none a row's own."""
+    draw = np.random.default_rng(seed)
+    degrees = np.minimum(draw.geometric(1 / mean, nodes) - 1, nodes - 1)
+    degrees[draw.integers(nodes, size=2)] = nodes - 1
+    rows = [
+        np.sort(draw.choice(np.delete(np.arange(nodes), row), degree, replace=False))
+        for row, degree in enumerate(degrees)
+    ]
+    indptr = torch.zeros(nodes + 1, dtype=torch.int64)
+    indptr[1:] = torch.from_numpy(np.cumsum(degrees))
+    return indptr, torch.from_numpy(np.concatenate(rows).astype(np.int32))
+
+
+def sampled(
+    graph: tuple[Tensor, Tensor], seeds: list[int], fanouts: list[int], **layer: Any
+) -> tuple[list[Drawn], Tensor]:
+    sampler = Sampler(*graph)
+    sampler.begin(torch.tensor(seeds))
+    step = layer.pop("step", 5)
+    found = [
+        sampler.draw(Layer(fanout, 11, step, number, **layer))
+        for number, fanout in enumerate(fanouts)
+    ]
+    return found, sampler.nodes.clone()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 4))
+def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
+    seed: int, replace: bool, threads: int
+) -> None:
+    graph = make_csr(60, seed % 7)
+    indptr, columns = graph
+    draw = np.random.default_rng(seed)
+    seeds = draw.choice(60, draw.integers(1, 20), replace=False).tolist()
+    fanouts = draw.integers(1, 12, size=3).tolist()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        layers, nodes = sampled(graph, seeds, fanouts, replace=replace)
+    finally:
+        torch.set_num_threads(before)
+    rows = len(seeds)
+    assert nodes[:rows].tolist() == sorted(seeds)
+    assert len(set(nodes.tolist())) == len(nodes)
+    for number, (layer, fanout) in enumerate(zip(layers, fanouts, strict=True)):
+        assert len(layer.indptr) == rows + 1
+        for row in range(rows):
+            node, mine = int(nodes[row]), slice(int(layer.indptr[row]), int(layer.indptr[row + 1]))
+            first, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
+            numbers = draws(11, node, 5, number)
+            if replace and degree:
+                places = [below(numbers, degree) for _ in range(fanout)]
+            else:
+                few = degree <= fanout
+                places = list(range(degree)) if few else pick(numbers, degree, fanout)
+            assert layer.source[mine].tolist()[0] == row
+            assert layer.edge[mine].tolist() == [len(columns) + node] + [first + p for p in places]
+            assert nodes[layer.source[mine]].tolist()[1:] == [
+                int(columns[first + p]) for p in places
+            ]
+        reached = nodes[rows : layer.rows_in].tolist()
+        assert reached == sorted(reached)
+        assert set(layer.source.tolist()) == set(range(layer.rows_in))
+        rows = layer.rows_in
+    assert rows == len(nodes)
+
+
+def test_a_sampler_draws_the_same_for_a_node_in_any_batch_and_anew_in_another_step() -> None:
+    graph = make_csr(80, 3)
+
+    def of(node: int, seeds: list[int], **layer: Any) -> list[int]:
+        (drawn,), nodes = sampled(graph, seeds, [2], **layer)
+        row = nodes.tolist().index(node)
+        edges: list[int] = drawn.edge[drawn.indptr[row] : drawn.indptr[row + 1]].tolist()
+        return edges
+
+    busy = int((graph[0][1:] - graph[0][:-1]).argmax())
+    assert of(busy, [busy]) == of(busy, list(range(80)))
+    assert len({tuple(of(busy, [busy], step=step)) for step in range(20)}) > 15
+
+
+def test_one_sampler_serves_batch_after_batch() -> None:
+    graph = make_csr(70, 2)
+    sampler = Sampler(*graph)
+    for seeds in ([1, 5, 9], [0], [64, 63, 2], [1, 5, 9]):
+        sampler.begin(torch.tensor(seeds))
+        found = [sampler.draw(Layer(3, 11, 5, number)) for number in range(2)]
+        alone, nodes = sampled(graph, seeds, [3, 3])
+        assert sampler.nodes.equal(nodes)
+        for one, other in zip(found, alone, strict=True):
+            assert one.source.equal(other.source)
+            assert one.edge.equal(other.edge)
+
+
+def test_edges_by_source_are_a_stable_sort() -> None:
+    (drawn, _), _ = sampled(make_csr(70, 4), [3, 8, 30, 44], [5, 5])
+    indptr, order, target = sample.by_source(drawn)
+    wanted = torch.argsort(drawn.source, stable=True)
+    rows = torch.repeat_interleave(torch.arange(len(drawn.indptr) - 1), drawn.indptr.diff())
+    assert order.equal(wanted)
+    assert target.equal(rows[wanted])
+    assert indptr.diff().equal(torch.bincount(drawn.source, minlength=drawn.rows_in))
