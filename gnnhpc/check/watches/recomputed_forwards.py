@@ -5,8 +5,9 @@ Whether a forward is one of them is asked of autograd, not of the engine that co
 
 from __future__ import annotations
 
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,13 +21,23 @@ _OUTSIDE = -1
 """The number of the present backward where there is none."""
 
 
+class _Present(threading.local):
+    """The forward that the calling thread computes again."""
+
+    began: float | None = None
+
+
 @dataclass
 class RecomputedForwards:
-    """Counts those of a stage's parts by hooks of their first and last layers."""
+    """Counts those of a stage's parts by hooks of their first and last layers.
+
+    Parts on several devices go backward at the same time, each in a thread of autograd's.
+    """
 
     count: int = 0
     seconds: float = 0.0
-    _began: float | None = None
+    _present: _Present = field(default_factory=_Present)
+    _adding: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, stage: Stage) -> None:
         for part in stage.parts:
@@ -34,17 +45,19 @@ class RecomputedForwards:
             part.layers[-1].register_forward_hook(self._ends)
 
     def begin_step(self) -> None:
-        self.count, self.seconds, self._began = 0, 0.0, None
+        self.count, self.seconds = 0, 0.0
 
     def _begins(self, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
         within = torch._C._current_graph_task_id() != _OUTSIDE
-        self._began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) if within else None
+        self._present.began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) if within else None
 
     def _ends(self, _layer: nn.Module, _given: tuple[Any, ...], _output: Any) -> None:
-        if self._began is not None:
-            self.seconds += time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - self._began
-            self.count += 1
-            self._began = None
+        began, self._present.began = self._present.began, None
+        if began is not None:
+            seconds = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - began
+            with self._adding:
+                self.seconds += seconds
+                self.count += 1
 
 
 def recomputed_forwards(experiment: Experiment, stage: Stage, *, is_first: bool) -> int | None:
