@@ -188,7 +188,7 @@ def _sum(
     gradient: bool = False,
 ) -> None:
     x, add, bias = given
-    columns = x if x.stride(1) == 1 else x.contiguous()
+    columns = x if _has_rows(x) else x.contiguous()
     total = ctypes.byref(_structures[x.dtype](
         *pointers(*edges), len(out), own_rows, out.shape[1], *_rows(columns), *_rows(add),
         *(_pointer(each) for each in (*scales, bias)), *_rows(out), weights.own, weights.loops,
@@ -204,8 +204,13 @@ def _rows(x: Tensor | None) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
     """First address and numbers from row to row."""
     if x is None:
         return ctypes.c_void_p(None), ctypes.c_int64(0)
-    assert x.stride(1) == 1
+    assert _has_rows(x)
     return ctypes.c_void_p(x.data_ptr()), ctypes.c_int64(x.stride(0))
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether a row's numbers lie side by side; torch may give any stride to a single column."""
+    return x.stride(1) == 1 or x.shape[1] == 1
 
 
 def _pointer(x: Tensor | None) -> ctypes.c_void_p:

@@ -113,18 +113,35 @@ def test_sums_are_those_of_every_edge(
         assert both[:, width:].isnan().all()
 
 
+@pytest.mark.parametrize("few", [False, True])
 @each_width
 @each_dtype
 def test_gradients_of_sums_are_those_of_every_edge(
-    block: Block, threads: int, dtype: torch.dtype, width: int
+    block: Block, threads: int, dtype: torch.dtype, width: int, few: bool
 ) -> None:
+    """Also where a `few` rows alone have a gradient, one after the hub's."""
     upstream = whole((block.rows_out, 2 * width), dtype, 7)[:, width:]
+    if few:
+        upstream[torch.arange(block.rows_out) % 7 != 1] = 0
     for weights in kinds(block, dtype):
         factors = edge_factors(block, weights, dtype)[:, None]
         expected = torch.zeros(block.rows_in, width, dtype=dtype)
         expected.index_add_(0, block.source, upstream[block.target] * factors)
         expected[: block.rows_out] += weights.own * upstream
         assert torch.equal(aggregate.sum_backward(upstream, block, weights), expected)
+
+
+def test_a_single_column_may_have_any_stride(block: Block) -> None:
+    """As torch leaves it to a tensor that counts as contiguous anyway."""
+    x = whole((block.rows_in,), torch.float32, 4)
+    column = x.as_strided((block.rows_in, 1), (1, block.rows_in))
+    assert column.contiguous().stride(1) != 1
+    weights = NeighbourWeights()
+    expected = aggregate.sum_forward(x[:, None].clone(), block, weights)
+    assert torch.equal(aggregate.sum_forward(column, block, weights), expected)
+    upstream = x[: block.rows_out].as_strided((block.rows_out, 1), (1, block.rows_out))
+    expected = aggregate.sum_backward(upstream.clone(), block, weights)
+    assert torch.equal(aggregate.sum_backward(upstream, block, weights), expected)
 
 
 @each_width
