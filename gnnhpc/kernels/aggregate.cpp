@@ -243,15 +243,6 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
   }
 
 extern "C" {
-// Whether the compiler had OpenMP; without it every number of threads is one.
-int has_threads() {
-#ifdef _OPENMP
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 AGGREGATE_FUNCTIONS(float, f32)
 AGGREGATE_FUNCTIONS(double, f64)
 }

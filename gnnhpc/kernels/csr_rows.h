@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "openmp.h"
+
 namespace {
 
 using i64 = std::int64_t;

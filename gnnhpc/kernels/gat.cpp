@@ -363,15 +363,6 @@ struct Attention : EdgeWise<T, N> {
   }
 
 extern "C" {
-// Whether the compiler had OpenMP; without it every number of threads is one.
-int has_threads() {
-#ifdef _OPENMP
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 GAT_FUNCTIONS(float, f32)
 GAT_FUNCTIONS(double, f64)
 }

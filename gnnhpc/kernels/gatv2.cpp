@@ -160,15 +160,6 @@ struct AttentionV2 : EdgeWise<T, N> {
   }
 
 extern "C" {
-// Whether the compiler had OpenMP; without it every number of threads is one.
-int has_threads() {
-#ifdef _OPENMP
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 GATV2_FUNCTIONS(float, f32)
 GATV2_FUNCTIONS(double, f64)
 }

@@ -177,15 +177,6 @@ constexpr i64 GROUP = 16;
 }  // namespace
 
 extern "C" {
-// Whether the compiler had OpenMP; without it every number of threads is one.
-int has_threads() {
-#ifdef _OPENMP
-  return 1;
-#else
-  return 0;
-#endif
-}
-
 void philox_block(u32 key0, u32 key1, const u32* counter, u32* out) {
   philox(key0, key1, counter, out);
 }

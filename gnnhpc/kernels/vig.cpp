@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "openmp.h"
 #include "vig_nodes.h"
 
 namespace {
@@ -200,15 +201,6 @@ void copy_line(const Batch& batch, i64 line, const float* from, float* to) {
 extern "C" {
 
 int vig_lanes() { return LANES; }
-
-// Whether the compiler had OpenMP; without it every number of threads is one.
-int has_threads() {
-#ifdef _OPENMP
-    return 1;
-#else
-    return 0;
-#endif
-}
 
 i64 vig_state_length(i64 hidden, i64 conv) {
     return State<double>::length(hidden, conv ? kConv : kPlain);
