@@ -85,26 +85,22 @@ def replicas_apart() -> None:
     around(Gradients, "average", lambda true, gradients: None)
 
 
+def drawn_anew(true: Any, part: Stage, x: Any, context: Context) -> Tensor:
+    """A stage's forward, with another step's masks where it is computed again."""
+    if is_recomputing():
+        context = dataclasses.replace(context, step=context.step + 1)
+    output: Tensor = true(part, x, context)
+    return output
+
+
 @defect("dropout drawn anew in a forward computed again", setting=settings.GAT_GPIPE)
 def other_masks() -> None:
-    def another_step(true: Any, part: Stage, x: Any, context: Context) -> Tensor:
-        if is_recomputing():
-            context = dataclasses.replace(context, step=context.step + 1)
-        output: Tensor = true(part, x, context)
-        return output
-
-    around(Stage, "forward", another_step)
+    around(Stage, "forward", drawn_anew)
 
 
 @defect("dropout drawn anew in our own forward computed again", setting=settings.GAT_AGAIN)
 def other_masks_in_ours() -> None:
-    def another_step(true: Any, part: Stage, x: Any, context: Context) -> Tensor:
-        if is_recomputing():
-            context = dataclasses.replace(context, step=context.step + 1)
-        output: Tensor = true(part, x, context)
-        return output
-
-    around(Stage, "_through_layers", another_step)
+    around(Stage, "_through_layers", drawn_anew)
 
 
 @defect("running statistics moved again by a forward computed again", setting=settings.GPIPE)
