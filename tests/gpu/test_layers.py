@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.kernels import segments
 from gnnhpc.kernels.mask import layer_mask, number_entries
+from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
 from gnnhpc.models.gat.pyg import AttentionLayer as ReferenceAttention
@@ -28,7 +29,7 @@ def attention_on(device: str, kind: Callable[..., nn.Module], dtype: torch.dtype
     """Output and all gradients of one attention layer."""
     (chunk,) = build_chunks(GRAPH, 1, "halo", 1).chunks
     torch.manual_seed(0)
-    layer = kind("layer0.attention", 0, INPUTS, CHANNELS, HEADS, average=False, dropout=0.6)
+    layer = kind(AttentionSettings("layer0.attention", 0, INPUTS, CHANNELS, HEADS, False, 0.6))
     draw = torch.Generator().manual_seed(1)
     x = torch.rand(ROWS, INPUTS, dtype=dtype, generator=draw)
     return taken(layer.to(device, dtype), x.to(device), Context(graph=chunk.to(device)))
@@ -71,8 +72,8 @@ def test_attention_holds_a_piece_of_the_edges_at_a_time(monkeypatch: pytest.Monk
     block = context.chunk.blocks[0]
     assert len(block.transpose.edge) == len(block.source)
     monkeypatch.setattr(segments, "PIECE_GPU", 2**20)
-    layer = FusedAttention("layer0.attention", 0, INPUTS, 32, HEADS, average=False, dropout=0.6)
-    layer = layer.to("cuda")
+    settings = AttentionSettings("layer0.attention", 0, INPUTS, 32, HEADS, False, 0.6)
+    layer = FusedAttention(settings).to("cuda")
     x = torch.rand(2_000, INPUTS, device="cuda")
     taken(layer, x, context)
     torch.cuda.synchronize()

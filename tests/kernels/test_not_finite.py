@@ -12,6 +12,7 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.mask import layer_mask
+from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.dropout import drop
 from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
@@ -50,7 +51,7 @@ def test_attention_spreads_it_as_plain_torch_does(
     (chunk,) = build_chunks(graph, 1, "halo", 1).chunks
     context = Context(graph=chunk)
     torch.manual_seed(0)
-    layer = FusedAttention("a", 0, 5, 3, heads, average=False, dropout=dropout).to(dtype)
+    layer = FusedAttention(AttentionSettings("a", 0, 5, 3, heads, False, dropout)).to(dtype)
     x = torch.rand(30, 5, dtype=dtype)
     x[7, 2] = bad
     ours = attend(layer, x, context)

@@ -12,6 +12,7 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels import segments
+from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
 from gnnhpc.models.gat.model import Gat
@@ -102,7 +103,7 @@ def test_the_gradient_of_a_dense_input_is_pygs(path: str) -> None:
     results = []
     for kind in (FusedAttention, ReferenceAttention):
         torch.manual_seed(0)
-        layer = kind("layer1.attention", 1, 10, 4, 8, average=True, dropout=0.6).double()
+        layer = kind(AttentionSettings("layer1.attention", 1, 10, 4, 8, True, 0.6)).double()
         x = torch.rand(40, 10, dtype=torch.float64, requires_grad=True)
         (layer(x, Context(graph=chunk)) ** 2).sum().backward()
         results.append(x.grad)

@@ -10,7 +10,7 @@ from gnnhpc.models.dgl_attention import MaskedAttention
 
 
 class AttentionLayer(MaskedAttention, GATConv):  # type: ignore[misc]
-    """Arguments are those of gnnhpc.models.gat.fused.AttentionLayer."""
+    """As gnnhpc.models.gat.fused.AttentionLayer."""
 
     options: ClassVar[dict[str, Any]] = {"bias": False}
     of_pyg: ClassVar[dict[str, str]] = {"fc": "lin", "attn_l": "att_src", "attn_r": "att_dst"}

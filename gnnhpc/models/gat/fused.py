@@ -22,8 +22,8 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.gat_torch import attend
 from gnnhpc.kernels.mask import Mask
+from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import active_mask
 from gnnhpc.models.sparse_linear import project
 
 SLOPE = 0.2
@@ -31,52 +31,38 @@ SLOPE = 0.2
 
 
 class AttentionLayer(nn.Module):
-    """Attention layer number `attention`: [rows_in, inputs] -> [rows_out, heads * channels].
+    """[rows_in, inputs] -> [rows_out, heads * channels], or [rows_out, channels] averaged."""
 
-    With `average`, heads are averaged: [rows_out, channels].
-    """
-
-    def __init__(
-        self,
-        name: str,
-        attention: int,
-        inputs: int,
-        channels: int,
-        heads: int,
-        *,
-        average: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, settings: AttentionSettings) -> None:
         super().__init__()
-        self.name, self.attention = name, attention
-        self.heads, self.channels = heads, channels
-        self.average, self.dropout = average, dropout
-        self.lin = _Weight(heads * channels, inputs)
+        self.settings = settings
+        heads, channels = settings.heads, settings.channels
+        self.lin = _Weight(heads * channels, settings.inputs)
         self.att_src = nn.Parameter(torch.empty(1, heads, channels))
         self.att_dst = nn.Parameter(torch.empty(1, heads, channels))
-        self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
+        self.bias = settings.bias()
         # PyG draws its weight twice; so does this, for equal initial values from one seed.
         for parameter in (self.lin.weight, self.lin.weight, self.att_src, self.att_dst):
             glorot(parameter)
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.attention]
-        mask = active_mask(self.name, self.dropout, self.training, context)
-        weight = self.lin.weight.view(self.heads, self.channels, -1)
+        heads, channels = self.settings.heads, self.settings.channels
+        block, mask = self.settings.block(context), self.settings.mask(self.training, context)
+        weight = self.lin.weight.view(heads, channels, -1)
         if kernel.fits(self.bias):
             # The kernel wants heads innermost; permuting the weight permutes its product.
             lanes = weight.transpose(0, 1).flatten(0, 1)
-            h = project(x, lanes).view(-1, self.channels, self.heads)
+            h = project(x, lanes).view(-1, channels, heads)
             attention = torch.cat((self.att_src, self.att_dst)).transpose(1, 2).contiguous()
-            args = (h, attention, self.bias, block, self.average, mask)
+            args = (h, attention, self.bias, block, self.settings.average, mask)
             result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
             return result
-        h = project(x, self.lin.weight).view(-1, self.heads, self.channels)
+        h = project(x, self.lin.weight).view(-1, heads, channels)
         out = attend(h, self.att_src, self.att_dst, block, mask, SLOPE)
-        return (out.mean(1) if self.average else out.flatten(1)) + self.bias
+        return self.settings.joined(out) + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+        return str(self.settings)
 
 
 class _Weight(nn.Module):

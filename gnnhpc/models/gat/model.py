@@ -106,6 +106,7 @@ class Gat(Model):
 
     def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
         """Both implementations have the same initial values; ValueError for an unknown layer."""
+        from gnnhpc.models.attention import AttentionSettings
         from gnnhpc.models.dropout import Dropout
         from gnnhpc.models.gat.activations import Elu, LogSoftmax
 
@@ -119,10 +120,7 @@ class Gat(Model):
         if layer.kind != "attention":
             raise ValueError(f"{layer.name}: a GAT has no {layer.kind}")
         last = self._is_last(layer.number)
-        attention = build_implementation(
-            self.implementation,
-            self.kernel,
-            "AttentionLayer",
+        settings = AttentionSettings(
             layer.name,
             layer.number,
             layer.inputs[0],
@@ -130,6 +128,9 @@ class Gat(Model):
             self.heads,
             average=last,
             dropout=self.dropout,
+        )
+        attention = build_implementation(
+            self.implementation, self.kernel, "AttentionLayer", settings
         )
         # Drawn in single precision and converted: a double-precision model starts from the same.
         return attention.to(options.dtype)

@@ -9,7 +9,7 @@ from gnnhpc.models.pyg_attention import MaskedAttention
 
 
 class AttentionLayer(MaskedAttention, GATConv):  # type: ignore[misc]
-    """Arguments are those of gnnhpc.models.gat.fused.AttentionLayer."""
+    """As gnnhpc.models.gat.fused.AttentionLayer."""
 
     def edge_update(
         self,

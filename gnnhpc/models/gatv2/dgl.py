@@ -10,6 +10,6 @@ from gnnhpc.models.dgl_attention import MaskedAttention
 
 
 class AttentionLayer(MaskedAttention, GATv2Conv):  # type: ignore[misc]
-    """Arguments are those of gnnhpc.models.gatv2.fused.AttentionLayer."""
+    """As gnnhpc.models.gatv2.fused.AttentionLayer."""
 
     of_pyg: ClassVar[dict[str, str]] = {"fc_src": "lin_l", "fc_dst": "lin_r", "attn": "att"}

@@ -18,45 +18,30 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gatv2 as kernel
 from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import active_mask
 from gnnhpc.models.gat.fused import SLOPE, glorot
 from gnnhpc.models.sparse_linear import project
 
 
 class AttentionLayer(nn.Module):
-    """Attention layer number `attention`: [rows_in, inputs] -> [rows_out, heads * channels].
+    """[rows_in, inputs] -> [rows_out, heads * channels], or [rows_out, channels] averaged."""
 
-    With `average`, heads are averaged: [rows_out, channels].
-    """
-
-    def __init__(
-        self,
-        name: str,
-        attention: int,
-        inputs: int,
-        channels: int,
-        heads: int,
-        *,
-        average: bool,
-        dropout: float,
-    ) -> None:
+    def __init__(self, settings: AttentionSettings) -> None:
         super().__init__()
-        self.name, self.attention = name, attention
-        self.heads, self.channels = heads, channels
-        self.average, self.dropout = average, dropout
-        self.lin_l = nn.Linear(inputs, heads * channels)
-        self.lin_r = nn.Linear(inputs, heads * channels)
-        self.att = nn.Parameter(torch.empty(1, heads, channels))
-        self.bias = nn.Parameter(torch.zeros(channels if average else heads * channels))
+        self.settings = settings
+        inputs, self.heads, self.channels = settings.inputs, settings.heads, settings.channels
+        self.lin_l = nn.Linear(inputs, self.heads * self.channels)
+        self.lin_r = nn.Linear(inputs, self.heads * self.channels)
+        self.att = nn.Parameter(torch.empty(1, self.heads, self.channels))
+        self.bias = settings.bias()
         for linear in (self.lin_l, self.lin_r):
             glorot(linear.weight)
             nn.init.zeros_(linear.bias)
         glorot(self.att)
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.attention]
-        mask = active_mask(self.name, self.dropout, self.training, context)
+        block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         if not kernel.fits(self.bias):
             return self._in_torch(x, block, mask)
         # The kernel wants heads innermost; permuting the weights permutes their products.
@@ -67,8 +52,9 @@ class AttentionLayer(nn.Module):
             for lin in (self.lin_l, self.lin_r)
         )
         attention = self.att[0].t().contiguous()
-        args = (source, target[: block.rows_out], attention, self.bias, block, self.average, mask)
-        result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
+        args = (source, target[: block.rows_out], attention, self.bias, block)
+        average = self.settings.average
+        result: Tensor = _Attend.apply(*args, average, mask)  # type: ignore[no-untyped-call]
         return result
 
     def _lanes(self, parameter: Tensor) -> Tensor:
@@ -97,10 +83,10 @@ class AttentionLayer(nn.Module):
             share = share * mask.weights(number_entries(block.edge, self.heads), share.dtype)
         out = source.new_zeros(block.rows_out, self.heads, self.channels)
         out = out.index_add(0, block.target, share[..., None] * given)
-        return (out.mean(1) if self.average else out.flatten(1)) + self.bias
+        return self.settings.joined(out) + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+        return str(self.settings)
 
 
 class _Attend(torch.autograd.Function):

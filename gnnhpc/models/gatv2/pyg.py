@@ -9,7 +9,7 @@ from gnnhpc.models.pyg_attention import MaskedAttention
 
 
 class AttentionLayer(MaskedAttention, GATv2Conv):  # type: ignore[misc]
-    """Arguments are those of gnnhpc.models.gatv2.fused.AttentionLayer."""
+    """As gnnhpc.models.gatv2.fused.AttentionLayer."""
 
     def edge_update(
         self,
