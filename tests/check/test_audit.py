@@ -567,3 +567,15 @@ def test_ranks_that_share_a_gpu_are_suspect_and_a_cpu_has_none() -> None:
     shared = checks(own | {3: {"gpu": "GPU-1"}})["shared_gpu"]
     assert shared.verdict == "suspect"
     assert shared.detail == "ranks shared a GPU: ranks [1, 3] on GPU-1"
+
+
+def test_stages_of_one_process_that_share_a_gpu_are_suspect() -> None:
+    """As torchgpipe's where they were told to share it."""
+    stages = [["embed"], ["readout"]]
+    own = {rank: {"gpu": f"GPU-{rank}+GPU-{rank + 4}", "partitions": stages} for rank in range(4)}
+    assert checks(own)["shared_gpu"].verdict == "ok"
+    one = checks(own | {2: {"gpu": "GPU-2", "partitions": stages}})["shared_gpu"]
+    assert one.verdict == "suspect"
+    assert one.detail == "rank 2 computed its 2 stages on GPU-2"
+    some = checks(own | {3: {"gpu": "GPU-3+GPU-5", "partitions": stages}})["shared_gpu"]
+    assert some.detail == "ranks shared a GPU: ranks [1, 3] on GPU-5"

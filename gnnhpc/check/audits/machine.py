@@ -65,15 +65,28 @@ def _other_than_said(each: RankObservations) -> str:
 
 
 def gpus(observations: Sequence[RankObservations]) -> Check:
-    """Ranks that share a GPU, as they were told to, take each other's time."""
+    """Ranks that share a GPU, as they were told to, take each other's time; so do the stages of one
+    process on fewer GPUs.
+    """
     ranks: dict[str, list[int]] = {}
+    crowded = []
     for each in observations:
-        ranks.setdefault(each.gpu or "none", []).append(each.rank)
+        own = (each.gpu or "none").split("+")
+        for gpu in own:
+            ranks.setdefault(gpu, []).append(each.rank)
+        if len(own) < len(each.partitions):
+            crowded.append(
+                f"rank {each.rank} computed its {len(each.partitions)} stages on {each.gpu}"
+            )
     shared = {gpu: held for gpu, held in ranks.items() if len(held) > 1}
+    causes = []
     if shared:
         found = "; ".join(f"ranks {held} on {gpu}" for gpu, held in shared.items())
-        return Check("shared_gpu", "suspect", f"ranks shared a GPU: {found}", {"gpus": ranks})
-    return Check("shared_gpu", "ok", "each rank had a GPU of its own", {"gpus": ranks})
+        causes.append(f"ranks shared a GPU: {found}")
+    causes += crowded
+    if causes:
+        return Check("shared_gpu", "suspect", "; ".join(causes), {"gpus": ranks})
+    return Check("shared_gpu", "ok", "each stage had a GPU of its own", {"gpus": ranks})
 
 
 def threads(observations: Sequence[RankObservations]) -> Check:
