@@ -9,6 +9,8 @@ import pandas as pd
 from analysis.papers.claims import Claim
 from analysis.papers.published_data import read_published
 
+PUBLISHED_LAYOUT = "pp4"
+"""Of the rows in chunks."""
 A_POINT = 0.01
 """Of accuracy: what is less is no loss."""
 DGL_ON_CPU = Claim("DGL is faster than PyG on a CPU", "2", "speedup")
@@ -57,9 +59,12 @@ CLAIMS = (
 )
 
 
-def in_chunks(data: str, framework: str, chunks: int) -> str:
-    """The setting of a comparison, such as `pubmed, DGL, 4 chunks`."""
-    return f"{data}, {framework}, {chunks} chunk{'s' if chunks > 1 else ''}"
+def in_chunks(data: str, framework: str, chunks: int, layout: str = PUBLISHED_LAYOUT) -> str:
+    """The setting of a comparison, such as `pubmed, DGL, 4 chunks`; of times with the layout where
+    it is another than the published one, whose times are no such layout's.
+    """
+    where = "" if layout == PUBLISHED_LAYOUT else f", {layout}"
+    return f"{data}, {framework}, {chunks} chunk{'s' if chunks > 1 else ''}{where}"
 
 
 def published_numbers() -> dict[Claim, dict[str, float]]:

@@ -83,20 +83,23 @@ def _four_devices(row: GatRow, rows: GatRows) -> Iterator[Finding]:
 def _rebuilding(row: GatRow, rows: GatRows) -> Iterator[Finding]:
     once = rows.like(row, {"rebuild": "once"})
     if once is not None:
-        setting = in_chunks(row.data, row.framework, row.chunks)
+        setting = in_chunks(row.data, row.framework, row.chunks, row.where)
         yield _finding(REBUILDING, setting, once.speedup_over(row), row, once)
 
 
 def _more_chunks(row: GatRow, rows: GatRows) -> Iterator[Finding]:
-    """Beside one chunk on the same devices; of rebuilt ones also beside both of those cut once."""
+    """Beside one chunk on the same devices, of which there are several; of rebuilt ones also beside
+    both of those cut once.
+    """
     one = rows.like(row, {"microbatches": 1}, ("chunks",))
     if one is None or row.row.layout.replicas > 1:
         return
     stages = row.row.layout.stages
-    most = bound(1, stages, row.chunks) / bound(1, stages, 1)
-    setting = in_chunks(row.data, row.framework, row.chunks)
-    claim = MORE_CHUNKS if row.rebuilt else CUT_ONCE
-    yield _speedup(claim, setting, row, one, bound=most)
+    setting = in_chunks(row.data, row.framework, row.chunks, row.where)
+    if stages > 1:
+        most = bound(1, stages, row.chunks) / bound(1, stages, 1)
+        claim = MORE_CHUNKS if row.rebuilt else CUT_ONCE
+        yield _speedup(claim, setting, row, one, bound=most)
     if not row.rebuilt:
         return
     pair = rows.like(row, {"rebuild": "once"}), rows.like(one, {"rebuild": "once"})

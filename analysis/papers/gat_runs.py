@@ -19,6 +19,8 @@ from analysis.summary.learnt_columns import learnt_columns
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
+_CROWDED = ("oversubscribed", "shared_gpu")
+"""Flags of ranks that had no processor each."""
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "balance"),
     *("chunks", "rebuild", "checkpoint"),
@@ -38,7 +40,7 @@ class GatRow:
     def label(self) -> str:
         """What names a row, such as `cora, pp4, halo, DGL, engine native`."""
         rebuilt = ["rebuilt in each layer"] if self.rebuilt else []
-        words = [self.data, str(self.settings["layout"]), self.mode, *rebuilt, self.framework]
+        words = [self.data, self.where, self.mode, *rebuilt, self.framework]
         return ", ".join([*words, *filter(None, [self.others])])
 
     @property
@@ -48,6 +50,11 @@ class GatRow:
     @property
     def data(self) -> str:
         return str(self.settings["data"])
+
+    @property
+    def where(self) -> str:
+        """Its layout, such as pp4."""
+        return str(self.settings["layout"])
 
     @property
     def framework(self) -> str:
@@ -77,11 +84,13 @@ class GatRow:
 
     @property
     def shares_processors(self) -> bool:
-        """Whether stages had to take turns: more ranks than processors, or torchgpipe on a CPU."""
+        """Whether stages had to take turns: more ranks than processors or GPUs, or torchgpipe on a
+        CPU.
+        """
         flags = {flag for words in self.row.used["flags"] for flag in str(words).split(";")}
         takes_turns = self.settings["engine"] == "torchgpipe" and self.compute == "CPU"
         several = self.row.layout.world_size > 1
-        return several and (takes_turns or "oversubscribed" in flags)
+        return several and (takes_turns or not flags.isdisjoint(_CROWDED))
 
     @property
     def learns_from_real_features(self) -> bool:

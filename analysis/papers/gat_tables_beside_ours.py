@@ -167,7 +167,7 @@ def _in_chunks(row: GatRow, rows: GatRows) -> dict[str, Any]:
         "data": row.data,
         "framework": row.framework,
         "compute": row.compute,
-        "layout": str(row.settings["layout"]),
+        "layout": row.where,
         "chunks": row.chunks,
         "mode": row.mode,
         "rebuild": "yes" if row.rebuilt else "no",

@@ -158,6 +158,44 @@ def test_stages_that_take_turns_tell_nothing_of_several_devices(tmp_path: Path) 
     assert found["Cutting edges out in each layer costs time"] == "holds in all 3"
 
 
+def test_stages_that_share_a_gpu_tell_nothing_of_several_devices(tmp_path: Path) -> None:
+    shared = Story(audit=(Check("shared_gpu", "suspect", "rank 0 computed its 4 stages on GPU-0"),))
+    cells = sweep(CORA, 3, ("dgl",))
+    stories = {e.id: [shared] for e in cells if str(e.layout) == "pp4"}
+    run = load(make_run(tmp_path / "run", cells, machine=MACHINE, stories=stories))
+    found = conclusions(GatRows(run, summarise(run)))
+    words = found["One chunk takes longer on four devices than on one"]
+    assert words.startswith("cannot be told")
+
+
+def test_chunks_on_one_device_are_no_chunks_of_four(tmp_path: Path) -> None:
+    """Neither a conclusion about devices rests on them nor does a number published of four stand
+    beside them, nor beside two.
+    """
+    model = {"name": "gat", "implementation": "dgl"}
+    raw = {"model": model, "data": PUBMED, "train_steps": 8, "warmup_steps": 1, "test_steps": 1}
+    cells = [
+        Experiment.model_validate(
+            raw | {"layout": layout, "microbatches": chunks, "rebuild": rebuild, "seed": seed}
+        )
+        for layout in ("seq", "pp2")
+        for chunks in (1, 2, 4)
+        for rebuild in ("once", "layer")
+        for seed in range(3)
+    ]
+    run = load(make_run(tmp_path / "run", cells, machine=MACHINE))
+    rows = GatRows(run, summarise(run))
+    found = conclusions(rows)
+    assert found["More chunks take longer, rebuilt in each layer"] == "holds in all 2"
+    because = "More chunks take longer because edges are cut out in each layer"
+    assert found[because] == "holds in all 4"
+    told = pd.DataFrame(gat_verdict_rows(rows))
+    told = told[told["phase"] == "train"]
+    measured, published = told["ours"].notna(), told["published"].notna()
+    assert "pubmed, DGL, 4 chunks, pp2" in set(told.loc[measured, "setting"])
+    assert set(told.loc[measured & published, "setting"]) == set()
+
+
 TOLD = Interval(1.5, 1.2, 1.8, "3 pairs")
 POINT = Claim("It is lost", "2", "accuracy lost", nothing=0.0, negligible=0.01)
 
