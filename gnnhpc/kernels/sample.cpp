@@ -216,7 +216,7 @@ void sampler_count(const Drawing* drawing, const i64* nodes, i64 rows, i64* indp
 }
 
 // The edges of one layer into the first `rows` of `nodes`: local source and number in the graph
-// (that of a node to itself is edges + node), row by row, the edge to itself first. Nodes that are
+// (that of a node to itself is edges + node), row by row, the edge to itself last. Nodes that are
 // reached for the first time follow in `nodes`; returns how many there are then.
 i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, const i64* indptr_out,
                  i64* source, i64* edge, int parts) {
@@ -231,14 +231,14 @@ i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, co
       const i64 end = std::min(first + GROUP, last), ahead = std::min(end + GROUP, last);
       for (i64 row = end; row < ahead; ++row) __builtin_prefetch(d.indptr + nodes[row]);
       for (i64 row = first; row < end; ++row) {
-        const i64 at = indptr_out[row];
-        source[at] = row;
-        edge[at] = d.edges + nodes[row];
-        d.draw(nodes[row], edge + at + 1, picked, others);
-        for (i64 e = at + 1; e < indptr_out[row + 1]; ++e) __builtin_prefetch(d.columns + edge[e]);
+        const i64 own = indptr_out[row + 1] - 1;
+        source[own] = row;
+        edge[own] = d.edges + nodes[row];
+        d.draw(nodes[row], edge + indptr_out[row], picked, others);
+        for (i64 e = indptr_out[row]; e < own; ++e) __builtin_prefetch(d.columns + edge[e]);
       }
       for (i64 row = first; row < end; ++row)
-        for (i64 e = indptr_out[row] + 1; e < indptr_out[row + 1]; ++e) {
+        for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e) {
           source[e] = d.columns[edge[e]];
           reached.add(source[e]);
         }
@@ -254,7 +254,7 @@ i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, co
   in_parts(parts, [&](int part) {
     const i64 last = even_cut(rows, part + 1, parts);
     for (i64 row = even_cut(rows, part, parts); row < last; ++row)
-      for (i64 e = indptr_out[row] + 1; e < indptr_out[row + 1]; ++e) source[e] = s.local(source[e]);
+      for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e) source[e] = s.local(source[e]);
   });
   return before + zone.count;
 }

@@ -35,7 +35,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The edges of one layer by target, the edge of a row to itself first in each.
+    """The edges of one layer by target, the edge of a row to itself last in each.
 
     `indptr` int64 [rows + 1]; `source` int64 [edges], local rows that enter the layer; `edge`
     int64 [edges], numbers in the graph, E + n for the edge of node n to itself; `rows_in` how many

@@ -167,11 +167,10 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
             else:
                 few = degree <= fanout
                 places = list(range(degree)) if few else pick(numbers, degree, fanout)
-            assert layer.source[mine].tolist()[0] == row
-            assert layer.edge[mine].tolist() == [len(columns) + node] + [first + p for p in places]
-            assert nodes[layer.source[mine]].tolist()[1:] == [
-                int(columns[first + p]) for p in places
-            ]
+            *others, own = layer.source[mine].tolist()
+            assert own == row
+            assert layer.edge[mine].tolist() == [*(first + p for p in places), len(columns) + node]
+            assert nodes[others].tolist() == columns[[first + p for p in places]].tolist()
         reached = nodes[rows : layer.rows_in].tolist()
         assert reached == sorted(reached)
         assert set(layer.source.tolist()) == set(range(layer.rows_in))

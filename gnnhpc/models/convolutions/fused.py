@@ -61,7 +61,7 @@ class _WithRoot(nn.Module):
         self.add_module(self.neighbours, nn.Linear(inputs, outputs))
         self.add_module(self.root, nn.Linear(inputs, outputs, bias=False))
 
-    def weights(self, context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
+    def weights(self, block: Block, dtype: torch.dtype) -> NeighbourWeights:
         raise NotImplementedError
 
     def forward(self, x: Input, context: Context) -> Tensor:
@@ -69,7 +69,7 @@ class _WithRoot(nn.Module):
         around, root = self.get_submodule(self.neighbours), self.get_submodule(self.root)
         assert isinstance(around, nn.Linear)
         assert isinstance(root, nn.Linear)
-        weights = self.weights(context, block, around.weight.dtype)
+        weights = self.weights(block, around.weight.dtype)
         # One product of both weights, whose operands or results lie side by side.
         if isinstance(x, Tensor) and sums_first(around, self.hop):
             both = torch.cat((around.weight, root.weight), 1)
@@ -83,8 +83,8 @@ class MeanSageLayer(_WithRoot):
 
     neighbours, root = "lin_l", "lin_r"
 
-    def weights(self, context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
-        return mean_weights(context, block, dtype)
+    def weights(self, block: Block, dtype: torch.dtype) -> NeighbourWeights:
+        return mean_weights(block, dtype)
 
 
 class GraphConvLayer(_WithRoot):
@@ -92,7 +92,7 @@ class GraphConvLayer(_WithRoot):
 
     neighbours, root = "lin_rel", "lin_root"
 
-    def weights(self, context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
+    def weights(self, block: Block, dtype: torch.dtype) -> NeighbourWeights:
         return NeighbourWeights()
 
 

@@ -15,7 +15,7 @@ def degree_weights(context: Context, block: Block, dtype: torch.dtype) -> Neighb
     return NeighbourWeights.normalised(degree, block.rows_out)
 
 
-def mean_weights(context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
+def mean_weights(block: Block, dtype: torch.dtype) -> NeighbourWeights:
     """The mean's, self-loops left out."""
-    degree = context.chunk.degree[: block.rows_out].to(dtype)
+    degree = block.indptr.diff().to(dtype)
     return NeighbourWeights.mean(degree, block.rows_out)

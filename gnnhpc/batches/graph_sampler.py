@@ -1,0 +1,95 @@
+"""Mini-batches of a graph: some of its nodes, and for each layer neighbours drawn for those before.
+
+A sampled mini-batch is a chunk with a halo, of which each node keeps but a few of its edges. Every
+draw is keyed by seed, step, layer and node, so that batches drawn apart hold for a node what one
+batch of all of them would hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
+from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
+
+Semantics = Literal["resample", "once"]
+"""`resample` draws a node's neighbours anew in each layer, as DGL; `once` has the same in all."""
+
+
+class SampledBlock(Block):
+    """A block whose edges are sorted by source in one pass; each lives for one step."""
+
+    @cached_property
+    def transpose(self) -> Transpose:
+        drawn = Drawn(self.indptr, self.source, self.edge, self.rows_in)
+        indptr, edge, target = by_source(drawn)
+        return Transpose(indptr, edge, target)
+
+
+class GraphSampler:
+    """Draws mini-batches of one graph for a model with as many hops as there are `fanouts`.
+
+    `fanouts` are the most neighbours of a node, from the seeds outward.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Sequence[int],
+        seed: int,
+        *,
+        semantics: Semantics = "resample",
+        replace: bool = False,
+    ) -> None:
+        self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
+        self.semantics, self.replace = semantics, replace
+        source, target = graph.edges
+        self._degree = torch.bincount(target, minlength=graph.nodes)
+        indptr = torch.zeros(graph.nodes + 1, dtype=torch.int64)
+        torch.cumsum(self._degree, 0, out=indptr[1:])
+        self._sampler = Sampler(indptr, source.to(torch.int32))
+        self._full = FullGraph(
+            graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
+        )
+
+    def chunk(self, seeds: Tensor, step: int) -> GraphChunk:
+        """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
+
+        `degree` is of the whole graph.
+        """
+        self._sampler.begin(seeds)
+        rows, blocks = [len(seeds)], []
+        for hop, fanout in enumerate(self.fanouts):
+            number = hop if self.semantics == "resample" else 0
+            drawn = self._sampler.draw(Layer(fanout, self.seed, step, number, self.replace))
+            rows.append(drawn.rows_in)
+            blocks.append(_block(drawn))
+        nodes = self._sampler.nodes.clone()
+        return GraphChunk(
+            nodes=nodes,
+            rows=tuple(rows[::-1]),
+            blocks=tuple(blocks[::-1]),
+            degree=self._degree[nodes] + 1,
+            targets=self._targets(nodes[: rows[0]]),
+            own=rows[0],
+            full=self._full,
+        )
+
+    def _targets(self, seeds: Tensor) -> dict[str, Tensor]:
+        labels = self.graph.labels[seeds]
+        return {
+            split: labels.where(mask[seeds], torch.tensor(IGNORED))
+            for split, mask in self.graph.masks.items()
+        }
+
+
+def _block(drawn: Drawn) -> SampledBlock:
+    counts = drawn.indptr.diff()
+    target = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    return SampledBlock(drawn.indptr, drawn.source, target, drawn.edge, drawn.rows_in)

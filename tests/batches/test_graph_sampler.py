@@ -1,0 +1,163 @@
+"""Sampled mini-batches: with all neighbours a halo, and in parts what they are together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnnhpc.batches.graph_sampler import GraphSampler, Semantics
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.chunks import ChunkSet, build_chunks
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.kernels import sample
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Gin, GraphConv, Sage
+from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.protocol import Model
+from tests.tools.dgl import needs_dgl
+from tests.tools.graphs import (
+    forward,
+    gradients,
+    make_graph,
+    make_model,
+    relative_error,
+    worst_layer_error,
+)
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+FANOUTS = (4, 3, 2)
+SEED, STEP = 7, 12
+MODELS: dict[str, Model] = {
+    "sage": Sage(layers=3, hidden=20),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "graphconv": GraphConv(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+}
+
+
+def dense_graph() -> Graph:
+    """Of its 80 nodes most have more neighbours than are drawn."""
+    return make_graph(80, 500, features=12, classes=5, seed=3)
+
+
+def chunk_set(*chunks: GraphChunk) -> ChunkSet:
+    return ChunkSet(chunks, "halo", 1.0, 1.0, 1.0)
+
+
+def sampler(graph: Graph, semantics: Semantics = "resample", **changes: Any) -> GraphSampler:
+    return GraphSampler(graph, FANOUTS, SEED, semantics=semantics, **changes)
+
+
+def test_with_all_neighbours_it_is_a_chunk_with_a_halo() -> None:
+    graph = make_graph(40, 90, features=12, classes=5, seed=3)
+    (whole,) = build_chunks(graph, 1, "halo", 3).chunks
+    drawn = GraphSampler(graph, (99, 99, 99), SEED).chunk(torch.randperm(40), STEP)
+    halves = build_chunks(graph, 2, "halo", 3).chunks
+    for wanted, found in ((whole, drawn), *((half, _of_own(graph, half)) for half in halves)):
+        real = wanted.nodes >= 0
+        assert found.nodes.equal(wanted.nodes[real])
+        assert found.degree.equal(wanted.degree[real])
+        assert found.own == wanted.own
+        if wanted is whole:
+            assert found.rows == wanted.rows
+        for one, other in zip(found.blocks, wanted.blocks, strict=True):
+            assert one.edge.equal(other.edge)
+            assert found.nodes[one.source].equal(wanted.nodes[other.source])
+            assert found.nodes[one.target].equal(wanted.nodes[other.target])
+            by, wanted_by = one.transpose, other.transpose
+            assert found.nodes[by.target].equal(wanted.nodes[wanted_by.target])
+        for split, labels in found.targets.items():
+            assert labels.equal(wanted.targets[split][: len(labels)])
+
+
+def _of_own(graph: Graph, chunk: GraphChunk) -> GraphChunk:
+    return GraphSampler(graph, (99, 99, 99), SEED).chunk(chunk.nodes[: chunk.own], STEP)
+
+
+@pytest.mark.parametrize("semantics", ["resample", "once"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_batches_drawn_apart_learn_what_one_of_all_learns(name: str, semantics: Semantics) -> None:
+    """Dropout too: masks are of nodes and edges, wherever they are computed."""
+    graph = dense_graph()
+    model = make_model(graph, MODELS[name], torch.float64)
+    draw = sampler(graph, semantics)
+    seeds = torch.randperm(80)[:48]
+    together = gradients(model, chunk_set(draw.chunk(seeds, STEP)), seed=SEED, step=STEP)
+    apart = gradients(
+        model,
+        chunk_set(*(draw.chunk(part, STEP) for part in seeds.split(11))),
+        seed=SEED,
+        step=STEP,
+    )
+    assert apart[0] == pytest.approx(together[0], rel=1e-12)
+    assert worst_layer_error(apart[1], together[1])[0] < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        (name, form)
+        for name in MODELS
+        for form in ("pyg", "dgl")
+        if MODELS[name].model_copy(update={"implementation": form}).misfit("halo") is None
+    ],
+)
+def test_the_libraries_layers_compute_the_same_on_it(name: str, form: str) -> None:
+    if form == "dgl":
+        needs_dgl()
+    graph = dense_graph()
+    chunk = sampler(graph).chunk(torch.arange(0, 80, 3), STEP)
+    theirs = MODELS[name].model_copy(update={"implementation": form})
+    models = [make_model(graph, each, torch.float64, seed=2) for each in (MODELS[name], theirs)]
+    context = Context(step=STEP, seed=SEED, graph=chunk)
+    outputs = [forward(model, context) for model in models]
+    assert relative_error(*outputs) < 1e-10
+    found, wanted = (gradients(model, chunk_set(chunk)) for model in models)
+    assert worst_layer_error(found[1], wanted[1])[0] < 1e-10
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.booleans())
+def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(
+    step: int, replace: bool
+) -> None:
+    graph = dense_graph()
+    chunk = sampler(graph, replace=replace).chunk(torch.randperm(80)[:9], step)
+    degree = torch.bincount(graph.edges[1], minlength=80)
+    assert chunk.rows[-1] == 9
+    for fanout, block in zip(FANOUTS[::-1], chunk.blocks, strict=True):
+        nodes = chunk.nodes[: block.rows_out]
+        most = (degree[nodes] > 0) * fanout if replace else degree[nodes].clamp(max=fanout)
+        assert (block.indptr.diff() - 1).equal(most)
+        ends = torch.stack((chunk.nodes[block.source], chunk.nodes[block.target]))
+        loops = block.source == block.target
+        assert (block.edge[loops] - graph.edges.shape[1]).equal(nodes)
+        assert graph.edges[:, block.edge[~loops]].equal(ends[:, ~loops])
+        assert replace or len(block.edge.unique()) == len(block.edge)
+
+
+def edges_of(chunk: GraphChunk, layer: int, node: int) -> Tensor:
+    row = int((chunk.nodes == node).nonzero())
+    block = chunk.blocks[layer]
+    return block.edge[block.indptr[row] : block.indptr[row + 1]]
+
+
+def test_once_a_node_has_the_same_neighbours_in_all_layers_and_resampled_others() -> None:
+    graph = dense_graph()
+    seeds = torch.arange(30)
+    same = {
+        semantics: [
+            edges_of(chunk, 2, node).equal(edges_of(chunk, 1, node)) for node in seeds.tolist()
+        ]
+        for semantics in ("once", "resample")
+        for chunk in [GraphSampler(graph, (3, 3, 3), SEED, semantics=semantics).chunk(seeds, STEP)]
+    }
+    assert all(same["once"])
+    assert sum(same["resample"]) < 15
