@@ -1,4 +1,4 @@
-"""Published graphs read once, then kept as arrays: later starts import no PyG at all."""
+"""Graphs read or made once, then kept as arrays: later starts import no PyG at all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.data.fetch.atomic_folder import publishing
-from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.roots import cache_root
+from gnnhpc.data.settings import Data
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +29,11 @@ _WORK = "work"
 _LARGE = 1 << 24
 
 
-Build = Callable[[PublishedGraph, list[Path], Path], Arrays]
-"""Makes a graph's arrays from its raw files, working in a new folder."""
+Build = Callable[[Any, list[Path], Path], Arrays]
+"""Makes a graph's arrays from its settings and raw files, working in a new folder."""
 
 
-def load_or_build(config: PublishedGraph, raw: list[Path], build: Build) -> Arrays:
+def load_or_build(config: Data, raw: list[Path], build: Build) -> Arrays:
     """The arrays of a graph, from the cache or, once, from `build`.
 
     One process builds while others wait. Without a place to keep it the graph is built anew and
@@ -66,7 +66,7 @@ def _set_aside(target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _key(config: PublishedGraph, raw: list[Path]) -> str:
+def _key(config: Data, raw: list[Path]) -> str:
     """What decides the content: which files, how large, when last changed, what is read of them."""
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in raw]
     text = json.dumps([CACHE_VERSION, config.model_dump(mode="json"), stats])

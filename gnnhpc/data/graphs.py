@@ -29,7 +29,8 @@ from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, SyntheticCitation
+from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.skewed import skewed_graph
 from gnnhpc.graphs.graph import Graph
 
 
@@ -71,6 +72,21 @@ def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
     }
 
 
+def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
+    """The arrays of a graph of Reddit's shape, which are kept once it has been made."""
+    return load_or_build(config, [], _make_skewed)
+
+
+def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
+    made = skewed_graph(config)
+    return {
+        "labels": made.labels,
+        "edges": made.edges,
+        "dense": made.features,
+        **{split: getattr(made, split) for split in SPLITS},
+    }
+
+
 def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
     """The arrays of a published graph, which are kept once its files have been read."""
     raw = config.raw_files(existing_root(config.name, root))
@@ -97,6 +113,7 @@ def _own(config: OwnGraph, root: Path | None) -> Arrays:
 
 _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {
     SyntheticCitation: _made,
+    RedditShaped: skewed_arrays,
     PublishedGraph: published_arrays,
     OwnGraph: _own,
 }

@@ -5,12 +5,19 @@ from __future__ import annotations
 from gnnhpc.core.spec_values import parse_named
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.settings import Cifar10, Data, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.settings import (
+    Cifar10,
+    Data,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+)
 
 DATA: dict[str, type[Data]] = {
     "cifar10": Cifar10,
     "synthetic-cifar10": SyntheticCifar10,
     "synthetic-citation": SyntheticCitation,
+    "reddit-shaped": RedditShaped,
     "file": OwnGraph,
     **dict.fromkeys(PUBLISHED, PublishedGraph),
 }

@@ -105,3 +105,17 @@ class SyntheticCitation(Data):
 
     def facts(self) -> Facts:
         return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)
+
+
+class RedditShaped(Data):
+    """A graph with Reddit's sizes, skewed degrees and dense features; any of them smaller."""
+
+    name: Literal["reddit-shaped"] = "reddit-shaped"
+    nodes: Annotated[Whole, Field(ge=10)] = 232_965
+    edges: Annotated[Whole, Field(ge=10)] = 114_615_892
+    """Directed edges, about."""
+    features: Annotated[Whole, Field(ge=8)] = 602
+    classes: Annotated[Whole, Field(ge=2)] = 41
+
+    def facts(self) -> Facts:
+        return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from gnnhpc.check.plain.npz_graph import read_npz_graph
 from gnnhpc.check.plain.planetoid import read_planetoid
 from gnnhpc.data.generators import DATA_SEED, made_words, synthetic_graph
-from gnnhpc.data.graphs import published_arrays
+from gnnhpc.data.graphs import published_arrays, skewed_arrays
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, SyntheticCitation
+from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
 
 Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -63,6 +63,8 @@ def plain_graph(data: Data, root: Path | None) -> PlainGraph:
     """
     if isinstance(data, SyntheticCitation):
         return _made(data)
+    if isinstance(data, RedditShaped):
+        return _skewed(data, root)
     if isinstance(data, OwnGraph):
         return _own(Path(data.path))
     assert isinstance(data, PublishedGraph)
@@ -103,6 +105,14 @@ def _made(data: SyntheticCitation) -> PlainGraph:
     words = made.features
     features = _sparse(words.indptr, words.columns, words.values, words.shape[1])
     return _of(made.labels, masks, made.edges[0], made.edges[1], features)
+
+
+def _skewed(data: RedditShaped, root: Path | None) -> PlainGraph:
+    """As it was kept: to make one takes minutes."""
+    kept = skewed_arrays(data, root)
+    masks = {split: kept[split] for split in SPLIT_NAMES}
+    source, target = kept["edges"]
+    return _of(kept["labels"], masks, source, target, _dense(kept["dense"]))
 
 
 def _own(path: Path) -> PlainGraph:
