@@ -140,6 +140,9 @@ class Partition(nn.Module):
             else present.forward(microbatch, ends_step=ends)
         ):
             output: Tensor = self.part(x, context)
+        if activation is None and output is x:
+            # Autograd marks what is given to it as the checkpointed output: not the batch's own.
+            output = output.detach()
         if is_recomputing() and not output.requires_grad:
             output = _Tied.apply(output, number)  # type: ignore[no-untyped-call]
         if output.requires_grad and not present.several_devices:

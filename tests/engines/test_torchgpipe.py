@@ -6,15 +6,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
+from tests.tools.data_files import own_arrays
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 CHECKPOINTS = ("never", "except_last", "always")
@@ -44,6 +47,22 @@ def test_a_step_is_that_of_one_process(name: str, checkpoint: str) -> None:
     # Gradients of micro-batches are added in another order, and begin in other memory.
     pairs = zip(gpipe.outputs, alone.outputs, strict=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_a_first_partition_may_hand_the_features_on(checkpoint: str, tmp_path: Path) -> None:
+    """As one of dropout alone does where nothing is dropped; the batch stays as it is."""
+    np.savez(tmp_path / "dense.npz", **own_arrays())
+    settings: dict[str, Any] = {
+        "data": OwnGraph(path="dense.npz").planned(tmp_path),
+        "model": {"name": "gat", "dropout": 0.0},
+    }
+    alone = step_of(case("gat", **settings | {"layout": "seq", "balance": "cost"}))
+    parts = parts_of(case("gat", engine="torchgpipe", checkpoint=checkpoint, **settings))
+    assert take_step(parts).is_to_rounding(alone)
+    with parts.batches.open("train", 0, 1) as batches:
+        features = [each.inputs for each in next(batches).microbatches]
+    assert all(isinstance(x, torch.Tensor) and not x.requires_grad for x in features)
 
 
 def test_gpipe_holds_the_planned_layers_and_runs_with_the_threads_that_are_set() -> None:
