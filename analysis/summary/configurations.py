@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.across.likeness import Facts, joined_facts
 from analysis.loading.run import Run
+from analysis.loading.timed_whole import timed_whole
 from analysis.stats.intervals import (
     ONE_RUN,
     Interval,
@@ -144,6 +145,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     frame["ideal_step_s"] = [
         ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]
+    frame.loc[frame["cell"].isin(timed_whole(run)), ["bubble", "ideal_step_s"]] = None
     return frame
 
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
+from analysis.loading.timed_whole import timed_whole
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ScheduleName, ideal_bubble, timeline
 
@@ -58,7 +59,7 @@ class Timeline:
     ideal: tuple[Bar, ...]
     """Empty if a micro-batch's span is missing."""
     bubble: float | None
-    """Waiting over all rank-time of this step."""
+    """Waiting over all rank-time of this step; None where stages were not timed one by one."""
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float
@@ -140,6 +141,7 @@ def measured_timeline(
     schedule = cast(ScheduleName, str(cell_row["schedule"]))
     microbatches = int(cell_row["microbatches"])
     ideal = ideal_bars(measured, rows, schedule, microbatches, training=phase == "train")
+    waited = _share(records["waited_s"].sum(), records["wall_s"].sum())
     return Timeline(
         cell=cell,
         layout=str(cell_row["layout"]),
@@ -151,7 +153,7 @@ def measured_timeline(
         rows=rows,
         measured=measured,
         ideal=ideal,
-        bubble=_share(records["waited_s"].sum(), records["wall_s"].sum()),
+        bubble=None if cell in timed_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
         balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
     )

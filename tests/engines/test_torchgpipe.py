@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.loading.run import load
+from analysis.summary.summary_table import summarise
+from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
@@ -217,3 +220,8 @@ def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
     spans = {(s["name"], s["microbatch"]) for s in gpipe.lines(0, "span") if s["phase"] == "train"}
     assert {("forward", None), ("backward", None)} <= spans
     assert {tuple(step["groups"]) for step in gpipe.steps(0, "train")} == {()}
+    summary = summarise(load(tmp_path)).set_index("layout")
+    for unknown in ("ideal_step_s", "efficiency", "bubble"):
+        assert summary.loc["pp3", unknown].isna().all()
+        assert summary.loc["seq", unknown].notna().all()
+    assert measured_timeline(load(tmp_path), gpipe.cell.id).bubble is None
