@@ -94,10 +94,10 @@ void sum_rows(const Sum<T>& s) {
   });
 }
 
-// The same where x is a gradient [given, width]: rows of zeros are left out of the sums.
+// The same where x is a gradient [given, width]: rows of zeros are left out, if most are that.
 template <typename T>
 void sum_gradient(const Sum<T>& s, i64 given) {
-  const Marks marks = mark_rows(s.x.first, s.x.stride, given, s.width, s.parts);
+  const Marks marks = mark_if_few(s.x.first, s.x.stride, given, s.width, s.parts);
   in_parts(s.parts, [&](int part) {
     const MarkedEdges marked(s.indptr, nullptr, s.from, s.rows, part, s.parts, marks);
     Sum<T> own = s;

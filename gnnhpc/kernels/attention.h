@@ -128,10 +128,11 @@ struct EdgeWise {
     }
   }
 
-  // The upstream gradient with heads innermost: lanes [rows_out, C, H] of the rows that have one.
+  // The upstream gradient with heads innermost: lanes [rows_out, C, H], where few rows have one of
+  // these alone.
   Marks to_lanes(const T* upstream, T* lanes) const {
     const i64 wide = a.average ? c : width;
-    const Marks marks = mark_rows(upstream, wide, a.rows_out, wide, a.parts);
+    const Marks marks = mark_if_few(upstream, wide, a.rows_out, wide, a.parts);
     in_parts(a.parts, [&](int part) {
       const i64 last = even_cut(a.rows_out, part + 1, a.parts);
       for (i64 row = even_cut(a.rows_out, part, a.parts); row < last; ++row) {

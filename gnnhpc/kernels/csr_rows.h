@@ -84,6 +84,16 @@ Marks mark_rows(const T* from, i64 stride, i64 rows, i64 width, int parts) {
   return marks;
 }
 
+// The same, but all marked where more than one in ONE_IN are: to sort out the edges of the others
+// would take longer than to go through them. Padding alone leaves rows without a gradient.
+constexpr i64 ONE_IN = 4;
+template <typename T>
+Marks mark_if_few(const T* from, i64 stride, i64 rows, i64 width, int parts) {
+  Marks marks = mark_rows(from, stride, rows, width, parts);
+  if (std::count(marks.begin(), marks.end(), 1) * ONE_IN > rows) marks.assign(rows, 1);
+  return marks;
+}
+
 // A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
 // edges' numbers, may be null.
 struct MarkedEdges {
