@@ -50,6 +50,14 @@ class Resume:
     passed_over: tuple[dict[str, str], ...] = ()
     """Newer checkpoints that it could not go on from: `checkpoint`, and `why`."""
 
+    @property
+    def balance(self) -> list[int] | None:
+        """Layers a stage of the attempt that is gone on with; None where there is none, or an older
+        one, which does not say.
+        """
+        made = self.point.written_by if self.point is not None else None
+        return None if made is None else made.get("balance")
+
     def lines(self) -> list[str]:
         """What the log is to say."""
         begins = f"goes on from {self.point.name}" if self.point else "begins at step 0"

@@ -27,8 +27,13 @@ _WHICH_GPU = ("identity", "visible")
 """Of a GPU's facts, those that only say which of several equal ones it is."""
 
 
-def written_by(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What this attempt computes with, as its checkpoints keep it; `ranks` are facts by rank."""
+def written_by(
+    ranks: Sequence[Mapping[str, Any]], balance: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """What this attempt computes with, as its checkpoints keep it; `ranks` are facts by rank.
+
+    `balance` is layers a stage: no difference, as whoever goes on takes it over.
+    """
     packages = {name: found for name, found in versions().items() if name != _NOT_COMPARED}
     return {
         "code": code_digest(),
@@ -37,6 +42,7 @@ def written_by(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             {key: rank.get(key) for key in COMPARED} | {"gpu": _gpu(rank.get("device_facts"))}
             for rank in ranks
         ],
+        "balance": None if balance is None else list(balance),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -216,11 +217,17 @@ class Worker:
         with self._timed("build"):
             # Not before all ranks know the attempt: whichever cannot load it leaves a record.
             load_model(self.cell.experiment, self.run_paths)
-            parts = set_up(self.cell.experiment, mesh, data_root(self.cell.data_root))
-            self.attempt.balance = [len(part) for part in parts.planned]
+            root = data_root(self.cell.data_root)
+            parts = set_up(self.cell.experiment, mesh, root)
             self.attempt.implementation = parts.implementation
             self.attempt.ranks = mesh.gather_objects(rank_facts(self.environment, mesh, parts))
             self._choose_resume_point(mesh)
+            kept = self.attempt.resume.balance
+            if kept not in (None, [len(part) for part in parts.planned]):
+                # Measured again, layers may be balanced otherwise; one measurement has one cut.
+                cut = stage_slices(kept)
+                parts = set_up(self.cell.experiment, mesh, root, planned=cut, batches=parts.batches)
+            self.attempt.balance = [len(part) for part in parts.planned]
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 
@@ -399,7 +406,7 @@ class Worker:
                 cell=self.cell.id,
                 step=step,
                 test_steps_done=trainer.test_steps_done,
-                written_by=written_by(self.attempt.ranks),
+                written_by=written_by(self.attempt.ranks, self.attempt.balance),
             )
         seconds = time.perf_counter() - began
         trainer.writer.write(EventRecord("checkpoint", seconds, {"step": step}))

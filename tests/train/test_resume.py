@@ -17,6 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
@@ -155,6 +156,41 @@ def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
     assert any(name.startswith("optimizer/") for name in expected)
     different = [name for name, tensor in expected.items() if not found[name].equal(tensor)]
     assert not different
+
+
+def measured(balance: list[int], *, fails: bool = False) -> None:
+    """Layers are found to be balanced so; rank 0 fails before step 4, after a checkpoint."""
+    from gnnhpc.train import setup
+    from gnnhpc.train.loop import Trainer
+
+    cut, step = setup.cut, Trainer._train_step
+
+    def planted_cut(experiment: Experiment, *args: Any) -> list[range]:
+        return stage_slices(balance) if experiment.balance == "profile" else cut(experiment, *args)
+
+    def planted_step(self: Trainer, number: int, *args: Any) -> Any:
+        if fails and number == 4:
+            raise RuntimeError("planted to fail")
+        return step(self, number, *args)
+
+    setup.cut, Trainer._train_step = planted_cut, planted_step  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.distributed
+def test_one_measurement_has_one_cut(tmp_path: Path) -> None:
+    """Although the layers' times, by which it is found, are never the same twice."""
+    experiment = gat(layout="pp2", balance="profile", checkpoint_every=2)
+    (cell,) = manifest_of(tmp_path, experiment)
+    failed = run(tmp_path, cell, plant=functools.partial(measured, [2, 4], fails=True))
+    assert failed.statuses == [1, 1]
+    on = run(tmp_path, cell, plant=functools.partial(measured, [4, 2]))
+    assert on.result.resumed_from is not None
+    assert on.result.resumed_from["step"] == 4
+    assert on.result.layout["balance"] == [2, 4]
+    assert on.result.valid, [each for each in on.result.audit if each.verdict == "invalid"]
+    fresh = run(tmp_path, cell, plant=functools.partial(measured, [4, 2]))
+    assert fresh.result.resumed_from is None
+    assert fresh.result.layout["balance"] == [4, 2]
 
 
 @pytest.mark.distributed
