@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.across.likeness import values_in_words
 from analysis.loading.run import Run
 from analysis.stats.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
@@ -191,6 +192,9 @@ def _notes(
             f"{row.together:g} samples a step as the baseline, {row.layout.replicas} replicas "
             "share them"
         )
+    cuts = row.used["stage_layers"].dropna()
+    if cuts.nunique() > 1:
+        notes.append(f"layers a stage, as each run measured: {values_in_words([*cuts])}")
     if len(row.step_times) == 1:
         notes.append(f"{ONE_RUN}: no interval, only the spread of its steps")
     elif base and base is not row and len(base.step_times) == 1:

@@ -21,6 +21,7 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
@@ -143,6 +144,20 @@ def test_invalid_and_failed_cells_are_kept_out(tmp_path: Path) -> None:
     assert one["flags"] == "", "flags are of cells that are used"
     assert one["valid"]
     assert "2 of 3 cells left out: 1 invalid (labels), 1 failed" in one["note"]
+
+
+def test_a_row_of_several_measured_cuts_says_which(tmp_path: Path) -> None:
+    cells = [vig("pp2", 2, balance="profile", repeat=r) for r in range(3)]
+    root = make_run(tmp_path / "run", cells)
+    path = RunPaths(root).cell(cells[1].id).attempt(1).result
+    result = json.loads(path.read_text())
+    whole = sum(result["layout"]["balance"])
+    cut = result["layout"]["balance"] = [1, whole - 1]
+    path.write_text(json.dumps(result))
+    notes = summarise(load(root))["note"]
+    assert notes.str.contains(f"as each run measured: .* \\(2\\), \\[1, {cut[1]}\\] \\(1\\)").all()
+    alike = summarise(load(make_run(tmp_path / "alike", cells)))["note"]
+    assert not alike.str.contains("layers a stage").any()
 
 
 def test_a_row_without_a_valid_cell_has_no_times(tmp_path: Path) -> None:
