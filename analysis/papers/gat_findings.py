@@ -74,6 +74,9 @@ def _frameworks(row: GatRow, rows: GatRows) -> Iterator[Finding]:
 
 
 def _four_devices(row: GatRow, rows: GatRows) -> Iterator[Finding]:
+    """Where the one chunk's forward is not computed again, which takes time on any device."""
+    if row.settings["checkpoint"] == "always":
+        return
     one = rows.like(row, {"layout": "seq"}, _ON_ONE_DEVICE)
     if one is not None and row.row.layout.replicas == 1:
         setting = f"{row.data}, {row.framework}"

@@ -196,6 +196,23 @@ def test_chunks_on_one_device_are_no_chunks_of_four(tmp_path: Path) -> None:
     assert set(told.loc[measured & published, "setting"]) == set()
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "one_chunk", "said"),
+    [("except_last", "does not hold", True), ("always", "not measured", False)],
+)
+def test_forwards_computed_again_are_no_cost_of_devices(
+    tmp_path: Path, checkpoint: str, one_chunk: str, said: bool
+) -> None:
+    cells = [
+        each.model_copy(update={"checkpoint": checkpoint}) if each.layout.stages > 1 else each
+        for each in sweep(CORA, 3, ("dgl",))
+    ]
+    run = load(make_run(tmp_path / "run", cells, machine=MACHINE))
+    rows = GatRows(run, summarise(run))
+    assert conclusions(rows)["One chunk takes longer on four devices than on one"] == one_chunk
+    assert any("except_last" in note for note in gat_tables(rows)[0].notes) == said
+
+
 TOLD = Interval(1.5, 1.2, 1.8, "3 pairs")
 POINT = Claim("It is lost", "2", "accuracy lost", nothing=0.0, negligible=0.01)
 
