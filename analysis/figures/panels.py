@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_PANELS = 6
+MAX_PANELS = 12
+"""Four rows of three, which fit on a page."""
 INTERVAL_COLOUR = "#000000"
 INTERVAL_CAP_PT = 3.6
 """Half the width of an interval's caps, points; marks are 5 wide."""
 IN_FRONT = 4
 """Order of drawing: in front of lines and marks."""
 _HEIGHT_IN = 2.6
+_MOST_ROWS = 6
 _NARROWEST_IN = 2.2
 """Width of a panel whose labels can be read."""
 _CHARACTER_IN = 0.085
@@ -44,9 +46,9 @@ def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
 
     Call within `styled`.
     """
-    count = min(count, MAX_PANELS)
     width = figure_width(COLUMN_IN if count == 1 else FULL_IN)
     across = max(1, min(3, count, int(width / _NARROWEST_IN)))
+    count = min(count, MAX_PANELS, _MOST_ROWS * across)
     down = math.ceil(count / across)
     figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
     axes = figure.subplots(down, across, squeeze=False, sharey=True)
@@ -59,8 +61,11 @@ def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
 def title_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
     """Set the panels' titles, and `whole` as title of the figure or of its only panel.
 
-    Titles are broken into lines as wide as a panel, for which the figure grows.
+    Titles are broken into lines as wide as a panel, for which the figure grows. Where there are
+    more titles than panels, the figure says so.
     """
+    if len(titles) > len(axes):
+        whole += f" (the first {len(axes)} of {len(titles)} settings)"
     if not any(titles):
         for one in axes:
             one.set_title(whole, loc="left")

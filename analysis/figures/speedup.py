@@ -18,7 +18,7 @@ from analysis.figures.panels import (
     reference_handle,
     title_panels,
 )
-from analysis.figures.studies import Study, settings_label
+from analysis.figures.studies import Study, figure_label
 from analysis.figures.style import (
     FULL_IN,
     NARROW_IN,
@@ -167,7 +167,7 @@ def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[obj
     for layout in layouts_in(settings):
         mine = settings[settings["layout"] == layout]
         for row in mine.sort_values(["microbatches", *study.variants]).to_dict("records"):
-            extra = settings_label({key: row[key] for key in study.variants})
+            extra = figure_label({key: row[key] for key in study.variants})
             name = f"{layout}, {row['microbatches']}" + (f", {extra}" if extra else "")
             rows.append((name, tuple(row.values())))
     return rows

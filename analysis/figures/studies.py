@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.summary.baseline import Baseline
+from analysis.summary.frameworks import FRAMEWORKS
 from analysis.summary.summary_table import VARIANT_COLUMNS
 from gnnhpc.models.registry import model_class
 
@@ -65,10 +66,17 @@ class Study:
             yield "", frame
             return
         for values, part in frame.groupby(keys, sort=True, observed=True, dropna=False):
-            yield settings_label(dict(zip(keys, values, strict=True))), part
+            yield figure_label(dict(zip(keys, values, strict=True))), part
 
 
-def settings_label(settings: dict[str, object]) -> str:
+def figure_label(settings: Mapping[str, object]) -> str:
+    """`settings_label`, with implementations by whose they are: ours, PyG, DGL."""
+    whose = str(settings.get("implementation"))
+    named = {"implementation": FRAMEWORKS[whose]} if whose in FRAMEWORKS else {}
+    return settings_label({**settings, **named})
+
+
+def settings_label(settings: Mapping[str, object]) -> str:
     """Settings as a short title; numbers, and words like `once`, with the name of the setting."""
     words = []
     for key, value in settings.items():

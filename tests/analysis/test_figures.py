@@ -22,7 +22,7 @@ from analysis.figures.catalog import (
     make_figures,
 )
 from analysis.figures.hover import marks_of
-from analysis.figures.panels import panel_grid, title_panels
+from analysis.figures.panels import MAX_PANELS, panel_grid, title_panels
 from analysis.figures.studies import Study, find_studies, settings_label
 from analysis.figures.style import (
     COLUMN_IN,
@@ -391,12 +391,13 @@ def test_a_setting_that_is_none_leaves_no_accuracy_out(gat: Study) -> None:
         assert len(figure.axes) == len(set(count)) and lines >= len(figure.axes)
 
 
-def test_titles_of_panels_stay_apart_however_many_settings_they_name() -> None:
+@pytest.mark.parametrize("count", [6, MAX_PANELS])
+def test_titles_of_panels_stay_apart_however_many_settings_they_name(count: int) -> None:
     """Titles of six panels were one line each, over their neighbours; axes collapsed to nothing."""
     title = "fused, batch size 10, pipelining, batchnorm deferred, 1f1b, train steps 12, sgd"
     with styled():
-        figure, axes = panel_grid(6)
-        title_panels(figure, axes, [title] * 6, "ViG, cifar10")
+        figure, axes = panel_grid(count)
+        title_panels(figure, axes, [title] * count, "ViG, cifar10")
         for one in axes:
             one.set_xlabel("micro-batches a mini-batch")
         figure.draw_without_rendering()
@@ -404,6 +405,15 @@ def test_titles_of_panels_stay_apart_however_many_settings_they_name() -> None:
     assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
     assert all(box.x0 >= 0.0 and box.x1 <= figure.bbox.width for box in boxes)
     assert all(one.bbox.height > 0.8 * figure.dpi for one in axes)
+
+
+def test_a_figure_says_how_many_settings_have_no_panel() -> None:
+    titles = [f"setting {number}" for number in range(MAX_PANELS + 2)]
+    with styled():
+        figure, axes = panel_grid(len(titles))
+        title_panels(figure, axes, titles, "GAT, cora")
+    assert len(axes) == MAX_PANELS
+    assert figure.get_suptitle() == "GAT, cora (the first 12 of 14 settings)"
 
 
 def test_no_interval_of_an_efficiency_ends_outside_the_axes(vig: Study) -> None:

@@ -311,7 +311,7 @@ def test_rebuilt_chunks_have_a_marker_of_their_own_and_frameworks_a_panel(study:
         drawn(graph_chunks.chunk_accuracy(study, points)),
     ):
         titles = [axes.get_title(loc="left") for axes in figure.axes]
-        assert titles == ["dgl", "fused", "pyg"]
+        assert titles == ["DGL", "ours", "PyG"]
         (legend,) = figure.legends
         names = [text.get_text() for text in legend.get_texts()]
         assert {"contiguous", "contiguous, rebuilt", "halo"} <= set(names)
@@ -321,7 +321,7 @@ def test_rebuilt_chunks_have_a_marker_of_their_own_and_frameworks_a_panel(study:
             for line in axes.get_lines()
             if str(line.get_label()).startswith("published")
         ]
-        assert published == ["dgl"]
+        assert published == ["DGL"]
     lines = drawn(graph_chunks.chunk_losses(study)).axes[0].get_lines()
     assert [str(line.get_label()) for line in lines] == ["contiguous", "halo"]
 
