@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.turns import Entry, compete, failing
+from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
@@ -174,13 +174,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
     parser.add_argument("--dense", action="store_true", help="no feature is zero")
     given = parser.parse_args()
-    entries = {}
-    for form, name in NAMES.items():
-        entry = Entry("benchmarks.bench_gat:contestant", {"form": form, "dense": given.dense})
-        if why := failing(entry, given.threads):
-            print(f"{name:22} not measured: {why}")
-        else:
-            entries[name] = entry
+    entries = {
+        name: Entry("benchmarks.bench_gat:contestant", {"form": form, "dense": given.dense})
+        for form, name in NAMES.items()
+    }
+    entries = those_that_run(entries, given.threads)
     for name, values in compete(entries, given.rounds, given.threads, warmup=3).items():
         milliseconds = [1e3 * value for value in values]
         print(

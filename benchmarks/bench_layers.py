@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from benchmarks.bench_gat import Epoch, epoch_of
 from benchmarks.isolated import peak_mib
-from benchmarks.turns import Entry, compete, failing
+from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.core.facts import Facts
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
@@ -201,13 +201,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
     given = parser.parse_args()
     for kind in given.kinds or KINDS:
-        entries = {}
-        for form, name in FORMS.items():
-            entry = Entry("benchmarks.bench_layers:contestant", {"kind": kind, "form": form})
-            if why := failing(entry, given.threads):
-                print(f"{kind:10} {name:16} not measured: {why}")
-            else:
-                entries[name] = entry
+        entries = {
+            name: Entry("benchmarks.bench_layers:contestant", {"kind": kind, "form": form})
+            for form, name in FORMS.items()
+        }
+        entries = those_that_run(entries, given.threads)
         seconds = compete(entries, given.rounds, given.threads, warmup=2)
         for name, values in seconds.items():
             ratio = statistics.median(v / o for v, o in zip(values, seconds["fused"], strict=True))

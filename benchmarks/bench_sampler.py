@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.turns import Entry, compete, failing
+from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.kernels.sample import Layer, Sampler
 from gnnhpc.models.dgl_import import import_dgl
 
@@ -107,14 +107,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024, help="seeds of a mini-batch")
     parser.add_argument("--edges", type=int, default=EDGES, help="edges of the graph")
     given = parser.parse_args()
-    entries = {}
-    for form in FORMS:
-        settings = {"form": form, "batch": given.batch, "edges": given.edges}
-        entry = Entry("benchmarks.bench_sampler:contestant", settings)
-        if why := failing(entry, given.threads):
-            print(f"{form:15} not measured: {why}")
-        else:
-            entries[form] = entry
+    settings = {"batch": given.batch, "edges": given.edges}
+    entries = {
+        str(form): Entry("benchmarks.bench_sampler:contestant", {"form": form} | settings)
+        for form in FORMS
+    }
+    entries = those_that_run(entries, given.threads)
     seconds = compete(entries, given.rounds, given.threads, warmup=3)
     for form, values in seconds.items():
         ratio = statistics.median(v / o for v, o in zip(values, seconds["ours"], strict=True))

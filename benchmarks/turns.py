@@ -111,6 +111,17 @@ def failing(entry: Entry, threads: int) -> str | None:
     return None
 
 
+def those_that_run(entries: Mapping[str, Entry], threads: int) -> dict[str, Entry]:
+    """The entries that can take part; of each other one a line says why not."""
+    running = {}
+    for name, entry in entries.items():
+        if why := failing(entry, threads):
+            print(f"{name} not measured: {why}")
+        else:
+            running[name] = entry
+    return running
+
+
 def fastest(entries: Sequence[Entry], rounds: int, threads: int) -> Entry:
     """The entry with the smallest median, each tried alone.
 
