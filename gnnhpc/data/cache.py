@@ -33,13 +33,15 @@ Build = Callable[[Any, list[Path], Path], Arrays]
 """Makes a graph's arrays from its settings and raw files, working in a new folder."""
 
 
-def load_or_build(config: Data, raw: list[Path], build: Build) -> Arrays:
+def load_or_build(config: Data, raw: list[Path], build: Build, made_by: str = "") -> Arrays:
     """The arrays of a graph, from the cache or, once, from `build`.
+
+    `made_by` tells apart the code that makes a graph without raw files.
 
     One process builds while others wait. Without a place to keep it the graph is built anew and
     held in memory. Raises InputError for damaged raw files.
     """
-    target = cache_root() / f"{config.name}-{_key(config, raw)}"
+    target = cache_root() / f"{config.name}-{_key(config, raw, made_by)}"
     if target.is_dir():
         try:
             return _read(target)
@@ -66,10 +68,11 @@ def _set_aside(target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _key(config: Data, raw: list[Path]) -> str:
+def _key(config: Data, raw: list[Path], made_by: str) -> str:
     """What decides the content: which files, how large, when last changed, what is read of them."""
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in raw]
-    text = json.dumps([CACHE_VERSION, config.model_dump(mode="json"), stats])
+    parts = [CACHE_VERSION, config.model_dump(mode="json"), stats]
+    text = json.dumps([*parts, made_by] if made_by else parts)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

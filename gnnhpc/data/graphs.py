@@ -30,7 +30,7 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
-from gnnhpc.data.skewed import skewed_graph
+from gnnhpc.data.skewed import skewed_graph, skewed_version
 from gnnhpc.graphs.graph import Graph
 
 
@@ -74,7 +74,7 @@ def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
 
 def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
     """The arrays of a graph of Reddit's shape, which are kept once it has been made."""
-    return load_or_build(config, [], _make_skewed)
+    return load_or_build(config, [], _make_skewed, made_by=skewed_version())
 
 
 def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.check.plain.graph import plain_graph
+from gnnhpc.data import graphs
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import RedditShaped
 from gnnhpc.data.skewed import HOMOPHILY, SHARES, SkewedGraph, skewed_graph
@@ -95,3 +96,14 @@ def test_it_is_made_once_and_a_check_reads_the_same(
     assert np.array_equal(plain.labels, graph.labels.numpy())
     assert np.array_equal(np.stack((plain.source, plain.target)), graph.edges.numpy())
     assert not load_graph(config.model_copy(update={"edges": 300}), None).edges.equal(graph.edges)
+
+
+def test_what_other_code_has_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
+    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
+    load_graph(config, None)
+    monkeypatch.setattr(graphs, "skewed_version", lambda: "of another content")
+    load_graph(config, None)
+    assert len(list(tmp_path.rglob("arrays.json"))) == 2
