@@ -145,7 +145,8 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     frame["ideal_step_s"] = [
         ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]
-    frame.loc[frame["cell"].isin(timed_whole(run)), ["bubble", "ideal_step_s"]] = None
+    unknown = ["bubble", "ideal_step_s", "recompute_s"]
+    frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
 
 

@@ -112,6 +112,25 @@ def test_of_forwards_computed_again_the_rank_that_takes_longest_counts(tmp_path:
     assert np.isnan(test)
 
 
+def test_older_records_of_stages_timed_together_tell_no_time_of_forwards_again(
+    tmp_path: Path,
+) -> None:
+    """They have 0 of torchgpipe on several devices, whose layers have no seconds."""
+    cells = [vig(layout="pp2", microbatches=5, engine="torchgpipe", checkpoint="always")]
+    root = make_run(tmp_path / "run", cells)
+
+    def older(line: str) -> str:
+        record = json.loads(line)
+        told = {"groups": {}, "recompute_s": 0.0} if record["kind"] == "step" else {}
+        return json.dumps(record | told)
+
+    for path in RunPaths(root).cell(cells[0].id).attempt(1).root.glob("rank-*.jsonl"):
+        change_lines(path, lambda lines: [older(line) for line in lines])
+    summary = analysis.summarise(load(root))
+    assert summary["n"].gt(0).all()
+    assert summary["recompute_s"].isna().all()
+
+
 def test_cells_say_what_was_asked_and_what_it_gave(small: Run) -> None:
     gat = small.cells[(small.cells["model"] == "gat") & (small.cells["layout"] == "pp2")].iloc[0]
     assert gat["chunks"] == "halo"
