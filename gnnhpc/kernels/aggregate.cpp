@@ -212,6 +212,16 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
   });
 }
 
+// Whether none of `count` numbers is NaN or infinite.
+template <typename T>
+void find_finite(const T* x, i64 count, bool* finite, int parts) {
+  *finite = true;
+  in_parts(parts, [&](int part) {
+    const i64 first = even_cut(count, part, parts);
+    Watch<T>(finite).see(x + first, even_cut(count, part + 1, parts) - first);
+  });
+}
+
 }  // namespace
 
 // The same functions for float and double.
@@ -221,6 +231,9 @@ void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, 
   void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, int parts) {              \
     const Marks found = mark_rows(x, width, rows, width, parts);                                  \
     std::copy(found.begin(), found.end(), marks);                                                 \
+  }                                                                                               \
+  void find_finite_##SUFFIX(const T* x, i64 count, bool* finite, int parts) {                     \
+    find_finite(x, count, finite, parts);                                                         \
   }                                                                                               \
   void max_rows_##SUFFIX(const i64* indptr, const i64* from, i64 rows, i64 width, const T* x,     \
                          i64 stride, T* out, std::int32_t* winner, int parts) {                   \

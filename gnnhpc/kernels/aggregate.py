@@ -100,6 +100,22 @@ def rows_with_gradient(upstream: Tensor) -> Tensor | None:
     return rows if 4 * len(rows) <= len(upstream) else None
 
 
+def all_finite(x: Tensor) -> bool:
+    """Whether no number of `x` is NaN or infinite."""
+    finite = ctypes.c_bool()
+    x = x.contiguous()
+    call(
+        "aggregate",
+        "find_finite",
+        x,
+        *pointers(x),
+        size(x.numel()),
+        ctypes.byref(finite),
+        threads(),
+    )
+    return finite.value
+
+
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     """Each target's largest x [rows_in, D] of its neighbours, and the row it is of.
 

@@ -129,10 +129,12 @@ struct EdgeWise {
   }
 
   // The upstream gradient with heads innermost: lanes [rows_out, C, H], where few rows have one of
-  // these alone.
-  Marks to_lanes(const T* upstream, T* lanes) const {
+  // these alone. If the layer's output was not all `finite`, all are taken: a gradient of 0 times
+  // what it came from may be NaN.
+  Marks to_lanes(const T* upstream, bool finite, T* lanes) const {
     const i64 wide = a.average ? c : width;
-    const Marks marks = mark_if_few(upstream, wide, a.rows_out, wide, a.parts);
+    const Marks marks = finite ? mark_if_few(upstream, wide, a.rows_out, wide, a.parts)
+                               : Marks(a.rows_out, 1);
     in_parts(a.parts, [&](int part) {
       const i64 last = even_cut(a.rows_out, part + 1, a.parts);
       for (i64 row = even_cut(a.rows_out, part, a.parts); row < last; ++row) {

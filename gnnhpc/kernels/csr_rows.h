@@ -53,7 +53,8 @@ i64 balanced_cut(const i64* indptr, i64 rows, int part, int parts) {
   return low;
 }
 
-// Whether all of them are 0: a gradient that is so adds nothing to any sum. NaN is not.
+// Whether all of them are 0: a gradient that is so adds nothing to a sum of finite terms.
+// NaN is not 0.
 template <typename T>
 bool all_zero(const T* from, i64 count) {
   constexpr i64 STRETCH = 16;
@@ -208,5 +209,29 @@ void each_vector(i64 count, Body body) {
   run(std::integral_constant<int, LANES / 4>());
   run(std::integral_constant<int, 1>());
 }
+
+// Looks for NaN and infinity in what one thread computes: 0 times one of them is not 0, so that
+// nothing may be left out for a factor of 0. `finite` becomes false, at the end, if there was one.
+template <typename T>
+class Watch {
+ public:
+  explicit Watch(bool* finite) : finite_(finite) {}
+  Watch(const Watch&) = delete;
+  ~Watch() {
+    if (!std::all_of(sum_, sum_ + LANES, [](T x) { return x == T(0); }))
+      __atomic_store_n(finite_, false, __ATOMIC_RELAXED);
+  }
+  void see(const T* from, i64 count) {
+    each_vector<T>(count, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      V::store(sum_, V::load(sum_) + V::load(from + k) * T(0));
+    });
+  }
+
+ private:
+  static constexpr int LANES = 64 / sizeof(T);
+  bool* finite_;
+  T sum_[LANES] = {};
+};
 
 }  // namespace

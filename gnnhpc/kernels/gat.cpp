@@ -122,15 +122,18 @@ void add_row(const Kept<T>& kept, i64 count, const T* from, T* own, i64 width) {
   }
 }
 
+// `finite` becomes false where a product is not.
 template <typename T>
 void sparse_forward(const i64* indptr, const i64* columns, const T* values, i64 rows,
-                    const T* weight, T* out, i64 width, int parts) {
+                    const T* weight, T* out, i64 width, bool* finite, int parts) {
   in_parts(parts, [&](int part) {
     Kept<T> kept;
+    Watch<T> watch(finite);
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
       const i64 count = kept.gather(columns, values, indptr[row], indptr[row + 1]);
       multiply_row(kept, count, weight, out + row * width, width);
+      watch.see(out + row * width, width);
     }
   });
 }
@@ -138,30 +141,33 @@ void sparse_forward(const i64* indptr, const i64* columns, const T* values, i64 
 // The same of dropout of dense x [rows, F], whose rows are `ids` of the full graph.
 template <typename T>
 void dropped_forward(const T* x, const i64* ids, i64 rows, i64 features, const T* weight, T* out,
-                     i64 width, Mask mask, T scale, int parts) {
+                     i64 width, Mask mask, T scale, bool* finite, int parts) {
   in_parts(parts, [&](int part) {
     Kept<T> kept;
+    Watch<T> watch(finite);
     const Mask own = mask;
     const i64 last = even_cut(rows, part + 1, parts);
     for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
       const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(features);
       const i64 count = kept.gather(x + row * features, features, base, own, scale);
       multiply_row(kept, count, weight, out + row * width, width);
+      watch.see(out + row * width, width);
     }
   });
 }
 
-// grad [parts, F, D]: each part's share of X^T @ upstream; the whole ends in grad[0].
+// grad [parts, F, D]: each part's share of X^T @ upstream; the whole ends in grad[0]. Rows without a
+// gradient are left out if all products of forward were `finite`.
 template <typename T>
 void sparse_backward(const i64* indptr, const i64* columns, const T* values, i64 rows,
-                     const T* upstream, T* grad, i64 features, i64 width, int parts) {
+                     const T* upstream, T* grad, i64 features, i64 width, bool finite, int parts) {
   in_parts(parts, [&](int part) {
     Kept<T> kept;
     T* own = grad + part * features * width;
     std::fill(own, own + features * width, T(0));
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
-      if (all_zero(upstream + row * width, width)) continue;
+      if (finite && all_zero(upstream + row * width, width)) continue;
       const i64 count = kept.gather(columns, values, indptr[row], indptr[row + 1]);
       add_row(kept, count, upstream + row * width, own, width);
     }
@@ -172,7 +178,7 @@ void sparse_backward(const i64* indptr, const i64* columns, const T* values, i64
 // The same of dropout of dense x.
 template <typename T>
 void dropped_backward(const T* x, const i64* ids, i64 rows, const T* upstream, T* grad,
-                      i64 features, i64 width, Mask mask, T scale, int parts) {
+                      i64 features, i64 width, Mask mask, T scale, bool finite, int parts) {
   in_parts(parts, [&](int part) {
     Kept<T> kept;
     const Mask own_mask = mask;
@@ -180,7 +186,7 @@ void dropped_backward(const T* x, const i64* ids, i64 rows, const T* upstream, T
     std::fill(own, own + features * width, T(0));
     const i64 last = even_cut(rows, part + 1, parts);
     for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      if (all_zero(upstream + row * width, width)) continue;
+      if (finite && all_zero(upstream + row * width, width)) continue;
       const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(features);
       const i64 count = kept.gather(x + row * features, features, base, own_mask, scale);
       add_row(kept, count, upstream + row * width, own, width);
@@ -198,8 +204,9 @@ struct Attention : EdgeWise<T, N> {
   using typename Base::Edges, typename Base::Real, typename Base::V;
   explicit Attention(const Layer<T>& layer) : Base(layer) {}
 
+  // `finite` becomes false where an output is not.
   void forward(const T* bias, T* out, T* score_source, T* score_target, T* coefficient,
-               Mask mask, T scale) const {
+               Mask mask, T scale, bool* finite) const {
     this->each_group([&](int part, i64 head) {
       const i64 last = even_cut(a.rows_in, part + 1, a.parts);
       for (i64 row = even_cut(a.rows_in, part, a.parts); row < last; ++row) {
@@ -211,6 +218,7 @@ struct Attention : EdgeWise<T, N> {
     });
     in_parts(a.parts, [&](int part) {
       std::vector<T> sum(width);
+      Watch<T> watch(finite);
       const i64 all = a.indptr[a.rows_out];
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
@@ -221,6 +229,7 @@ struct Attention : EdgeWise<T, N> {
           const Edges edges{a.source, nullptr, first, end, all};
           this->collect(edges, coefficient + head, h, scale, a.features + head, sum.data() + head);
         }
+        watch.see(sum.data(), width);
         this->finish(sum.data(), bias, out + row * (a.average ? c : width));
       }
     });
@@ -325,36 +334,42 @@ struct Attention : EdgeWise<T, N> {
     drop_entries(x, ids, out, count, mask, scale, parts);                                       \
   }                                                                                             \
   void sparse_forward_##SUFFIX(const i64* indptr, const i64* columns, const T* values,          \
-                               i64 rows, const T* weight, T* out, i64 width, int parts) {       \
-    sparse_forward(indptr, columns, values, rows, weight, out, width, parts);                   \
+                               i64 rows, const T* weight, T* out, i64 width, bool* finite,      \
+                               int parts) {                                                     \
+    sparse_forward(indptr, columns, values, rows, weight, out, width, finite, parts);           \
   }                                                                                             \
   void sparse_backward_##SUFFIX(const i64* indptr, const i64* columns, const T* values,         \
                                 i64 rows, const T* upstream, T* grad, i64 features, i64 width,  \
-                                int parts) {                                                    \
-    sparse_backward(indptr, columns, values, rows, upstream, grad, features, width, parts);     \
+                                bool finite, int parts) {                                       \
+    sparse_backward(indptr, columns, values, rows, upstream, grad, features, width, finite,     \
+                    parts);                                                                     \
   }                                                                                             \
   void dropped_forward_##SUFFIX(const T* x, const i64* ids, i64 rows, i64 features,             \
                                 const T* weight, T* out, i64 width, Mask mask, T scale,         \
-                                int parts) {                                                    \
-    dropped_forward(x, ids, rows, features, weight, out, width, mask, scale, parts);            \
+                                bool* finite, int parts) {                                      \
+    dropped_forward(x, ids, rows, features, weight, out, width, mask, scale, finite, parts);    \
   }                                                                                             \
   void dropped_backward_##SUFFIX(const T* x, const i64* ids, i64 rows, const T* upstream,       \
                                  T* grad, i64 features, i64 width, Mask mask, T scale,          \
-                                 int parts) {                                                   \
-    dropped_backward(x, ids, rows, upstream, grad, features, width, mask, scale, parts);        \
+                                 bool finite, int parts) {                                      \
+    dropped_backward(x, ids, rows, upstream, grad, features, width, mask, scale, finite,        \
+                     parts);                                                                    \
   }                                                                                             \
   void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* score_source,   \
-                               T* score_target, T* coefficient, Mask mask, T scale) {           \
-    with_heads<T, Attention>(*layer, [=](auto attention) {                                                    \
-      attention.forward(bias, out, score_source, score_target, coefficient, mask, scale);       \
+                               T* score_target, T* coefficient, Mask mask, T scale,             \
+                               bool* finite) {                                                  \
+    with_heads<T, Attention>(*layer, [=](auto attention) {                                      \
+      attention.forward(bias, out, score_source, score_target, coefficient, mask, scale,        \
+                        finite);                                                                \
     });                                                                                         \
   }                                                                                             \
   void attend_backward_##SUFFIX(                                                                \
       const Layer<T>* layer, const i64* by_source, const i64* order, const i64* target,         \
       const T* upstream, const T* score_source, const T* score_target, const T* coefficient,    \
-      T scale, T* lanes, T* pairs, T* grad_target, T* grad_features, T* grad_attention) {  \
-    with_heads<T, Attention>(*layer, [=](auto attention) {                                                    \
-      const Marks marks = attention.to_lanes(upstream, lanes);                                  \
+      bool finite, T scale, T* lanes, T* pairs, T* grad_target, T* grad_features,               \
+      T* grad_attention) {                                                                      \
+    with_heads<T, Attention>(*layer, [=](auto attention) {                                      \
+      const Marks marks = attention.to_lanes(upstream, finite, lanes);                          \
       attention.backward_scores(lanes, marks, score_source, score_target, coefficient, scale,   \
                                 pairs, grad_target);                                            \
       attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,         \

@@ -47,9 +47,10 @@ def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     return out
 
 
-def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
-    """rows [n, F] @ weight [F, D]."""
+def sparse_forward(rows: SparseRows, weight: Tensor) -> tuple[Tensor, bool]:
+    """rows [n, F] @ weight [F, D], and whether all of it is finite."""
     out = weight.new_empty(rows.shape[0], weight.shape[1])
+    finite = ctypes.c_bool(True)
     call(
         "gat",
         "sparse_forward",
@@ -58,13 +59,14 @@ def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
         size(rows.shape[0]),
         *pointers(weight, out),
         size(weight.shape[1]),
+        ctypes.byref(finite),
         threads(),
     )
-    return out
+    return out, finite.value
 
 
-def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
-    """Transposed rows [F, n] @ upstream [n, D]."""
+def sparse_backward(rows: SparseRows, upstream: Tensor, *, finite: bool) -> Tensor:
+    """Transposed rows [F, n] @ upstream [n, D]; `finite` is what forward found."""
     width = upstream.shape[1]
     # Each part adds into its own copy of the result, so more parts than work cost time.
     parts = max(1, min(torch.get_num_threads(), len(rows.values) // rows.width))
@@ -79,15 +81,20 @@ def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
         *pointers(upstream, partial),
         size(rows.width),
         size(width),
+        ctypes.c_bool(finite),
         ctypes.c_int(parts),
     )
     return partial[0]
 
 
-def dropped_forward(x: Tensor, rows: Tensor, mask: Mask, weight: Tensor) -> Tensor:
-    """Dropout of `x` [n, F] @ weight [F, D]; its rows are `rows` [n] of the full graph."""
+def dropped_forward(x: Tensor, rows: Tensor, mask: Mask, weight: Tensor) -> tuple[Tensor, bool]:
+    """Dropout of `x` [n, F] @ weight [F, D], and whether all of it is finite.
+
+    Its rows are `rows` [n] of the full graph.
+    """
     x = x.contiguous()
     out = weight.new_empty(len(x), weight.shape[1])
+    finite = ctypes.c_bool(True)
     call(
         "gat",
         "dropped_forward",
@@ -98,13 +105,16 @@ def dropped_forward(x: Tensor, rows: Tensor, mask: Mask, weight: Tensor) -> Tens
         size(weight.shape[1]),
         mask_argument(mask),
         real(x, mask.scale),
+        ctypes.byref(finite),
         threads(),
     )
-    return out
+    return out, finite.value
 
 
-def dropped_backward(x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor) -> Tensor:
-    """Dropout of `x` [n, F], transposed, @ upstream [n, D]."""
+def dropped_backward(
+    x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor, *, finite: bool
+) -> Tensor:
+    """Dropout of `x` [n, F], transposed, @ upstream [n, D]; `finite` is what forward found."""
     x, upstream = x.contiguous(), upstream.contiguous()
     width = upstream.shape[1]
     partial = upstream.new_empty(torch.get_num_threads(), x.shape[1], width)
@@ -119,6 +129,7 @@ def dropped_backward(x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor) -> T
         size(width),
         mask_argument(mask),
         real(x, mask.scale),
+        ctypes.c_bool(finite),
         ctypes.c_int(len(partial)),
     )
     return partial[0]
@@ -126,12 +137,16 @@ def dropped_backward(x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor) -> T
 
 @dataclass(frozen=True)
 class Attended:
-    """What a forward pass leaves for its backward: scores [rows, H], signed softmax [edges, H]."""
+    """What a forward pass leaves for its backward: scores [rows, H], signed softmax [edges, H].
+
+    Only if all outputs are `finite` may backward leave out rows without a gradient.
+    """
 
     out: Tensor
     score_source: Tensor
     score_target: Tensor
     coefficient: Tensor
+    finite: bool
 
 
 def attend_forward(
@@ -148,8 +163,8 @@ def attend_forward(
     _, channels, heads = features.shape
     width = channels if average else channels * heads
     empty = features.new_empty
-    result = Attended(
-        empty(block.rows_out, width),
+    out, finite = empty(block.rows_out, width), ctypes.c_bool(True)
+    saved = (
         empty(block.rows_in, heads),
         empty(block.rows_out, heads),
         empty(len(block.edge), heads),
@@ -160,11 +175,12 @@ def attend_forward(
         "attend_forward",
         features,
         ctypes.byref(layer),
-        *pointers(bias, result.out, result.score_source, result.score_target, result.coefficient),
+        *pointers(bias, out, *saved),
         mask_argument(mask),
         real(features, mask.scale if mask else 1.0),
+        ctypes.byref(finite),
     )
-    return result
+    return Attended(out, *saved, finite.value)
 
 
 def attend_backward(
@@ -177,10 +193,11 @@ def attend_backward(
     slope: float,
     average: bool,
     scale: float,
+    finite: bool,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the features [rows_in, C, H] and of both attention vectors [2, C, H].
 
-    `saved` are a forward pass's two scores and coefficients.
+    `saved` are a forward pass's two scores and coefficients; `finite` is what it found.
     """
     _, channels, heads = features.shape
     empty = features.new_empty
@@ -200,6 +217,7 @@ def attend_backward(
         features,
         ctypes.byref(layer),
         *pointers(transpose.indptr, transpose.edge, transpose.target, upstream, *saved),
+        ctypes.c_bool(finite),
         real(features, scale),
         *pointers(*scratch, grad_features, grad_attention),
     )

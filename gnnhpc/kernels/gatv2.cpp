@@ -29,10 +29,12 @@ struct AttentionV2 : EdgeWise<T, N> {
     return sum;
   }
 
-  // coefficient [edges, H] becomes the softmax, negative where dropped.
-  void forward(const T* bias, T* out, T* coefficient, Mask mask, T scale) const {
+  // coefficient [edges, H] becomes the softmax, negative where dropped; `finite` becomes false where
+  // an output is not.
+  void forward(const T* bias, T* out, T* coefficient, Mask mask, T scale, bool* finite) const {
     in_parts(a.parts, [&](int part) {
       std::vector<T> sum(width);
+      Watch<T> watch(finite);
       const i64 all = a.indptr[a.rows_out];
       const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
       for (i64 row = balanced_cut(a.indptr, a.rows_out, part, a.parts); row < last; ++row) {
@@ -51,6 +53,7 @@ struct AttentionV2 : EdgeWise<T, N> {
           const Edges edges{a.source, nullptr, first, end, all};
           this->collect(edges, coefficient + head, h, scale, a.features + head, sum.data() + head);
         }
+        watch.see(sum.data(), width);
         this->finish(sum.data(), bias, out + row * (a.average ? c : width));
       }
     });
@@ -142,17 +145,17 @@ struct AttentionV2 : EdgeWise<T, N> {
 // The same functions for float and double; the sizes of all arrays stand above.
 #define GATV2_FUNCTIONS(T, SUFFIX)                                                                \
   void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* coefficient,      \
-                               Mask mask, T scale) {                                              \
+                               Mask mask, T scale, bool* finite) {                                \
     with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
-      attention.forward(bias, out, coefficient, mask, scale);                                     \
+      attention.forward(bias, out, coefficient, mask, scale, finite);                             \
     });                                                                                           \
   }                                                                                               \
   void attend_backward_##SUFFIX(const Layer<T>* layer, const i64* by_source, const i64* order,    \
                                 const i64* target, const T* upstream, const T* coefficient,       \
-                                T scale, T* lanes, T* pairs, T* grad_features, T* grad_target,    \
-                                T* grad_att) {                                                    \
+                                bool finite, T scale, T* lanes, T* pairs, T* grad_features,       \
+                                T* grad_target, T* grad_att) {                                    \
     with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
-      const Marks marks = attention.to_lanes(upstream, lanes);                                    \
+      const Marks marks = attention.to_lanes(upstream, finite, lanes);                            \
       attention.backward_scores(lanes, marks, coefficient, scale, pairs, grad_target, grad_att);  \
       attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,           \
                                   grad_features);                                                 \

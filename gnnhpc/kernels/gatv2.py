@@ -34,8 +34,8 @@ def attend_forward(
     slope: float,
     average: bool,
     mask: Mask | None,
-) -> tuple[Tensor, Tensor]:
-    """Output, and for backward the signed softmax [edges, H].
+) -> tuple[Tensor, Tensor, bool]:
+    """Output, and for backward the signed softmax [edges, H] and whether the output is finite.
 
     `source` is [rows_in, C, H], `target` [rows_out, C, H], `attention` [C, H].
     """
@@ -43,6 +43,7 @@ def attend_forward(
     width = channels if average else channels * heads
     out = source.new_empty(block.rows_out, width)
     coefficient = source.new_empty(len(block.edge), heads)
+    finite = ctypes.c_bool(True)
     layer = layer_argument(source, attention, target, block, slope, average)
     call(
         "gatv2",
@@ -52,8 +53,9 @@ def attend_forward(
         *pointers(bias, out, coefficient),
         mask_argument(mask),
         real(source, mask.scale if mask else 1.0),
+        ctypes.byref(finite),
     )
-    return out, coefficient
+    return out, coefficient, finite.value
 
 
 def attend_backward(
@@ -67,8 +69,12 @@ def attend_backward(
     slope: float,
     average: bool,
     scale: float,
+    finite: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `source`, `target` and `attention`, of their shapes."""
+    """Gradients of `source`, `target` and `attention`, of their shapes.
+
+    `finite` is what forward found.
+    """
     _, channels, heads = source.shape
     empty = source.new_empty
     upstream = upstream.contiguous()
@@ -83,6 +89,7 @@ def attend_backward(
         source,
         ctypes.byref(layer),
         *pointers(transpose.indptr, transpose.edge, transpose.target, upstream, coefficient),
+        ctypes.c_bool(finite),
         real(source, scale),
         *pointers(*scratch, *gradients, grad_attention),
     )

@@ -1,4 +1,9 @@
-"""Products of features, dense or as they are stored, with a layer's weight."""
+"""Products of features, dense or as they are stored, with a layer's weight.
+
+Backward leaves out rows without a gradient. Where a product was not finite it takes all rows: a
+gradient of 0 times NaN or infinity is NaN, as torch has it, and a run that diverges at nodes
+without labels must not look healthy.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +38,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Where few rows have a gradient, as those near the few nodes with labels, backward computes with
     these alone.
     """
+    assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
     if not aggregate.fits(x):
         return functional.linear(x, weight, bias)
     product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
@@ -43,14 +49,16 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return functional.linear(x, weight, bias)
+        product = functional.linear(x, weight, bias)
+        ctx.finite = not any(ctx.needs_input_grad) or aggregate.all_finite(product)
+        return product
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        rows = aggregate.rows_with_gradient(upstream)
+        rows = aggregate.rows_with_gradient(upstream) if ctx.finite else None
         all_rows = x.shape
         if rows is not None:
             x, upstream = x[rows], upstream[rows]
@@ -69,7 +77,8 @@ class _SparseLinear(torch.autograd.Function):
         ctx.rows = rows
         weight = weight.contiguous()
         if kernel.fits(weight):
-            return kernel.sparse_forward(rows, weight)
+            product, ctx.finite = kernel.sparse_forward(rows, weight)
+            return product
         calls.count(calls.TORCH, "sparse_forward")
         return rows.to_csr() @ weight
 
@@ -77,7 +86,7 @@ class _SparseLinear(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
         if kernel.fits(upstream):
-            return None, kernel.sparse_backward(rows, upstream)
+            return None, kernel.sparse_backward(rows, upstream, finite=ctx.finite)
         calls.count(calls.TORCH, "sparse_backward")
         return None, rows.to_csr().t() @ upstream
 
@@ -88,9 +97,12 @@ class _DroppedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dropped: DroppedRows, weight: Tensor) -> Tensor:
         ctx.dropped = dropped
-        return kernel.dropped_forward(dropped.x, dropped.rows, dropped.mask, weight.contiguous())
+        given = (dropped.x, dropped.rows, dropped.mask)
+        product, ctx.finite = kernel.dropped_forward(*given, weight.contiguous())
+        return product
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
         dropped: DroppedRows = ctx.dropped
-        return None, kernel.dropped_backward(dropped.x, dropped.rows, dropped.mask, upstream)
+        given = (dropped.x, dropped.rows, dropped.mask)
+        return None, kernel.dropped_backward(*given, upstream, finite=ctx.finite)

@@ -65,6 +65,12 @@ def test_a_product_has_the_gradients_of_torchs(live: int, needs_input: bool) -> 
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("shape", [(7,), (2, 5, 7)])
+def test_only_rows_of_features_are_taken(shape: tuple[int, ...]) -> None:
+    with pytest.raises(AssertionError, match="rows of features"):
+        linear(torch.ones(shape), torch.ones(3, 7))
+
+
 def test_a_gradient_that_is_no_number_reaches_all_it_should() -> None:
     x, weight = torch.ones(40, 2, requires_grad=True), torch.ones(3, 2, requires_grad=True)
     upstream = torch.zeros(40, 3)

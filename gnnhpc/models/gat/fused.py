@@ -97,7 +97,7 @@ class _Attend(torch.autograd.Function):
         )
         saved = (done.score_source, done.score_target, done.coefficient)
         ctx.save_for_backward(h, attention, *saved)
-        ctx.block, ctx.average = block, average
+        ctx.block, ctx.average, ctx.finite = block, average, done.finite
         ctx.scale = mask.scale if mask else 1.0
         return done.out
 
@@ -113,5 +113,6 @@ class _Attend(torch.autograd.Function):
             slope=SLOPE,
             average=ctx.average,
             scale=ctx.scale,
+            finite=ctx.finite,
         )
         return grad_h, grad_attention, upstream.sum(0), None, None, None

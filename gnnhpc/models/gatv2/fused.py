@@ -104,11 +104,11 @@ class _Attend(torch.autograd.Function):
         mask: Mask | None,
     ) -> Tensor:
         source, target = source.contiguous(), target.contiguous()
-        out, coefficient = kernel.attend_forward(
+        out, coefficient, finite = kernel.attend_forward(
             source, target, attention, bias, block, slope=SLOPE, average=average, mask=mask
         )
         ctx.save_for_backward(source, target, attention, coefficient)
-        ctx.block, ctx.average = block, average
+        ctx.block, ctx.average, ctx.finite = block, average, finite
         ctx.scale = mask.scale if mask else 1.0
         return out
 
@@ -126,5 +126,6 @@ class _Attend(torch.autograd.Function):
             slope=SLOPE,
             average=ctx.average,
             scale=ctx.scale,
+            finite=ctx.finite,
         )
         return *gradients, upstream.sum(0), None, None, None
