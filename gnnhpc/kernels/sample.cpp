@@ -13,32 +13,45 @@ namespace {
 using u64 = std::uint64_t;
 using i32 = std::int32_t;
 
-// One block of four numbers of Philox 4x32-10.
-void philox(u32 key0, u32 key1, const u32 counter[4], u32 out[4]) {
-  u32 a = counter[0], b = counter[1], c = counter[2], d = counter[3];
+// Blocks of Philox 4x32-10 that are computed together, in the lanes of vectors.
+constexpr int BLOCKS = 4;
+using Words = VectorOf<u64, BLOCKS>::type;
+
+// The numbers of counters {first, second, third, fourth + 0 to BLOCKS - 1}, four a block.
+void philox(u32 key0, u32 key1, const u32 counter[4], u32 out[4 * BLOCKS]) {
+  constexpr u64 LOW = 0xFFFFFFFFu;
+  Words a = Words{} + counter[0], b = Words{} + counter[1], c = Words{} + counter[2];
+  Words d = {};
+  for (int block = 0; block < BLOCKS; ++block) d[block] = static_cast<u32>(counter[3] + block);
   for (int round = 0; round < 10; ++round) {
-    const u64 first = u64{0xD2511F53u} * a, second = u64{0xCD9E8D57u} * c;
-    a = static_cast<u32>(second >> 32) ^ b ^ key0;
-    b = static_cast<u32>(second);
-    c = static_cast<u32>(first >> 32) ^ d ^ key1;
-    d = static_cast<u32>(first);
+    const Words first = a * u64{0xD2511F53u}, second = c * u64{0xCD9E8D57u};
+    a = (second >> 32) ^ b ^ key0;
+    b = second & LOW;
+    c = (first >> 32) ^ d ^ key1;
+    d = first & LOW;
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  out[0] = a, out[1] = b, out[2] = c, out[3] = d;
+  for (int block = 0; block < BLOCKS; ++block) {
+    out[4 * block] = static_cast<u32>(a[block]);
+    out[4 * block + 1] = static_cast<u32>(b[block]);
+    out[4 * block + 2] = static_cast<u32>(c[block]);
+    out[4 * block + 3] = static_cast<u32>(d[block]);
+  }
 }
 
 // The numbers of one node in one layer of one step, in order.
 struct Draws {
   u32 key0, key1, node, step, layer;
-  u32 drawn = 0, four[4] = {};
+  u32 drawn = 0, numbers[4 * BLOCKS] = {};
 
   u32 next() {
-    if (drawn % 4 == 0) {
+    constexpr u32 AT_ONCE = 4 * BLOCKS;
+    if (drawn % AT_ONCE == 0) {
       const u32 counter[4] = {node, step, layer, drawn / 4};
-      philox(key0, key1, counter, four);
+      philox(key0, key1, counter, numbers);
     }
-    return four[drawn++ % 4];
+    return numbers[drawn++ % AT_ONCE];
   }
 
   // One of 0 to count - 1, all equally likely (Lemire 2019, algorithm 5).
@@ -52,20 +65,27 @@ struct Draws {
   }
 };
 
+// Up to this many are sorted by insertion.
+constexpr u32 FEW = 16;
+
 // k of the numbers 0 to n - 1, ascending, every set of k as likely as any (R. W. Floyd, in Bentley
 // 1987); it takes k draws and k comparisons or so, however large n is.
 void floyd(Draws& draws, u32 n, u32 k, u32* picked) {
   for (u32 count = 0; count < k; ++count) {
     const u32 last = n - k + count, drawn = draws.below(last + 1);
-    u32 place = count;
-    while (place > 0 && picked[place - 1] > drawn) --place;
-    if (place > 0 && picked[place - 1] == drawn) {
-      // All before are smaller than `last`.
-      picked[count] = last;
-      continue;
+    bool taken = false;
+    for (u32 place = 0; place < count; ++place) taken |= picked[place] == drawn;
+    picked[count] = taken ? last : drawn;
+  }
+  if (k <= FEW) {
+    for (u32 place = 1; place < k; ++place) {
+      const u32 moved = picked[place];
+      u32 to = place;
+      for (; to > 0 && picked[to - 1] > moved; --to) picked[to] = picked[to - 1];
+      picked[to] = moved;
     }
-    std::memmove(picked + place + 1, picked + place, (count - place) * sizeof *picked);
-    picked[place] = drawn;
+  } else {
+    std::sort(picked, picked + k);
   }
 }
 
@@ -178,7 +198,9 @@ constexpr i64 GROUP = 16;
 
 extern "C" {
 void philox_block(u32 key0, u32 key1, const u32* counter, u32* out) {
-  philox(key0, key1, counter, out);
+  u32 numbers[4 * BLOCKS];
+  philox(key0, key1, counter, numbers);
+  std::copy(numbers, numbers + 4, out);
 }
 
 // k of n as node 0 draws them in step 0, layer 0 of `seed`.
