@@ -22,11 +22,12 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
 	@echo 'make setup-dgl  DGL beside the rest, for layers with implementation: dgl'
+	@echo 'make setup-pyg-sampler  torch-sparse, for sampler: pyg; WHEELS=folder of built ones'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
@@ -59,6 +60,12 @@ $(STAMP): requirements.lock pyproject.toml
 setup-dgl: setup
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps dgl==1.1.3
 	$(PY) -c 'from gnnhpc.models.dgl_import import import_dgl; import_dgl()'
+
+# Built here where no wheel is found, in a quarter of an hour: the index has their source alone.
+setup-pyg-sampler: setup
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  $(if $(WHEELS),--find-links '$(WHEELS)') torch-scatter==2.1.2 torch-sparse==0.6.18
+	$(PY) -c 'from torch_geometric.typing import WITH_TORCH_SPARSE as has; assert has'
 
 demo: setup
 	@name=demo-$$(date +%Y%m%d-%H%M%S); status=0; \

@@ -15,13 +15,16 @@ WANTED = "1.1.3"
 """Later versions have no package that imports with today's torch."""
 
 
-def check_dgl_is_here() -> None:
-    """Raises InputError where it is not installed; imports nothing."""
+def check_dgl_is_here(where: str = "model", key: str = "implementation") -> None:
+    """Raises InputError where it is not installed; imports nothing.
+
+    `where` and `key` are what asked for it.
+    """
     if importlib.util.find_spec("dgl") is None:
-        raise _missing("dgl, which is not installed")
+        raise _missing(where, key, "dgl, which is not installed")
 
 
-def import_dgl() -> Any:
+def import_dgl(where: str = "model", key: str = "implementation") -> Any:
     """The module; raises InputError where it is not installed, of another version or broken."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     _give_setuptools_its_packaging()
@@ -29,19 +32,19 @@ def import_dgl() -> Any:
         dgl = importlib.import_module("dgl")
     except ModuleNotFoundError as error:
         if error.name != "dgl":
-            raise _missing(f"DGL, which cannot be imported ({error})") from None
-        raise _missing("dgl, which is not installed") from None
+            raise _missing(where, key, f"DGL, which cannot be imported ({error})") from None
+        raise _missing(where, key, "dgl, which is not installed") from None
     except (ImportError, OSError) as error:
-        raise _missing(f"DGL, which cannot be imported ({error})") from None
+        raise _missing(where, key, f"DGL, which cannot be imported ({error})") from None
     if dgl.__version__.partition("+")[0] != WANTED:
-        raise _missing(f"DGL {dgl.__version__}")
+        raise _missing(where, key, f"DGL {dgl.__version__}")
     return dgl
 
 
-def _missing(found: str) -> InputError:
+def _missing(where: str, key: str, found: str) -> InputError:
     return InputError(
-        "model",
-        "implementation",
+        where,
+        key,
         found,
         f"DGL {WANTED}: make setup-dgl, or pip install 'gnnhpc[dgl]'",
     )

@@ -46,9 +46,13 @@ class AttentionDropout(nn.Module):
         return coefficients * self.mask.weights(entries, coefficients.dtype)[..., None]
 
 
+WITHOUT_LOOPS = "dgl, without self-loops"
+"""Where a block that DGL drew keeps the graph it is."""
+
+
 def dgl_block(block: Block, *, loops: bool) -> Any:
     """The block's edges, in their order, as a graph of DGL's; made once."""
-    name = f"dgl, {'with' if loops else 'without'} self-loops"
+    name = "dgl, with self-loops" if loops else WITHOUT_LOOPS
     if name not in block.kept:
         source, target = block.edge_index if loops else block.neighbours
         graph = dgl.create_block(

@@ -1,0 +1,129 @@
+"""What our uses of PyG's and DGL's data loaders share: random numbers, workers, and chunks."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
+from gnnhpc.graphs.graph import IGNORED, Graph
+
+START_METHOD = "fork"
+"""Of workers: they share the graph's memory, and need none of /dev/shm for it."""
+
+_PR_SET_PDEATHSIG = 1
+_OF_WORKERS = ("DataLoader worker", "DataLoader timed out")
+"""How torch begins to say that a worker died, or that none gave anything."""
+
+
+def random_seed(seed: int, step: int, first: int) -> int:
+    """For a library's random numbers, 31 bits: of the experiment's seed, a step and the first node
+    of its mini-batch.
+
+    A step's draws are then those of an undisturbed run after a resume, whichever worker draws, and
+    replicas, whose nodes differ, draw apart.
+    """
+    return int(np.random.SeedSequence([seed, step, first]).generate_state(1)[0]) >> 1
+
+
+def loader_options(workers: int, timeout_s: float) -> dict[str, Any]:
+    """Of torch's DataLoader, which is below both. It draws a number, but none of the caller's."""
+    options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
+    if workers:
+        options |= {"num_workers": workers, "timeout": timeout_s, "worker_init_fn": _end_with_rank}
+        options["multiprocessing_context"] = START_METHOD
+    return options
+
+
+def _end_with_rank(_worker: int) -> None:
+    """A worker holds its rank's sockets: as long as it lives, others do not see the rank's end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
+    """What the loader yields; its workers start now, and have ended when this is left.
+
+    Raises what a worker raised where the mini-batch is taken, and GnnhpcError where one has died
+    or has given nothing for the time allowed.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
+        batches = iter(loader)
+    try:
+        yield _named(batches, library)
+    finally:
+        _end_workers(batches)
+
+
+def _named(batches: Iterator[Any], library: str) -> Iterator[Any]:
+    try:
+        yield from batches
+    except RuntimeError as error:
+        if not str(error).startswith(_OF_WORKERS):
+            raise
+        raise _failed(library, str(error)) from error
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        # What a worker has made is fetched from the worker itself.
+        raise _failed(library, f"DataLoader worker gone before its batch was ({error})") from error
+
+
+def _failed(library: str, why: str) -> GnnhpcError:
+    return GnnhpcError(f"{library}'s data loader: {' '.join(why.split())}")
+
+
+def _end_workers(batches: Any) -> None:
+    """torch ends them when its iterator is dropped, which others may still hold."""
+    inner = getattr(batches, "dataloader_it", batches)
+    end = getattr(inner, "_shutdown_workers", None)
+    if end is not None:
+        end()
+
+
+class Chunks:
+    """Makes mini-batches of one graph from blocks that a library drew."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.degree = torch.bincount(graph.edges[1], minlength=graph.nodes)
+        self._full = FullGraph(
+            graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
+        )
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [nodes + 1]: where each node's edges begin."""
+        return torch.cat((torch.zeros(1, dtype=torch.int64), self.degree.cumsum(0)))
+
+    def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
+        """Of these global ids int64 [rows], the first `seeds` of them to be learnt from."""
+        rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
+        own = nodes[:seeds]
+        return GraphChunk(
+            nodes=nodes,
+            rows=rows,
+            blocks=tuple(blocks),
+            degree=self.degree[nodes] + 1,
+            targets={
+                split: self._labels(own, mask, rows[-1]) for split, mask in self.graph.masks.items()
+            },
+            own=seeds,
+            full=self._full,
+        )
+
+    def _labels(self, own: Tensor, mask: Tensor, rows: int) -> Tensor:
+        labels = torch.full((rows,), IGNORED)
+        labels[: len(own)] = self.graph.labels[own].where(mask[own], IGNORED)
+        return labels

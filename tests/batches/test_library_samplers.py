@@ -1,0 +1,312 @@
+"""Mini-batches of PyG's and DGL's loaders: what was asked for, and the same for every layer."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.dgl_sampler import DglBlock, DglSampler
+from gnnhpc.batches.library_loader import random_seed
+from gnnhpc.batches.pyg_sampler import PygBlock, PygSampler, _hops
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.chunks import ChunkSet, build_chunks
+from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.kernels import sample
+from gnnhpc.models import sampler_libraries
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep.model import Gcnii, ResGcn
+from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.protocol import Model
+from tests.tools.dgl import needs_dgl
+from tests.tools.graphs import (
+    forward,
+    gradients,
+    make_graph,
+    make_model,
+    relative_error,
+    worst_layer_error,
+)
+from tests.tools.pyg_sampler import needs_pyg_sampler
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+FANOUTS = (4, 3, 2)
+SEED, STEP = 7, 12
+SAMPLERS = ("pyg", "pyg, untrimmed", "dgl", "dgl, not fused")
+MODELS: dict[str, Model] = {
+    "gcn": Gcn(layers=3, hidden=20),
+    "sage": Sage(layers=3, hidden=20),
+    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "graphconv": GraphConv(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+    "resgcn": ResGcn(layers=3, hidden=9),
+    "gcnii": Gcnii(layers=3, hidden=9),
+}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def sampler(name: str, graph: Graph, fanouts: Sequence[int] = FANOUTS, **options: Any) -> Any:
+    if name.startswith("pyg"):
+        needs_pyg_sampler()
+        return PygSampler(graph, fanouts, SEED, trim=name == "pyg", **options)
+    needs_dgl()
+    return DglSampler(graph, fanouts, SEED, fused=name == "dgl", **options)
+
+
+def chunks(drawn_by: Any, seeds: Sequence[Tensor], first_step: int = STEP) -> list[GraphChunk]:
+    with drawn_by.open(seeds, first_step) as found:
+        return list(found)
+
+
+def dense_graph() -> Graph:
+    """Of its 80 nodes most have more neighbours than are drawn."""
+    return make_graph(80, 500, features=12, classes=5, seed=3)
+
+
+def uneven(graph: Graph) -> list[Tensor]:
+    """Mini-batches of 9 nodes, and a last one of 4."""
+    order = torch.randperm(graph.nodes, generator=torch.Generator().manual_seed(1))
+    return list(order[:40].split(9))
+
+
+def edges_by_node(chunk: GraphChunk, block: Block, rows: int) -> dict[int, list[int]]:
+    """Of the first rows' nodes the edges into each; -1 is padding, without any."""
+    nodes = chunk.nodes[:rows].tolist()
+    parts = block.edge.split(block.indptr.diff().tolist())[:rows]
+    found = {node: sorted(part.tolist()) for node, part in zip(nodes, parts, strict=True)}
+    assert not found.pop(-1, None)
+    return found
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_with_all_neighbours_it_is_a_chunk_with_a_halo(name: str) -> None:
+    graph = make_graph(40, 50, features=12, classes=5, seed=3)
+    for wanted in (
+        *build_chunks(graph, 1, "halo", 3).chunks,
+        *build_chunks(graph, 3, "halo", 3).chunks,
+    ):
+        seeds = wanted.nodes[: wanted.own].flip(0)
+        (found,) = chunks(sampler(name, graph, (99, 99, 99)), [seeds])
+        assert found.nodes[: found.own].equal(seeds)
+        real = wanted.nodes >= 0
+        assert found.nodes.sort().values.equal(wanted.nodes[real].sort().values)
+        assert found.full == wanted.full
+        degree = dict(zip(wanted.nodes.tolist(), wanted.degree.tolist(), strict=True))
+        assert found.degree.tolist() == [degree[node] for node in found.nodes.tolist()]
+        for split, labels in found.targets.items():
+            assert labels[: found.own].equal(wanted.targets[split][: found.own].flip(0))
+            assert (labels[found.own :] == IGNORED).all()
+        for one, other, rows in zip(found.blocks, wanted.blocks, wanted.rows[1:], strict=True):
+            halo = edges_by_node(wanted, other, rows)
+            assert edges_by_node(found, one, len(halo)) == halo
+
+
+def assert_consistent(graph: Graph, chunk: GraphChunk, block: Block) -> None:
+    """Its edges are the graph's, under their numbers, and each row's edge to itself its last."""
+    nodes = chunk.nodes[: block.rows_out]
+    counts = block.indptr.diff()
+    assert block.target.equal(torch.repeat_interleave(torch.arange(block.rows_out), counts))
+    last = block.indptr[1:] - 1
+    assert block.source[last].equal(torch.arange(block.rows_out))
+    assert block.edge[last].equal(nodes + graph.edges.shape[1])
+    drawn = torch.ones(len(block.edge), dtype=torch.bool)
+    drawn[last] = False
+    assert len(block.edge) == len(block.source)
+    ends = torch.stack((chunk.nodes[block.source], chunk.nodes[block.target]))
+    assert graph.edges[:, block.edge[drawn]].equal(ends[:, drawn])
+    assert block.neighbours.equal(torch.stack((block.source, block.target))[:, drawn])
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(
+    name: str, replace: bool
+) -> None:
+    graph = dense_graph()
+    degree = torch.bincount(graph.edges[1], minlength=80)
+    for chunk in chunks(sampler(name, graph, replace=replace), uneven(graph)):
+        for number, block in enumerate(chunk.blocks):
+            assert_consistent(graph, chunk, block)
+            assert (block.rows_in, block.rows_out) == chunk.rows[number : number + 2]
+            fanout = torch.full((block.rows_out,), FANOUTS[2 - number])
+            if name.startswith("pyg"):
+                fanout = fanouts_once(chunk)[: block.rows_out]
+            of_rows = degree[chunk.nodes[: block.rows_out]]
+            most = (of_rows > 0) * fanout if replace else torch.minimum(of_rows, fanout)
+            assert (block.indptr.diff() - 1).equal(most)
+            assert replace or len(block.edge.unique()) == len(block.edge)
+        if name.startswith("pyg"):
+            assert all(one.edge[: len(other.edge)].equal(other.edge) for one, other in pairs(chunk))
+
+
+def pairs(chunk: GraphChunk) -> list[tuple[Block, Block]]:
+    return list(zip(chunk.blocks, chunk.blocks[1:], strict=False))
+
+
+def fanouts_once(chunk: GraphChunk) -> Tensor:
+    """Of each row the fan-out of the hop that expanded it; the last reached are not expanded."""
+    source, target = chunk.blocks[0].neighbours
+    found = torch.zeros(len(chunk.nodes), dtype=torch.int64)
+    reached, first = chunk.own, 0
+    for fanout in FANOUTS:
+        found[first:reached] = fanout
+        first, reached = reached, max(reached, int(source[target < reached].max()) + 1)
+    return found
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_implementation_computes_the_same_on_it(
+    name: str, model: str, dtype: torch.dtype
+) -> None:
+    """Dropout too: ours is of nodes and edges, in whatever order a library has them."""
+    graph = dense_graph()
+    (chunk, _) = chunks(sampler(name, graph), uneven(graph)[-2:])
+    context = Context(step=STEP, seed=SEED, graph=chunk)
+    ours = make_model(graph, MODELS[model], dtype, seed=2)
+    output = forward(ours, context)
+    loss, wanted = gradients(ours, ChunkSet((chunk,), "halo", 1.0, 1.0, 1.0), seed=3, step=5)
+    for form in ("pyg", "dgl"):
+        settings = MODELS[model].model_copy(update={"implementation": form})
+        if settings.misfit("halo") is not None:
+            continue
+        if form == "dgl":
+            needs_dgl()
+        theirs = make_model(graph, settings, dtype, seed=2)
+        assert relative_error(forward(theirs, context), output) < TOLERANCE[dtype]
+        found = gradients(theirs, ChunkSet((chunk,), "halo", 1.0, 1.0, 1.0), seed=3, step=5)
+        assert found[0] == pytest.approx(loss, rel=TOLERANCE[dtype])
+        assert worst_layer_error(found[1], wanted)[0] < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_its_own_layers_take_what_the_library_drew(name: str) -> None:
+    """SAGE and GIN, which take no self-loops: nothing of ours is made of the block."""
+    graph = dense_graph()
+    for settings in (Sage(layers=3, implementation=name), Gin(layers=3, implementation=name)):
+        (chunk,) = chunks(sampler(name, graph), uneven(graph)[:1])
+        model = make_model(graph, settings, torch.float32)
+        forward(model, Context(graph=chunk)).sum().backward()
+        for block in chunk.blocks:
+            made = {"indptr", "source", "target", "edge", "edge_index"} & vars(block).keys()
+            assert not made
+            if isinstance(block, DglBlock):
+                assert list(block.kept.values()) == [block.graph]
+                assert "neighbours" not in vars(block)
+            else:
+                whole = chunk.blocks[0].neighbours
+                assert isinstance(block, PygBlock)
+                assert block.neighbours.data_ptr() == whole.data_ptr()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_untouched_by_a_move_to_where_it_is(name: str) -> None:
+    graph = dense_graph()
+    (chunk,) = chunks(sampler(name, graph), uneven(graph)[:1])
+    moved = chunk.to("cpu")
+    assert all(one is other for one, other in zip(moved.blocks, chunk.blocks, strict=True))
+
+
+def content(chunk: GraphChunk) -> list[int]:
+    blocks = [torch.cat((block.indptr, block.source, block.edge)) for block in chunk.blocks]
+    return [int(x) for part in (chunk.nodes, *blocks) for x in part]
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl", "dgl, not fused"])
+def test_workers_give_the_batches_in_order_and_repeat(name: str) -> None:
+    graph, own_numbers = dense_graph(), torch.get_rng_state()
+    seeds = uneven(graph)
+    drawn = {}
+    for workers in (0, 1, 2):
+        drawn[workers] = chunks(sampler(name, graph, workers=workers), seeds)
+        assert len(drawn[workers]) == len(seeds)
+        for chunk, batch in zip(drawn[workers], seeds, strict=True):
+            assert chunk.nodes[: chunk.own].equal(batch)
+            for block in chunk.blocks:
+                assert_consistent(graph, chunk, block)
+        assert multiprocessing.active_children() == []
+    assert own_numbers.equal(torch.get_rng_state())
+    assert [content(c) for c in drawn[1]] == [content(c) for c in drawn[2]]
+    if name == "pyg":
+        assert [content(c) for c in drawn[0]] == [content(c) for c in drawn[1]]
+    resumed = chunks(sampler(name, graph, workers=2), seeds[2:], STEP + 2)
+    assert [content(c) for c in resumed] == [content(c) for c in drawn[2][2:]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_no_two_batches_draw_with_the_same_numbers(name: str, workers: int) -> None:
+    """DGL's own workers do: each is forked with the same state."""
+    graph, seeds = dense_graph(), torch.arange(20)
+    drawn = chunks(sampler(name, graph, workers=workers), [seeds] * 4)
+    assert len({tuple(chunk.blocks[-1].edge.tolist()) for chunk in drawn}) == 4
+    firsts = [random_seed(SEED, step, node) for step in range(5) for node in range(5)]
+    assert len(set(firsts)) == 25
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_workers_end_with_it_though_batches_are_left(name: str) -> None:
+    graph = dense_graph()
+    with sampler(name, graph, workers=2).open(uneven(graph) * 20, STEP) as found:
+        next(found)
+        assert len(multiprocessing.active_children()) == 2
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_a_worker_that_died_is_named(name: str) -> None:
+    graph = dense_graph()
+    with sampler(name, graph, workers=1).open(uneven(graph) * 50, STEP) as found:
+        next(found)
+        (worker,) = multiprocessing.active_children()
+        assert worker.pid is not None
+        # Torch may hear of it by a signal, while something else is done, and says the same.
+        with pytest.raises((GnnhpcError, RuntimeError), match="DataLoader worker"):
+            os.kill(worker.pid, signal.SIGKILL)
+            list(found)
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_a_worker_that_hangs_is_named_where_a_time_is_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = dense_graph()
+    drawn_by = sampler(name, graph, workers=1, timeout_s=1.0)
+    draw = "sample" if name == "dgl" else "sample_from_nodes"
+    monkeypatch.setattr(drawn_by._sampler, draw, lambda *_: time.sleep(600))
+    message = "data loader: DataLoader timed out after 1"
+    with drawn_by.open(uneven(graph), STEP) as found, pytest.raises(GnnhpcError, match=message):
+        next(found)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_libraries.importlib.util, "find_spec", lambda _: None)
+    sampler_libraries.check_sampler_is_here("ours")
+    for name in ("pyg", "dgl"):
+        with pytest.raises(InputError) as error:
+            sampler_libraries.check_sampler_is_here(name)
+        assert str(error.value).startswith(f"sampling: sampler: found {name}, ")
+        assert f"make setup-{name}" in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_edges_in_another_order_are_refused() -> None:
+    """Hops are found from the order in which nodes were expanded."""
+    edge_index = torch.tensor([[2, 3, 1], [0, 1, 0]])
+    with pytest.raises(ValueError, match="not ordered"):
+        _hops(edge_index, 2, 1)
+    assert _hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]
