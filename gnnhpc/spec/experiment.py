@@ -23,6 +23,7 @@ from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
 from gnnhpc.models.registry import parse_model
+from gnnhpc.spec.sampling import Sampling
 
 SPEC_VERSION = 1
 
@@ -70,7 +71,8 @@ class Experiment(Strict):
     """Of which micro-batches a stage keeps its input alone, and computes its forward again in
     backward: none, all, or all but the last. Nothing is written; see checkpoint_every."""
     batch_size: Positive | None = None
-    """Images a mini-batch and replica; none for graphs, whose mini-batch is the whole graph."""
+    """Images, or of a sampled graph nodes, a mini-batch and replica; none for graphs that are not
+    sampled, whose mini-batch is the whole graph."""
     train_steps: Positive = 10
     """Mini-batches trained."""
     test_steps: Annotated[Whole, Field(ge=0)] = 2
@@ -85,6 +87,8 @@ class Experiment(Strict):
     rebuild: Literal["once", "layer"] = "once"
     """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
     on the CPU, which Dearing & Wang time."""
+    sampling: Sampling | None = None
+    """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Running statistics a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
@@ -112,15 +116,18 @@ class Experiment(Strict):
             )
         if kind == "images":
             self._check_images()
+        elif self.sampling is not None:
+            self._check_sampled()
         elif self.batch_size is not None:
             raise ValueError(
-                f"batch_size: found {self.batch_size}; allowed: none, a graph is one mini-batch"
+                f"batch_size: found {self.batch_size}; allowed: none without sampling, a graph is "
+                "one mini-batch"
             )
         elif self.total_chunks > self.data.facts().nodes:
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
-        if (misfit := self.model.misfit(self.chunks)) is not None:
+        if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
             raise ValueError(misfit)
         self._check_schedule()
         if self.rebuild == "layer" and (kind != "graph" or self.chunks == "halo"):
@@ -166,7 +173,35 @@ class Experiment(Strict):
                 "torchgpipe measures the memory of GPUs alone"
             )
 
+    def _check_sampled(self) -> None:
+        """Without the number of layers, which the model's outline has."""
+        if self.batch_size is None:
+            raise ValueError("batch_size: found none; allowed: nodes a mini-batch and replica")
+        if self.microbatches > self.batch_size:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at most batch_size "
+                f"{self.batch_size}, a node of each"
+            )
+        nodes, replicas = self.data.facts().nodes, self.layout.replicas
+        if self.batch_size * replicas > nodes:
+            raise ValueError(
+                f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
+                f"{nodes} nodes of {self.data.name}"
+            )
+        if self.layout.stages > 1:
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with sampling"
+            )
+        if self.chunks != "contiguous" or self.rebuild != "once":
+            key = "rebuild" if self.chunks == "contiguous" else "chunks"
+            raise ValueError(
+                f"{key}: found {getattr(self, key)!r}; allowed: none with sampling, which chooses "
+                "edges itself"
+            )
+
     def _check_images(self) -> None:
+        if self.sampling is not None:
+            raise ValueError("sampling: found a mapping; allowed: none for images")
         if self.batch_size is None:
             raise ValueError("batch_size: found none; allowed: images a mini-batch and replica")
         if self.batch_size % self.microbatches:
@@ -195,6 +230,12 @@ class Experiment(Strict):
     def total_chunks(self) -> int:
         """Chunks of the graph over all replicas."""
         return self.microbatches * self.layout.replicas
+
+    @property
+    def whole_graph(self) -> Experiment:
+        """What a sampled run evaluates: the whole graph in as many chunks, without losing edges."""
+        update = {"sampling": None, "batch_size": None, "chunks": "halo"}
+        return self.model_copy(update=update)
 
     def content(self) -> dict[str, Any]:
         """The experiment as plain data, defaults left out, so that new fields keep old ids."""

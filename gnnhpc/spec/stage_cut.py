@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gnnhpc.core.balance import balance_layers, stage_slices
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import LayerOutline, Outlines, check_outline
+from gnnhpc.core.outline import LayerOutline, Outlines, check_outline, hops
 from gnnhpc.spec.experiment import Experiment
 
 
@@ -14,7 +14,13 @@ def outline(experiment: Experiment, where: object = "spec") -> Outlines:
     """The layers of the model on the experiment's data; InputError where they do not fit."""
     facts = experiment.data.facts()
     layers = experiment.model.outline(facts)
-    return check_outline(layers, facts, f"{where}: model {experiment.model.name}")
+    layers = check_outline(layers, facts, f"{where}: model {experiment.model.name}")
+    if experiment.sampling is not None:
+        found = list(experiment.sampling.fanouts)
+        if len(found) != hops(layers):
+            allowed = f"{hops(layers)} numbers, one for each layer that uses neighbours"
+            raise InputError(where, "sampling.fanouts", found, allowed)
+    return layers
 
 
 def cut(

@@ -1,0 +1,74 @@
+"""Which nodes a replica of a sampled run is given in a step, worked out again.
+
+An epoch is one permutation of the nodes to train on, drawn by numpy's default generator from the
+seed and the epoch's number. It is cut into global mini-batches, of which the last has what is left;
+each is cut into one part a replica and these into micro-batches, as equal as can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gnnhpc.check.plain.order import Ids, PlainOrder
+from gnnhpc.spec.experiment import Experiment
+
+
+@dataclass
+class PlainShares(PlainOrder):
+    """`samples` are the nodes to train on; what it gives are their places in ascending order."""
+
+    train: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    parts: int = 1
+    """Micro-batches of a replica."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, train: Ids, replica: int = 0) -> PlainShares:
+        """`train` are the nodes to train on, ascending."""
+        assert experiment.batch_size is not None
+        return cls(
+            len(train),
+            experiment.batch_size,
+            experiment.layout.replicas,
+            replica,
+            experiment.seed,
+            train=train,
+            parts=experiment.microbatches,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        together = self.batch_size * self.replicas
+        return len(range(0, self.samples, together))
+
+    def together(self, step: int) -> int:
+        """Nodes of a step over all replicas."""
+        return len(self._global(step // self.steps_per_epoch, step))
+
+    def ids(self, step: int) -> Ids:
+        return self._part(step // self.steps_per_epoch, step)
+
+    def nodes(self, step: int) -> list[Ids]:
+        """The nodes of each micro-batch of this replica, ascending."""
+        return self.split(self.ids(step))
+
+    def split(self, places: Ids) -> list[Ids]:
+        """A replica's places as the nodes of its micro-batches, ascending."""
+        longer = len(places) % self.parts
+        size = len(places) // self.parts
+        ends = np.cumsum([size + (m < longer) for m in range(self.parts)])
+        return [np.sort(self.train[each]) for each in np.split(places, ends[:-1])]
+
+    def _part(self, epoch: int, step: int) -> Ids:
+        order = self._global(epoch, step)
+        first = len(order) * self.replica // self.replicas
+        stop = len(order) * (self.replica + 1) // self.replicas
+        return order[first:stop]
+
+    def _global(self, epoch: int, step: int) -> Ids:
+        together = self.batch_size * self.replicas
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self.order(epoch)
+        start = step % self.steps_per_epoch * together
+        return self._order[start : start + together]

@@ -1,0 +1,94 @@
+"""The twin's own sampled mini-batches: neighbours drawn one by one, rows that are all the nodes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnhpc.check.plain.draws import PlainDraw
+from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.twin.pieces import Piece, graph_inputs
+from gnnhpc.check.twin.scene import SparseInput, TwinGraph
+from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.spec.experiment import Experiment
+
+
+def sampled_pieces(experiment: Experiment, graph: Graph, step: int) -> list[Piece]:
+    """All micro-batches of all replicas in a training step.
+
+    Every layer has the same rows, all nodes that the mini-batch reaches: those that no later layer
+    uses change nothing.
+    """
+    inputs = graph_inputs(graph, experiment.dtype)
+    train = graph.masks["train"].nonzero().flatten().numpy()
+    pieces = []
+    for replica in range(experiment.layout.replicas):
+        shares = PlainShares.of(experiment, train, replica)
+        for microbatch, seeds in enumerate(shares.nodes(step)):
+            layers = _drawn_layers(experiment, graph, torch.from_numpy(seeds), step)
+            ids = torch.cat([torch.from_numpy(seeds), *(s for s, _, _ in layers)]).unique()
+            targets = torch.full((len(ids),), IGNORED)
+            own = torch.searchsorted(ids, torch.from_numpy(seeds))
+            targets[own] = graph.labels[ids[own]]
+            pieces.append(
+                Piece(
+                    _rows(inputs, ids),
+                    {"train": targets},
+                    replica,
+                    microbatch,
+                    ids=ids,
+                    sampled=tuple(_twin_graph(graph, ids, *layer) for layer in reversed(layers)),
+                )
+            )
+    return pieces
+
+
+_Edges = tuple[Tensor, Tensor, Tensor]
+"""Sources, targets and numbers in the graph, without self-loops."""
+
+
+def _drawn_layers(experiment: Experiment, graph: Graph, seeds: Tensor, step: int) -> list[_Edges]:
+    """The edges of each layer, the output's first."""
+    sampling = experiment.sampling
+    assert sampling is not None
+    source, target = graph.edges
+    degrees = torch.bincount(target, minlength=graph.nodes)
+    first = degrees.cumsum(0) - degrees
+    reached, layers = seeds.unique(), []
+    for hop, fanout in enumerate(sampling.fanouts):
+        number = hop if sampling.semantics == "resample" else 0
+        draw = PlainDraw(fanout, experiment.seed, step, number, sampling.replace)
+        places = draw.places(reached.tolist(), degrees[reached].tolist())
+        counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
+        into = torch.repeat_interleave(reached, counts)
+        chosen = torch.tensor([p for each in places for p in each], dtype=torch.int64)
+        number_in_graph = first[into] + chosen
+        layers.append((source[number_in_graph], into, number_in_graph))
+        reached = torch.cat((reached, source[number_in_graph])).unique()
+    return layers
+
+
+def _twin_graph(
+    graph: Graph, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
+) -> TwinGraph:
+    """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
+    rows = torch.arange(len(ids))
+    degrees = torch.bincount(graph.edges[1], minlength=graph.nodes)
+    drawn = torch.bincount(target, minlength=graph.nodes)
+    return TwinGraph(
+        len(ids),
+        torch.cat((torch.searchsorted(ids, source), rows)),
+        torch.cat((torch.searchsorted(ids, target), rows)),
+        torch.cat((number, graph.edges.shape[1] + ids)),
+        (degrees - drawn)[ids],
+        sampled=True,
+    )
+
+
+def _rows(x: Tensor | SparseInput, ids: Tensor) -> Tensor | SparseInput:
+    if isinstance(x, Tensor):
+        return x[ids]
+    place = torch.full((x.shape[0],), -1).scatter(0, ids, torch.arange(len(ids)))
+    kept = (place[x.row] >= 0).nonzero().flatten()
+    shape = (len(ids), x.shape[1])
+    return SparseInput(place[x.row[kept]], x.column[kept], x.value[kept], shape, kept)

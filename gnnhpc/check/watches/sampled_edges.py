@@ -1,0 +1,101 @@
+"""Whether a sampled mini-batch holds edges of the graph, as many as its fan-outs allow, and those
+that seed, step, layer and node draw."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from gnnhpc.check.plain.draws import PlainDraw
+from gnnhpc.check.plain.graph import Ids, PlainGraph
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import Sampling
+
+ROWS = 16
+"""Of each layer, whose edges are compared one by one and drawn again."""
+
+
+def sampled_cause(
+    graph: PlainGraph, chunk: GraphChunk, experiment: Experiment, step: int, rule: random.Random
+) -> str | None:
+    """What is wrong with one micro-batch; none if nothing is."""
+    sampling = experiment.sampling
+    assert sampling is not None
+    nodes = chunk.nodes.cpu().numpy()
+    if len(nodes) and (nodes.min() < 0 or nodes.max() >= graph.nodes):
+        return "its rows are not all nodes of the graph"
+    if len(np.unique(nodes)) < len(nodes):
+        return "a node has two rows"
+    blocks = list(chunk.present_blocks)
+    if len(blocks) != len(sampling.fanouts):
+        return f"{len(blocks)} blocks of edges for {len(sampling.fanouts)} fan-outs"
+    for layer, block in enumerate(blocks):
+        hop = len(blocks) - 1 - layer
+        if (block.rows_in, block.rows_out) != chunk.rows[layer : layer + 2]:
+            return f"layer {layer} has other rows than planned"
+        number = hop if sampling.semantics == "resample" else 0
+        draw = PlainDraw(sampling.fanouts[hop], experiment.seed, step, number, sampling.replace)
+        cause = _block_cause(graph, block, nodes, draw, sampling, rule)
+        if cause is not None:
+            return f"layer {layer} of those that use neighbours {cause}"
+    return None
+
+
+def _block_cause(
+    graph: PlainGraph,
+    block: Block,
+    nodes: Ids,
+    draw: PlainDraw,
+    sampling: Sampling,
+    rule: random.Random,
+) -> str | None:
+    indptr, source = block.indptr.cpu().numpy(), block.source.cpu().numpy()
+    edge, counts = block.edge.cpu().numpy(), np.diff(indptr)
+    if not np.array_equal(block.target.cpu().numpy(), np.repeat(np.arange(len(counts)), counts)):
+        return "has edges whose targets are not their rows"
+    if len(source) and (source.min() < 0 or source.max() >= block.rows_in):
+        return "has edges from rows that do not enter it"
+    computed = nodes[: len(counts)]
+    degrees = graph.degrees(computed)
+    if sampling.replace:
+        wanted = np.where(degrees > 0, draw.fanout, 0)
+    else:
+        wanted = np.minimum(degrees, draw.fanout)
+    wrong = np.flatnonzero(counts != wanted + 1)
+    if len(wrong):
+        row = wrong[0]
+        return (
+            f"has {counts[row] - 1} edges into node {computed[row]}, where {wanted[row]} of its "
+            f"{degrees[row]} are to be drawn ({len(wrong)} such nodes)"
+        )
+    rows = sorted(rule.sample(range(len(computed)), min(ROWS, len(computed))))
+    asked = computed[rows]
+    places = draw.places(asked.tolist(), degrees[rows].tolist())
+    for row, node, drawn in zip(rows, asked.tolist(), places, strict=True):
+        part = slice(indptr[row], indptr[row + 1])
+        ours = drawn if sampling.sampler == "ours" else None
+        cause = _row_cause(graph, node, nodes[source[part]], edge[part], ours)
+        if cause is not None:
+            return cause
+        if not sampling.replace and len(np.unique(edge[part])) < counts[row]:
+            return f"has an edge into node {node} twice"
+    return None
+
+
+def _row_cause(
+    graph: PlainGraph, node: int, sources: Ids, edges: Ids, drawn: list[int] | None
+) -> str | None:
+    """Whether one row's edges are the graph's, the self-loop last, and those that are drawn."""
+    if (sources[-1], edges[-1]) != (node, len(graph.source) + node):
+        return f"lacks the edge of node {node} to itself"
+    known, numbers = graph.edges_into(node)
+    places = edges[:-1] - (numbers[0] if len(numbers) else 0)
+    if ((places < 0) | (places >= len(known))).any():
+        return f"has edges into node {node} that the graph does not have"
+    if not np.array_equal(known[places], sources[:-1]):
+        return f"numbers the edges into node {node} wrongly: rows and numbers are of other edges"
+    if drawn is not None and sorted(places.tolist()) != sorted(drawn):
+        return f"has other neighbours of node {node} than its seed, step and layer draw"
+    return None

@@ -1,0 +1,144 @@
+"""Holds sampled mini-batches against a second reading of the graph and a second drawing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.check.plain.graph import Ids
+from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.watches.chunk_edges import ChunkCounts
+from gnnhpc.check.watches.data_watch import WatchedKind
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.graph_watch import GraphWatch
+from gnnhpc.check.watches.sampled_edges import sampled_cause
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.models.context import Context
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.experiment import Experiment
+
+
+@dataclass
+class SampledWatch:
+    """Of one replica's mini-batches; what it evaluates is a whole graph in chunks."""
+
+    kind: ClassVar[WatchedKind] = "sampled"
+    experiment: Experiment
+    mesh: Mesh
+    root: Path | None
+    findings: Findings
+    hops: int
+    whole: GraphWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.whole = GraphWatch(
+            self.experiment.whole_graph, self.mesh, self.root, self.findings, self.hops
+        )
+
+    @property
+    def chunks(self) -> Mapping[int, ChunkCounts]:
+        return self.whole.chunks
+
+    @property
+    def nodes_and_edges(self) -> tuple[int, int]:
+        return self.whole.nodes_and_edges
+
+    @cached_property
+    def _shares(self) -> PlainShares:
+        train = np.flatnonzero(self.whole.graph.masks["train"])
+        return PlainShares.of(self.experiment, train, self.mesh.replica)
+
+    def check_order(self, step: int, batch: Batch) -> None:
+        """In every step: its nodes, and how many the loss is divided by."""
+        self.findings.looks["order"] += 1
+        told = np.asarray(batch.sample_ids)
+        if not np.array_equal(told, self._shares.ids(step)):
+            self.findings.add("order", "train", step, self._shares.explain(step, told))
+        together = self._shares.together(step)
+        if batch.labelled != together:
+            divided = f"the loss is divided by {batch.labelled}, the step has {together} nodes"
+            self.findings.add("targets", "train", step, divided)
+
+    def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """All is looked at after the step, in what the stage was given."""
+
+    def after(
+        self,
+        phase: Phase,
+        step: int,
+        number: int,
+        batch: Batch,
+        given: list[tuple[Inputs, Context]],
+    ) -> None:
+        if phase == "test":
+            self.whole.after(phase, step, number, batch, given)
+            return
+        self._check_targets(step, batch)
+        self.findings.looks["chunks"] += 1
+        rule = random.Random(f"{self.experiment.seed}/{phase}/{step}")
+        for m, ((x, context), seeds) in enumerate(zip(given, self._nodes(batch), strict=True)):
+            chunk = context.chunk
+            cause = self._other_nodes(chunk, seeds) or sampled_cause(
+                self.whole.graph, chunk, self.experiment, step, rule
+            )
+            if cause is not None:
+                self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")
+            self.findings.looks["inputs"] += 1
+            cause = self.whole.features_cause(x, chunk.nodes.cpu().numpy(), rule)
+            if cause is not None:
+                self.findings.add("inputs", phase, step, cause)
+
+    def check_cheaply(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
+        """All labels, and of which nodes they are."""
+        if phase == "test":
+            self.whole.check_cheaply(phase, step, number, batch)
+            return
+        self._check_targets(step, batch)
+        for microbatch, seeds in zip(batch.microbatches, self._nodes(batch), strict=True):
+            cause = self._other_nodes(microbatch.context.chunk, seeds)
+            if cause is not None:
+                self.findings.add("chunks", phase, step, cause)
+
+    def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
+        if phase == "test":
+            return self.whole.labels(phase, split, number, batch)
+        return [self.whole.graph.labels[nodes] for nodes in self._nodes(batch)]
+
+    def labelled(self, phase: Phase, number: int) -> int:
+        if phase == "test":
+            return self.whole.labelled(phase, number)
+        return self._shares.together(number)
+
+    def _nodes(self, batch: Batch) -> list[Ids]:
+        """Of each micro-batch; of a batch with other samples, which the order's check says, those
+        that it says it has."""
+        told = np.asarray(batch.sample_ids)
+        usable = ((told >= 0) & (told < self._shares.samples)).all()
+        return self._shares.split(told if usable else told[:0])
+
+    def _check_targets(self, step: int, batch: Batch) -> None:
+        self.findings.looks["targets"] += 1
+        for m, (microbatch, nodes) in enumerate(
+            zip(batch.microbatches, self._nodes(batch), strict=True)
+        ):
+            told = microbatch.targets["train"].detach().cpu().numpy()
+            wanted = self.whole.graph.labels[nodes]
+            if not np.array_equal(told, wanted):
+                wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
+                cause = f"{wrong} of {len(nodes)} labels of micro-batch {m} are not its nodes'"
+                self.findings.add("targets", "train", step, cause)
+
+    @staticmethod
+    def _other_nodes(chunk: GraphChunk, seeds: Ids) -> str | None:
+        own = chunk.nodes[: chunk.own].cpu().numpy()
+        if not np.array_equal(own, seeds):
+            return "its own nodes are not those of the mini-batch"
+        return None

@@ -1,0 +1,54 @@
+"""How mini-batches of a graph are sampled: nodes, and neighbours drawn for them layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from gnnhpc.core.settings import Positive, Strict, Whole
+
+SamplerName = Literal["ours", "pyg", "dgl"]
+Semantics = Literal["resample", "once"]
+SEMANTICS_OF: dict[SamplerName, tuple[Semantics, ...]] = {
+    "ours": ("resample", "once"),
+    "pyg": ("once",),
+    "dgl": ("resample",),
+}
+"""What each sampler can do, its default first."""
+
+
+class Sampling(Strict):
+    """Of a run whose mini-batches are sampled; `batch_size` is then nodes a replica."""
+
+    fanouts: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """The most neighbours of a node that are drawn, from the nodes of the mini-batch outward: one
+    number for each layer that uses neighbours, the last layer's first."""
+    sampler: SamplerName = "ours"
+    """Whose: our own, PyG's NeighborLoader or DGL's DataLoader."""
+    semantics: Semantics = "resample"
+    """`resample` draws a node's neighbours anew in each layer, as DGL does; `once` keeps them, as
+    PyG does."""
+    workers: Annotated[Whole, Field(ge=0)] = 1
+    """Threads that draw in advance (of PyG and DGL, processes); 0 draws within the step."""
+    replace: bool = False
+    """Whether a neighbour may be drawn several times."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_semantics(cls, raw: Any) -> Any:
+        """Those of the sampler, so that a cell has one id whether they are written or not."""
+        if isinstance(raw, Mapping) and "semantics" not in raw and raw.get("sampler") == "pyg":
+            return {**raw, "semantics": "once"}
+        return raw
+
+    @model_validator(mode="after")
+    def _fits(self) -> Sampling:
+        allowed = SEMANTICS_OF[self.sampler]
+        if self.semantics not in allowed:
+            raise ValueError(
+                f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
+                f"sampler {self.sampler}"
+            )
+        return self

@@ -1,0 +1,97 @@
+"""Sampled training: the same on any number of replicas, with any number of threads, and resumed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.kernels import sample
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
+]
+TRAIN = {"train_steps": 9, "dtype": "float64"}
+"""Of 105 nodes to train on: nine steps are of two epochs, whose last mini-batches are uneven."""
+
+
+def ran(root: Path, experiment: Experiment, **options: Any) -> Ran:
+    (cell,) = manifest_of(root, experiment)
+    return run(root, cell, **options)
+
+
+def invalid(found: Ran) -> list[str]:
+    return [f"{c.name}: {c.detail}" for c in found.result.audit if c.verdict == "invalid"]
+
+
+@pytest.mark.parametrize("semantics", ["resample", "once"])
+@pytest.mark.parametrize("model", [{"name": "sage", "layers": 2}, {"name": "gat"}, {"name": "gcn"}])
+def test_replicas_learn_what_one_process_learns(
+    model: dict[str, Any], semantics: str, tmp_path: Path
+) -> None:
+    """Dropout included: to rounding in double precision, over uneven ends of epochs."""
+    settings = {"sampling": {"fanouts": [4, 3], "semantics": semantics}, "model": model, **TRAIN}
+    alone = ran(tmp_path / "seq", sampled(**settings))
+    assert not invalid(alone)
+    for replicas in (2, 3):
+        layout = {"layout": f"dp{replicas}", "batch_size": 24 // replicas}
+        together = ran(tmp_path / f"dp{replicas}", sampled(**settings, **layout))
+        assert not invalid(together)
+        for phase in ("train", "test"):
+            assert together.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
+        per_step = [
+            sum(each) for each in zip(*(
+                [step["samples"] for step in together.steps(rank, "train")]
+                for rank in range(replicas)
+            ), strict=True)
+        ]  # fmt: skip
+        assert per_step == [step["samples"] for step in alone.steps(0, "train")]
+        assert len(set(per_step)) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) -> None:
+    alone = ran(tmp_path / "one", sampled(**TRAIN))
+    sampling = SAMPLED["sampling"] | {"workers": workers}
+    other = ran(tmp_path / "other", sampled(**TRAIN, sampling=sampling, microbatches=3))
+    assert not invalid(other)
+    assert other.losses() == pytest.approx(alone.losses(), rel=1e-10)
+
+
+def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
+    settings = {**TRAIN, "layout": "dp2", "batch_size": 12}
+    whole = ran(tmp_path / "whole", sampled(**settings))
+    (cell,) = manifest_of(tmp_path / "cut", sampled(**settings))
+    cut = run(tmp_path / "cut", cell, plant=stop_after_four_steps)
+    assert cut.result.status == "interrupted"
+    resumed = run(tmp_path / "cut", cell)
+    assert not invalid(resumed)
+    start = cut.result.train_steps
+    assert 0 < start < 9
+    assert resumed.losses() == whole.losses()[start:]
+
+
+def stop_after_four_steps() -> None:
+    from gnnhpc.train.loop import Trainer
+
+    true = Trainer._train_step
+
+    def stopping(self: Trainer, step: int, batch: Any) -> bool:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return true(self, step, batch)
+
+    Trainer._train_step = stopping  # type: ignore[method-assign]
+
+
+def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
+    found = ran(tmp_path, sampled(layout="dp2", batch_size=75), ranks=2)
+    assert set(found.statuses) == {2}
+    (line,) = {line for err in found.err for line in err.splitlines() if "batch_size" in line}
+    assert "found 75 x 2 replicas; allowed: at most the" in line
