@@ -33,6 +33,18 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """What it took to make a sampled mini-batch, on one replica, whichever thread made it."""
+
+    sample_s: float
+    """Seconds in which its edges were drawn."""
+    gather_s: float
+    """Seconds in which its features were copied together."""
+    edges: int
+    """Drawn, self-loops aside."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """One replica's mini-batch on this process."""
 
@@ -43,9 +55,12 @@ class Batch:
     """This replica's: images, or nodes that its chunks own."""
     epoch: int
     sample_ids: SampleIds
-    """Numbers of the samples in their split; of a graph the nodes that the chunks own."""
+    """Numbers of the samples in their split; of a graph the nodes that the chunks own, of a sampled
+    one their places among the nodes to train on."""
     checksum: int
     """Of inputs and labels; must be equal on the first and the last stage."""
+    loading: Loading | None = None
+    """Of a sampled mini-batch."""
 
 
 class Batches(Protocol):
@@ -55,6 +70,12 @@ class Batches(Protocol):
     """A replica's, a step."""
     total_samples: int
     """Of the training data, to count how often each sample is used."""
+    steps_per_epoch: int
+    """Training steps in which each sample comes at most once."""
+    fixed_rows: bool
+    """Whether all micro-batches have as many rows."""
+    drawn: bool
+    """Whether making a mini-batch is part of its step."""
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """Of one micro-batch's activation after layer `index`; -1 is the input."""
@@ -62,6 +83,10 @@ class Batches(Protocol):
 
     def example(self) -> MicroBatch:
         """A training micro-batch with its targets, to profile layers with; on first stages only."""
+        ...
+
+    def evaluated(self) -> Context:
+        """Of the first micro-batch that an evaluation is given."""
         ...
 
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:

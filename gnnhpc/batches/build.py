@@ -12,6 +12,10 @@ def build_batches(plan: BatchPlan) -> Batches:
         from gnnhpc.batches.image_batches import ImageBatches
 
         return ImageBatches(plan)
+    if plan.experiment.sampling is not None:
+        from gnnhpc.batches.sampled_batches import SampledBatches
+
+        return SampledBatches(plan)
     from gnnhpc.batches.chunk_batches import ChunkBatches
 
     return ChunkBatches(plan)

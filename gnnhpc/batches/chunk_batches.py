@@ -32,6 +32,10 @@ SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "te
 class ChunkBatches:
     """Raises InputError for a graph that is missing or damaged; `graph` where it is loaded."""
 
+    steps_per_epoch = 1
+    fixed_rows = True
+    drawn = False
+
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
         graph = graph or load_graph(experiment.data, plan.root)
@@ -83,6 +87,9 @@ class ChunkBatches:
             # A profile runs layers of all stages here, whose edges are no step's.
             context = replace(context, graph=replace(context.chunk, blocks=blocks.unasked()))
         return MicroBatch(self._inputs[0], targets, context)
+
+    def evaluated(self) -> Context:
+        return self._context(0, 0)
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:

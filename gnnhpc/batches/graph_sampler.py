@@ -7,9 +7,9 @@ batch of all of them would hold.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,7 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
-
-Semantics = Literal["resample", "once"]
-"""`resample` draws a node's neighbours anew in each layer, as DGL; `once` has the same in all."""
+from gnnhpc.spec.sampling import Semantics
 
 
 class SampledBlock(Block):
@@ -58,6 +56,12 @@ class GraphSampler:
             graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
         )
 
+    def another(self) -> GraphSampler:
+        """One that draws the same, for another thread; the graph is shared."""
+        other = copy.copy(self)
+        other._sampler = Sampler(self._sampler.indptr, self._sampler.columns)
+        return other
+
     def chunk(self, seeds: Tensor, step: int) -> GraphChunk:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 
@@ -79,6 +83,7 @@ class GraphSampler:
             targets=self._targets(nodes[: rows[0]]),
             own=rows[0],
             full=self._full,
+            sampled=True,
         )
 
     def _targets(self, seeds: Tensor) -> dict[str, Tensor]:

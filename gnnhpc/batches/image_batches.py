@@ -22,6 +22,9 @@ class ImageBatches:
     `images` are those of each split where they are loaded already.
     """
 
+    fixed_rows = True
+    drawn = False
+
     def __init__(self, plan: BatchPlan, images: Mapping[Split, Images] | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
         assert experiment.batch_size is not None
@@ -33,6 +36,7 @@ class ImageBatches:
         }
         self.samples = experiment.batch_size
         self.total_samples = len(self.images["train"])
+        self.steps_per_epoch = self.total_samples // (self.samples * mesh.layout.replicas)
         self.rows = self.samples // experiment.microbatches
         for split, found in self.images.items():
             check_batch(found, self.samples, mesh.layout.replicas, split)
@@ -46,6 +50,9 @@ class ImageBatches:
         inputs = torch.zeros(self.shape_after(-1), dtype=self.plan.dtype, device=device)
         targets = torch.zeros(self.rows, dtype=torch.int64, device=device)
         return MicroBatch(inputs, {"train": targets}, Context(seed=self.plan.experiment.seed))
+
+    def evaluated(self) -> Context:
+        return Context(seed=self.plan.experiment.seed)
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:

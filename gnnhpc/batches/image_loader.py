@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.order import permutation
 from gnnhpc.data.images import Images, Indices
 
 _CHECKSUM_STRIDE = 8
@@ -37,12 +37,7 @@ def epoch_indices(
         raise ValueError(f"no replica {replica} of {replicas}, or no step {step}")
     epoch, number = divmod(step, samples // together)
     first = number * together + replica * batch_size
-    return epoch, _permutation(samples, seed, epoch)[first : first + batch_size].copy()
-
-
-@functools.lru_cache(maxsize=4)
-def _permutation(samples: int, seed: int, epoch: int) -> Indices:
-    return np.random.default_rng([seed, epoch]).permutation(samples)
+    return epoch, permutation(samples, seed, epoch)[first : first + batch_size].copy()
 
 
 def content_checksum(images: Images, indices: Indices) -> int:

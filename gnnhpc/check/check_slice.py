@@ -154,10 +154,17 @@ def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) 
     facts = small.data.facts()
     degree = facts.edges / max(facts.nodes, 1)
     node = sum(_node_flops(layer, degree) for layer in layers)
-    nodes = math.floor(flops / (node * (3 * steps + 1)))
-    nodes = max(nodes, FEWEST_NODES, 8 * small.total_chunks)
+    # A sampled mini-batch reaches all nodes of so few; each micro-batch does.
+    pieces = small.total_chunks if small.sampling is not None else 1
+    nodes = math.floor(flops / (node * (3 * steps * pieces + 1)))
+    # Of the nodes that are kept a twelfth are to train on.
+    least = 24 * small.total_chunks if small.sampling is not None else 8 * small.total_chunks
+    nodes = max(nodes, FEWEST_NODES, least)
     if nodes >= facts.nodes:
         return CheckSlice(small, layers)
+    if small.batch_size is not None:
+        seeds = min(small.batch_size, nodes // 12 // small.layout.replicas)
+        small = small.model_copy(update={"batch_size": seeds})
     return CheckSlice(small, layers, nodes=nodes, left_out=f"{nodes} of {facts.nodes} nodes")
 
 

@@ -117,6 +117,13 @@ def _rows(ids: Ids | None, piece: Piece) -> Ids | None:
     real = ids[ids >= 0]
     if piece.graph is not None:
         return real
+    if piece.sampled:
+        assert piece.ids is not None
+        known: Ids = piece.ids.numpy()
+        rows: Ids = np.searchsorted(known, real).clip(max=max(len(known) - 1, 0))
+        # A node that the twin has not drawn has no row there.
+        found: Ids = rows[known[rows] == real]
+        return found
     # A chunk of the run: its rows as they are, less the padding.
     return np.flatnonzero(ids >= 0)
 

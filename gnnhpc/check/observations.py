@@ -47,7 +47,7 @@ class RankObservations:
     """Steps whose reported loss is not the one that was differentiated."""
     repeated_samples: int
     unused_samples: int
-    """Nodes of a graph that were in no chunk; images may be left over in an epoch."""
+    """Nodes of a graph that no step of an epoch used; images may be left over in an epoch."""
     samples: int
     """This replica's, a step."""
     backward_s: float

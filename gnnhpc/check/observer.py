@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.batch import Batch, Batches
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.gradient_norms import GradientNormsWatch
 from gnnhpc.check.watches.kept_records import KeptRecords
@@ -24,6 +24,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.kernels.calls import uncounted
+from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.tasks.task import Tally
 
@@ -38,6 +39,7 @@ class RunObserver:
     layout: Layout
     rank: int
     total_samples: int
+    steps_per_epoch: int = 1
     watch: RunWatch | None = None
     """Looks at few steps closely; none where steps are taken for another purpose."""
     grad_norm: float | None = None
@@ -68,7 +70,12 @@ class RunObserver:
     _ended: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        self.sample_uses = SampleUses(self.total_samples)
+        self.sample_uses = SampleUses(self.total_samples, self.steps_per_epoch)
+
+    @classmethod
+    def of(cls, mesh: Mesh, batches: Batches, watch: RunWatch | None) -> RunObserver:
+        samples, steps = batches.total_samples, batches.steps_per_epoch
+        return cls(mesh.layout, mesh.rank, samples, steps, watch)
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:

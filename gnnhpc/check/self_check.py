@@ -21,6 +21,7 @@ from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled_batches import SampledBatches
 from gnnhpc.check.audit import audit
 from gnnhpc.check.capture import CapturingEngine, RankSeen, first_seen
 from gnnhpc.check.check_slice import CheckSlice, check_slice
@@ -195,7 +196,7 @@ def _take_steps(
     # What is read again is whole images and graphs.
     whole = part.side is None and part.nodes is None
     watch = RunWatch.of(experiment, mesh, small, root) if audited and whole else None
-    observer = RunObserver(mesh.layout, mesh.rank, small.batches.total_samples, watch)
+    observer = RunObserver.of(mesh, small.batches, watch)
     trainer = Trainer(
         experiment=experiment,
         mesh=mesh,
@@ -230,7 +231,9 @@ def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | No
         }
         return ImageBatches(plan, images)
     if part.nodes is not None:
-        return ChunkBatches(plan, sliced_graph(part, root))
+        graph = sliced_graph(part, root)
+        sampled = part.experiment.sampling is not None
+        return SampledBatches(plan, graph) if sampled else ChunkBatches(plan, graph)
     # A whole graph's batches are the same in every step.
     return parts.batches
 

@@ -39,6 +39,8 @@ class StagePlan:
     dtype: torch.dtype
     upstream_trains: bool
     """Whether any earlier stage has parameters, and so needs gradients."""
+    fixed_rows: bool = True
+    """Whether all micro-batches have as many rows; the shapes say nothing of rows where not."""
     cut: Sequence[range] = ()
     """The layers of each stage of the layout, of which one process may hold several."""
     checkpoint: Checkpoint = "never"
@@ -50,7 +52,7 @@ class StagePlan:
         """
         rows_in, rows_out = self.input_shape[0], self.output_shape[0]
         found = [len(batch.microbatches)]
-        for microbatch in batch.microbatches:
+        for microbatch in batch.microbatches if self.fixed_rows else ():
             if microbatch.inputs is not None and len(microbatch.inputs) != rows_in:
                 found.append(len(microbatch.inputs))
             found += [len(t) for t in microbatch.targets.values() if len(t) != rows_out]

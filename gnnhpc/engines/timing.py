@@ -193,9 +193,9 @@ class StepTimer:
 
     @contextlib.contextmanager
     def storage(self, doing: str) -> Iterator[None]:
-        """Around file access, so that slow storage is not taken for a hang.
+        """Around file access, so that slow storage is not taken for a hang, and drawing batches.
 
-        `doing` must begin with reading or writing.
+        `doing` begins with reading or writing where files may take long.
         """
         before, self.doing = self.doing, doing
         cpu_before_s = time.thread_time()

@@ -119,6 +119,8 @@ class GraphChunk:
     targets: dict[str, Tensor]
     own: int
     full: FullGraph
+    sampled: bool = False
+    """Whether edges into a node are drawn from those in the graph, which `degree` counts."""
 
     @property
     def present_blocks(self) -> Sequence[Block]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels import calls
 from gnnhpc.kernels.arguments import pointers, size, threads
 from gnnhpc.kernels.build import load_kernel
 
@@ -18,6 +17,15 @@ from gnnhpc.kernels.build import load_kernel
 def is_here() -> bool:
     """Whether the kernel can be compiled and loaded; numpy draws the same where it cannot."""
     return load_kernel("sample") is not None
+
+
+def compute_alone() -> None:
+    """From now on the calling thread computes by itself, in the kernels and in torch."""
+    library: Any = load_kernel("sample")
+    assert library is not None
+    # Torch gives a thread its default on first use, which would undo the next line.
+    torch.get_num_threads()
+    library.set_own_threads(1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,6 @@ class Sampler:
         return Drawn(indptr, source, edge, self._rows)
 
     def _call(self, name: str, *args: Any) -> Any:
-        calls.count_compiled(self._library, name)
         return getattr(self._library, name)(self._handle, *args)
 
 

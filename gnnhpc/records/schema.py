@@ -80,7 +80,8 @@ class StepRecord:
     Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
     computing; `allreduce_s` averaging its gradients, from when the last of their replicas had come;
     `wait_s` the rest of `wall_s`, waiting for that replica included; `data_s` taking the
-    batch, mostly waiting for it, before the first barrier and not in `wall_s`.
+    batch, mostly waiting for it, before the first barrier and not in `wall_s`. Of a sampled
+    mini-batch `data_s` is from barrier to barrier as well, and the step takes both.
 
     `cpu_s` is processor time of the threads that compute (the engine's and OpenMP's workers) while
     they compute, so its share is of `forward_s + backward_s + optimizer_s`. Records without
@@ -127,6 +128,12 @@ class StepRecord:
     """How many threads computed."""
     recompute_s: float | None = None
     """Of `backward_s`, how long forwards were computed again; null in older records."""
+    sample_s: float | None = None
+    """How long drawing the edges of a sampled mini-batch took, in whichever thread; else null."""
+    gather_s: float | None = None
+    """How long its features took to be copied together, likewise."""
+    sampled_edges: int | None = None
+    """Drawn on this replica, self-loops aside."""
     kind: Literal["step"] = "step"
 
 

@@ -266,7 +266,7 @@ class Worker:
             root = data_root(self.cell.data_root)
             checked = self._self_check(mesh, parts, writer, root)
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
-            observer = RunObserver(mesh.layout, mesh.rank, parts.batches.total_samples, watch)
+            observer = RunObserver.of(mesh, parts.batches, watch)
             self._observer = observer
             trainer = self._trainer(mesh, parts, writer, observer)
             observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)

@@ -104,15 +104,29 @@ class Trainer:
                 self.after_step(done)
 
     def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; the watchdog learns that this rank is reading files."""
+        """The same batches; the watchdog learns what this rank does.
+
+        To draw a mini-batch is part of its step, so it is timed from barrier to barrier.
+        """
+        drawn = self.batches.drawn
+        doing = "drawing a mini-batch" if drawn else "reading data"
         while True:
-            with self.timer.storage("reading data"), self.observer.reading():
+            if drawn:
+                self._wait_for_all()
+            with self.observer.reading():
                 asked = time.perf_counter()
-                batch = next(batches, None)
+                with self.timer.storage(doing):
+                    batch = next(batches, None)
+                if drawn:
+                    self._wait_for_all()
                 self._waited_s = time.perf_counter() - asked
             if batch is None:
                 return
             yield batch
+
+    def _wait_for_all(self) -> None:
+        with self.timer.storage("wait for mini-batches of other ranks"):
+            self.mesh.barrier()
 
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step
@@ -207,6 +221,9 @@ class Trainer:
             wait_s=times.wall_s - times.busy_s,
             data_s=self._waited_s,
             samples=batch.samples,
+            sample_s=batch.loading.sample_s if batch.loading else None,
+            gather_s=batch.loading.gather_s if batch.loading else None,
+            sampled_edges=batch.loading.edges if batch.loading else None,
             loss=loss if self.mesh.is_last and math.isfinite(loss) else None,
             metrics=metrics if self.mesh.is_last else {},
             groups=self._groups(times),

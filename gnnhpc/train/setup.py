@@ -84,6 +84,7 @@ def set_up(
         output_shape=batches.shape_after(mine.stop - 1),
         dtype=getattr(torch, experiment.dtype),
         upstream_trains=any(trains[rank] for rank in before),
+        fixed_rows=batches.fixed_rows,
         cut=planned,
         checkpoint=experiment.checkpoint,
     )

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from gnnhpc.check.plain.draws import below, draws, philox, pick
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
-from gnnhpc.kernels.sample_numpy import below, draws, philox, pick
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 

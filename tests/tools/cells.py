@@ -28,12 +28,25 @@ GAT: dict[str, Any] = {
 }
 
 
+SAMPLED: dict[str, Any] = {
+    "model": {"name": "sage", "layers": 2},
+    "data": {"name": "synthetic-citation", "nodes": 150, "edges": 1_500, "features": 32},
+    "sampling": {"fanouts": [4, 3]},
+    "batch_size": 24,
+    **STEPS,
+}
+
+
 def vig(**changes: Any) -> Experiment:
     return Experiment.model_validate(VIG | changes)
 
 
 def gat(**changes: Any) -> Experiment:
     return Experiment.model_validate(GAT | changes)
+
+
+def sampled(**changes: Any) -> Experiment:
+    return Experiment.model_validate(SAMPLED | changes)
 
 
 @dataclass(frozen=True)

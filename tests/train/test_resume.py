@@ -29,7 +29,7 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
 from gnnhpc.train.setup import TrainingParts, set_up
 from tests.records.test_schema import RESULT
-from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -38,6 +38,7 @@ CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
     "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
+    "sampled in replicas": sampled(layout="dp2", batch_size=12, microbatches=2, **STEPS),
 }
 
 

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
 ]
 TRAIN = {"train_steps": 9, "dtype": "float64"}
-"""Of 105 nodes to train on: nine steps are of two epochs, whose last mini-batches are uneven."""
+"""Of 35 nodes to train on: two steps are an epoch, the second of fewer nodes."""
 
 
 def ran(root: Path, experiment: Experiment, **options: Any) -> Ran:
@@ -93,5 +93,6 @@ def stop_after_four_steps() -> None:
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
     found = ran(tmp_path, sampled(layout="dp2", batch_size=75), ranks=2)
     assert set(found.statuses) == {2}
-    (line,) = {line for err in found.err for line in err.splitlines() if "batch_size" in line}
-    assert "found 75 x 2 replicas; allowed: at most the" in line
+    for err in found.err:
+        (line,) = err.splitlines()
+        assert "batch_size: found 75 x 2 replicas; allowed: at most the 35 nodes" in line

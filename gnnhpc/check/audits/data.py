@@ -36,13 +36,16 @@ def samples(observations: Sequence[RankObservations]) -> Check:
         return Check(
             "samples",
             "invalid",
-            f"{unused} nodes of the graph were in no chunk of a step",
+            f"{unused} nodes were not used in an epoch",
             {"unused": unused},
         )
     return Check("samples", "ok", "no sample was seen twice in an epoch", {})
 
 
 def edges(graph: dict[str, Any]) -> Check:
+    if "edges_kept" not in graph:
+        most = ", ".join(str(each) for each in graph["fanouts"])
+        return Check("edges", "ok", f"neighbours are sampled, at most {most} of a node", {})
     kept = float(graph["edges_kept"])
     detail = f"{graph['mode']} chunks kept {kept:.1%} of the edges"
     if kept < 1.0:

@@ -19,7 +19,7 @@ _GOOD = {
     "inputs": "inputs given to the first stage are those of the raw data",
     "targets": "labels given to the loss are those of the raw data",
     "order": "samples come in a new order each epoch, as the seed says",
-    "chunks": "chunks hold the nodes and the edges that their mode promises",
+    "chunks": "chunks hold the nodes and the edges that their mode or sampling promises",
     "outputs": "the last stage's outputs are those that are judged",
     "metrics": "what is reported is what outputs and raw labels give",
     "raw loss": "the loss is that of the outputs and the raw labels",
@@ -39,7 +39,10 @@ _WHERE_SEEN = {
 }
 _LENIENT = {"continuity", "modes", "initial values", "running statistics", "gradients used"}
 """Where a user's own layers may do so on purpose."""
-_OF_KIND = {"order": "images", "chunks": "graph"}
+_OF_KIND: dict[str, tuple[str, ...]] = {
+    "order": ("images", "sampled"),
+    "chunks": ("graph", "sampled"),
+}
 
 
 def watched_checks(
@@ -50,7 +53,8 @@ def watched_checks(
     watched = [each.watched for each in observations if each.watched is not None]
     if len(watched) < len(observations):
         return []
-    names = [name for name in _GOOD if _OF_KIND.get(name, watched[0].kind) == watched[0].kind]
+    kind = watched[0].kind
+    names = [name for name in _GOOD if kind in _OF_KIND.get(name, (kind,))]
     checks = [_findings(watched, name) for name in names]
     # Few layers have running statistics, and torch's replicas hide each one's own gradient.
     checks += [_findings(watched, name) for name in _WHERE_SEEN if _looks(watched, name)]
@@ -59,7 +63,7 @@ def watched_checks(
     checks.append(one_model(watched, layout))
     if layout.stages > 1:
         checks.append(cuts(observations, watched, layout))
-    if watched[0].kind == "graph":
+    if kind == "graph":
         checks.append(graph_facts(watched, layout, graph))
     if watched[0].evaluated:
         checks.append(statistics(watched, layout))

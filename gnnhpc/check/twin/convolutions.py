@@ -10,10 +10,11 @@ from torch import Tensor
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.graph_sums import (
-    degrees,
     glorot,
     graph_of,
     magnitude,
+    neighbours,
+    normalised_weights,
     product,
     summed,
     without_loops,
@@ -43,8 +44,7 @@ class GcnTwin:
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         graph = graph_of(scene)
         h = product(x, p["lin.weight"].T)
-        share = degrees(graph, h.dtype).rsqrt()
-        weights = (share[graph.source] * share[graph.target])[:, None]
+        weights = normalised_weights(graph, h.dtype)
         if scene.training:
             reach = product(magnitude(x), p["lin.weight"].T.abs())
             scene.reach = summed(reach[graph.source] * weights, graph).detach() + p["bias"].abs()
@@ -83,7 +83,7 @@ class RootTwin:
         h = product(x, p[f"{self.neighbours}.weight"].T)
         total = summed(h[graph.source], graph)
         if self.mean:
-            total = total / degrees(graph, h.dtype).clamp(min=1)[:, None]
+            total = total / neighbours(graph, h.dtype).clamp(min=1)[:, None]
         own = product(x, p[f"{self.root}.weight"].T)
         return total + p[f"{self.neighbours}.bias"] + own
 
@@ -181,9 +181,8 @@ def relu_dropout(x: Tensor, reach: Tensor | None, name: str, p: float, scene: Sc
     out = relu(x, reach, name, scene)
     if not scene.training or not p:
         return out
-    numbers = torch.arange(x.numel()).numpy()
-    kept = plain_weights(scene.seed, scene.step, name, p, numbers)
-    return out * torch.from_numpy(kept).to(x.dtype).view_as(x)
+    kept = plain_weights(scene.seed, scene.step, name, p, scene.numbers(x).numpy())
+    return out * torch.from_numpy(kept).to(x.dtype)
 
 
 def layer(model: Convolutions, outline: LayerOutline) -> TwinLayer:

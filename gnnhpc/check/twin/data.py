@@ -11,6 +11,7 @@ import torch
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.twin.pieces import Labels, Piece, Pixels, chunk_pieces, graph_piece, image_pieces
 from gnnhpc.check.twin.raw_images import raw_images
+from gnnhpc.check.twin.sampled import sampled_pieces
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.images import Split
 from gnnhpc.graphs.graph import Graph
@@ -44,13 +45,21 @@ class TwinGraphData:
     """A graph in one piece; in the run's chunks for a model that is its own twin."""
 
     def __init__(self, part: CheckSlice, graph: Graph, *, whole: bool) -> None:
-        self._part, self._graph = part, graph
-        self._piece = graph_piece(part.experiment, graph) if whole else None
+        self._part, self._graph, self._whole = part, graph, whole
+        self._sampled = part.experiment.sampling is not None
+        experiment = part.experiment.whole_graph if self._sampled else part.experiment
+        self._evaluated = experiment
+        self._piece = graph_piece(experiment, graph) if whole else None
 
     def pieces(self, phase: Phase, step: int) -> list[Piece]:
+        experiment = self._part.experiment
+        if phase == "test":
+            experiment = self._evaluated
+        elif self._sampled and self._whole:
+            return sampled_pieces(experiment, self._graph, step)
         if self._piece is not None:
             return [self._piece]
-        return chunk_pieces(self._part.experiment, self._part.outlines, self._graph, step)
+        return chunk_pieces(experiment, self._part.outlines, self._graph, step)
 
 
 def sliced_graph(part: CheckSlice, root: Path | None) -> Graph:

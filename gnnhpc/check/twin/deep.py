@@ -10,7 +10,14 @@ from torch import Tensor
 
 from gnnhpc.check.twin.convolutions import relu, relu_dropout
 from gnnhpc.check.twin.gat import LogSoftmax
-from gnnhpc.check.twin.graph_sums import degrees, glorot, graph_of, magnitude, product, summed
+from gnnhpc.check.twin.graph_sums import (
+    glorot,
+    graph_of,
+    magnitude,
+    normalised_weights,
+    product,
+    summed,
+)
 from gnnhpc.check.twin.layer import EPS, Parameters, TwinLayer, linear_values, norm_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline
@@ -140,9 +147,7 @@ def normed_relu(x: Tensor, p: Parameters, name: str, dropout: float, scene: Scen
 def propagated(h: Tensor, scene: Scene) -> Tensor:
     """Of each node the sum over its edges, weighted by 1 / sqrt(d_i d_j), self-loops included."""
     graph = graph_of(scene)
-    share = degrees(graph, h.dtype).rsqrt()
-    weights = (share[graph.source] * share[graph.target])[:, None]
-    return summed(h[graph.source] * weights, graph)
+    return summed(h[graph.source] * normalised_weights(graph, h.dtype), graph)
 
 
 def layer(model: Deep, outline: LayerOutline) -> TwinLayer:

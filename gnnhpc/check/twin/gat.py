@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -81,12 +82,11 @@ class Dropout(WithoutParameters):
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor | SparseInput:
         if not scene.training or not self.p:
             return x
-        numbers = torch.arange(len(x.value) if isinstance(x, SparseInput) else x.numel())
         dtype = x.value.dtype if isinstance(x, SparseInput) else x.dtype
-        weights = kept(scene, self.name, self.p, numbers, dtype)
+        weights = kept(scene, self.name, self.p, scene.numbers(x), dtype)
         if isinstance(x, SparseInput):
-            return SparseInput(x.row, x.column, x.value * weights, x.shape)
-        return x * weights.view_as(x)
+            return dataclasses.replace(x, value=x.value * weights)
+        return x * weights
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,28 @@ def summed(messages: Tensor, graph: TwinGraph) -> Tensor:
 def without_loops(graph: TwinGraph) -> TwinGraph:
     kept = graph.source != graph.target
     edges = graph.source[kept], graph.target[kept], graph.number[kept]
-    return TwinGraph(graph.nodes, *edges, graph.left_out)
+    return TwinGraph(graph.nodes, *edges, graph.left_out, graph.sampled)
+
+
+def normalised_weights(graph: TwinGraph, dtype: torch.dtype) -> Tensor:
+    """1 / sqrt(d_i d_j) of each edge, [E, 1], self-loops counted: Kipf & Welling 2017, equation 2.
+
+    Where edges are drawn, those of a node stand for all of its d: each counts d over how many
+    there are.
+    """
+    degree = degrees(graph, dtype)
+    weights = (degree[graph.source] * degree[graph.target]).rsqrt()
+    if graph.sampled:
+        drawn = torch.bincount(graph.target, minlength=graph.nodes).to(dtype)
+        weights = weights * (degree / drawn)[graph.target]
+    return weights[:, None]
+
+
+def neighbours(graph: TwinGraph, dtype: torch.dtype) -> Tensor:
+    """What a mean over neighbours is divided by, [nodes]: all of them, or those that were drawn."""
+    if graph.sampled:
+        return torch.bincount(graph.target, minlength=graph.nodes).to(dtype)
+    return degrees(graph, dtype)
 
 
 def degrees(graph: TwinGraph, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ mini-batches, these into replicas, these into micro-batches. A graph is one piec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.core.outline import Outlines, hops
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
@@ -42,6 +45,9 @@ class Piece:
     ids: Tensor | None = None
     """A graph's node numbers, int64 [rows], -1 for padding; None for images."""
     graph: TwinGraph | None = None
+    sampled: tuple[TwinGraph, ...] = ()
+    """Of a sampled mini-batch in place of `graph`: the edges of each layer that uses neighbours,
+    the input's first, all between the same rows."""
     context: Context | None = None
     """As the run's layers get it, for a model that is its own twin."""
     own_inputs: Inputs | None = None
@@ -104,8 +110,7 @@ def chunk_pieces(
     experiment: Experiment, outlines: Outlines, graph: Graph, step: int
 ) -> list[Piece]:
     """The run's own chunks, for a model that is its own twin."""
-    count = experiment.total_chunks
-    chunks = build_chunks(graph, count, experiment.chunks, hops(outlines)).chunks
+    chunks = _chunks_of(experiment, outlines, graph, step)
     dtype: torch.dtype = getattr(torch, experiment.dtype)
     pieces = []
     for place, chunk in enumerate(chunks):
@@ -126,6 +131,22 @@ def chunk_pieces(
             )
         )
     return pieces
+
+
+def _chunks_of(
+    experiment: Experiment, outlines: Outlines, graph: Graph, step: int
+) -> Sequence[GraphChunk]:
+    sampling, seed = experiment.sampling, experiment.seed
+    if sampling is None:
+        count = experiment.total_chunks
+        return build_chunks(graph, count, experiment.chunks, hops(outlines)).chunks
+    sampler = GraphSampler(
+        graph, sampling.fanouts, seed, semantics=sampling.semantics, replace=sampling.replace
+    )
+    train = graph.masks["train"].nonzero().flatten().numpy()
+    replicas = range(experiment.layout.replicas)
+    seeds = [PlainShares.of(experiment, train, replica).nodes(step) for replica in replicas]
+    return [sampler.chunk(torch.from_numpy(part), step) for each in seeds for part in each]
 
 
 def graph_inputs(graph: Graph, dtype: str) -> Tensor | SparseInput:

@@ -55,6 +55,7 @@ class PlainModel:
         self.frozen: frozenset[str] = frozenset()
         self.names = [outline.name for outline in outlines]
         self.layers = layers
+        self._by_hop = [outline.rows == "hop" for outline in outlines]
         self.kinks: list[Kink] = []
         """Of the last forward pass in training."""
         self._side = round(outlines[0].inputs[0] ** 0.5)
@@ -94,7 +95,8 @@ class PlainModel:
             self.experiment.batchnorm == "deferred",
             self._statistics[piece.replica],
             piece.graph,
-            self._side,
+            piece.ids,
+            side=self._side,
             rounding=rounding,
         )
         outputs: list[Tensor | SparseInput] = []
@@ -103,7 +105,10 @@ class PlainModel:
             x = x.to(self.dtype)
         else:
             x = dataclasses.replace(x, value=x.value.to(self.dtype))
-        for name, layer in zip(self.names, self.layers, strict=True):
+        blocks = iter(piece.sampled)
+        for name, layer, by_hop in zip(self.names, self.layers, self._by_hop, strict=True):
+            if by_hop and piece.sampled:
+                scene.graph = next(blocks)
             own = {
                 key.removeprefix(f"{name}."): value
                 for key, value in parameters.items()

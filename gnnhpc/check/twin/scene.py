@@ -23,6 +23,8 @@ class TwinGraph:
     """int64 [E]: each edge's number in the full graph; a self-loop's is edges + node."""
     left_out: Tensor | None = None
     """int64 [nodes]: of a part of a graph, how many edges into each node are not in it."""
+    sampled: bool = False
+    """Whether edges were left out by drawing others of the same node."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class SparseInput:
     value: Tensor
     """float64 [stored]"""
     shape: tuple[int, int]
+    number: Tensor | None = None
+    """int64 [stored]: of each its number in the whole graph; None where they are in order."""
 
     def to_dense(self) -> Tensor:
         places = torch.stack((self.row, self.column))
@@ -88,6 +92,8 @@ class Scene:
     statistics: dict[str, RunningStatistics]
     """By BatchNorm's name; this replica's."""
     graph: TwinGraph | None = None
+    ids: Tensor | None = None
+    """int64 [rows]: of a graph's rows the nodes; None for images."""
     side: int = 0
     """Of a square image's pixel grid."""
     kinks: list[Kink] = field(default_factory=list)
@@ -95,3 +101,12 @@ class Scene:
     """The sum of the magnitudes that each output of the layer before is made of; None untold."""
     rounding: BackwardRounding | None = None
     """What is added to gradients; None for nothing."""
+
+    def numbers(self, x: Tensor | SparseInput) -> Tensor:
+        """int64, of each number in `x` its own in the whole graph: masks of dropout follow it."""
+        if isinstance(x, SparseInput):
+            return torch.arange(len(x.value)) if x.number is None else x.number
+        if self.ids is None:
+            return torch.arange(x.numel()).view_as(x)
+        width = x.shape[1]
+        return self.ids[:, None] * width + torch.arange(width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,14 @@ from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
+WatchedKind = Literal["images", "graph", "sampled"]
 Ids = npt.NDArray[np.int64]
 
 
 class DataWatch(Protocol):
     """`step` counts as the records do; `number` within the present evaluation, as the data do."""
+
+    kind: ClassVar[WatchedKind]
 
     @property
     def chunks(self) -> Mapping[int, ChunkCounts]:
@@ -56,6 +59,6 @@ class DataWatch(Protocol):
         """Each micro-batch's labels of a split, read again; negative where there is none."""
         ...
 
-    def labelled(self, phase: Phase) -> int:
+    def labelled(self, phase: Phase, number: int) -> int:
         """Labelled samples of a step over all replicas."""
         ...

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, PlainGraph, Values, plain_graph
 from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges
+from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED
@@ -30,6 +32,7 @@ _LABELLED: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", 
 class GraphWatch:
     """Of one replica's chunks, on whichever of its stages this rank holds."""
 
+    kind: ClassVar[WatchedKind] = "graph"
     experiment: Experiment
     mesh: Mesh
     root: Path | None
@@ -77,7 +80,7 @@ class GraphWatch:
         if self.mesh.is_first:
             self.findings.looks["inputs"] += 1
             for (x, _), chunk in zip(given, chunks, strict=True):
-                cause = self._features(x, chunk.nodes.cpu().numpy(), rule)
+                cause = self.features_cause(x, chunk.nodes.cpu().numpy(), rule)
                 if cause is not None:
                     self.findings.add("inputs", phase, step, cause)
         self._check_targets(phase, step, batch, chunks)
@@ -93,7 +96,7 @@ class GraphWatch:
         if not self.mesh.is_last:
             return
         self.findings.looks["targets"] += 1
-        labelled = self.labelled(phase)
+        labelled = self.labelled(phase, step)
         if batch.labelled != labelled:
             divided = f"the loss is divided by {batch.labelled}, {phase} has {labelled} nodes"
             self.findings.add("targets", phase, step, divided)
@@ -103,7 +106,7 @@ class GraphWatch:
                 if cause is not None:
                     self.findings.add("targets", phase, step, cause)
 
-    def labelled(self, phase: Phase) -> int:
+    def labelled(self, phase: Phase, number: int) -> int:
         """Nodes of the phase's split."""
         return int(self.graph.masks[phase].sum())
 
@@ -126,7 +129,7 @@ class GraphWatch:
             if cause is not None:
                 self.findings.add("chunks", phase, step, f"chunk {place}: {cause}")
 
-    def _features(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
+    def features_cause(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
         """How rows of the first stage's input differ from the nodes' features; none if not."""
         row = _row_reader(x)
         for place in rule.sample(range(len(nodes)), min(ROWS, len(nodes))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.images import PlainImages, plain_images
 from gnnhpc.check.plain.order import Ids, PlainOrder
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
+from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
@@ -38,6 +39,7 @@ class _Split:
 class ImageWatch:
     """Of one replica's mini-batches, on whichever of its stages this rank holds."""
 
+    kind: ClassVar[WatchedKind] = "images"
     experiment: Experiment
     mesh: Mesh
     root: Path | None
@@ -111,7 +113,7 @@ class ImageWatch:
         """The labels of each micro-batch as read again."""
         return np.split(self._labels(phase, self._ids(phase, number, batch)), self._pieces)
 
-    def labelled(self, phase: Phase) -> int:
+    def labelled(self, phase: Phase, number: int) -> int:
         """Every image has a label."""
         assert self.experiment.batch_size is not None
         return self.experiment.batch_size * self.experiment.layout.replicas

@@ -29,6 +29,7 @@ from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.last_outputs import LastOutputs
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
+from gnnhpc.check.watches.sampled_watch import SampledWatch
 from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.step_checks import StepChecks
@@ -90,6 +91,8 @@ class RunWatch:
         if experiment.data.facts().kind == "images":
             total = parts.batches.total_samples
             data = ImageWatch(experiment, mesh, root, findings, total)
+        elif experiment.sampling is not None:
+            data = SampledWatch(experiment, mesh, root, findings, hops(parts.outlines))
         else:
             data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
         traffic = StageTraffic(stage, mesh.is_first, mesh.is_last)
@@ -235,7 +238,7 @@ class RunWatch:
         """After the last step: all that was seen."""
         self.replicas.take("the last step")
         return Watched(
-            self.experiment.data.facts().kind,
+            self.data.kind,
             self.parts.implementation == "own",
             self.findings,
             self.replicas.hashes,
@@ -254,16 +257,9 @@ class RunWatch:
             return True
         if not self.budget.affordable:
             return False
-        per_epoch = self._steps_per_epoch()
+        per_epoch = self.parts.batches.steps_per_epoch
         seed = self.experiment.seed
         return drawn(seed, "train", batch.epoch, step % per_epoch, per_epoch)
-
-    def _steps_per_epoch(self) -> int:
-        batch_size = self.experiment.batch_size
-        if batch_size is None:
-            return 1
-        together = batch_size * self.experiment.layout.replicas
-        return self.parts.batches.total_samples // together
 
     def _check_beginning(self, step: int) -> None:
         """Before the first step of an attempt; one that resumes begins with loaded values."""

@@ -16,6 +16,7 @@ class EpochUses:
 
     used: bytes
     repeated: int
+    steps: int
 
 
 @dataclass
@@ -23,6 +24,8 @@ class SampleUses:
     """Of each epoch, how often this replica was given each of `total` samples."""
 
     total: int
+    steps_per_epoch: int = 1
+    """Of an epoch with fewer, not all samples can have come."""
     _epochs: dict[int, EpochUses] = field(default_factory=dict)
     """Those that are over."""
     _epoch: int = -1
@@ -45,7 +48,7 @@ class SampleUses:
 
     def together(self, mesh: Mesh) -> tuple[int, int | None]:
         """Over all replicas: samples that were used more than once in an epoch, and the fewest
-        that any epoch used, none without an epoch; a collective.
+        that any whole epoch used, none without one; a collective.
 
         Counted on first stages only: the other stages of a replica have the same samples, which
         the checksums show.
@@ -62,7 +65,8 @@ class SampleUses:
                 counted[key] = _in_several_and_any(key)
             several, any_of_them = counted[key]
             repeated += several
-            fewest = any_of_them if fewest is None else min(fewest, any_of_them)
+            if max(each.steps for each in uses) >= self.steps_per_epoch:
+                fewest = any_of_them if fewest is None else min(fewest, any_of_them)
         return repeated, fewest
 
     def _close(self) -> None:
@@ -75,7 +79,8 @@ class SampleUses:
         else:
             ids = np.concatenate(self._given)
             counts = np.bincount(ids[(ids >= 0) & (ids < self.total)], minlength=self.total)
-            uses = EpochUses(np.packbits(counts > 0).tobytes(), int((counts > 1).sum()))
+            used, repeated = np.packbits(counts > 0).tobytes(), int((counts > 1).sum())
+            uses = EpochUses(used, repeated, len(self._given))
         self._whole = None if whole is None else (whole, uses)
         self._epochs[self._epoch] = uses
         self._given = []

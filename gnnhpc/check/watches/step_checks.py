@@ -78,7 +78,7 @@ class StepChecks:
         kind = self.experiment.model.loaded.outputs
         wanted = plain_tally(trained.outputs, labels, kind)
         self.findings.looks["raw loss"] += 1
-        share = self.experiment.layout.replicas / self.data.labelled("train")
+        share = self.experiment.layout.replicas / self.data.labelled("train", step)
         told = float(sum(float(loss) for loss in trained.losses))
         if not abs(told - wanted.loss * share) <= wanted.loss_error * share:
             cause = f"the loss is {told:.6g}, of the raw labels {wanted.loss * share:.6g}"

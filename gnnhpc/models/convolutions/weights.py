@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from gnnhpc.graphs.blocks import Block
@@ -10,9 +12,18 @@ from gnnhpc.models.context import Context
 
 
 def degree_weights(context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
-    """GCN's, self-loops included."""
+    """GCN's, self-loops included.
+
+    Where edges are drawn, those of a node stand for all of its edges: their mean is taken for that
+    of all.
+    """
     degree = context.chunk.degree[: block.rows_in].to(dtype)
-    return NeighbourWeights.normalised(degree, block.rows_out)
+    weights = NeighbourWeights.normalised(degree, block.rows_out)
+    if not context.chunk.sampled:
+        return weights
+    assert weights.target is not None
+    stands_for = degree[: block.rows_out] / block.indptr.diff()
+    return dataclasses.replace(weights, target=weights.target * stands_for)
 
 
 def mean_weights(block: Block, dtype: torch.dtype) -> NeighbourWeights:

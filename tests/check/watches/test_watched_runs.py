@@ -111,8 +111,8 @@ def inputs_scaled() -> None:
 def never_reshuffled() -> None:
     from gnnhpc.batches import image_loader
 
-    true = image_loader._permutation
-    image_loader._permutation = lambda samples, seed, epoch: true(samples, seed, 0)  # type: ignore[assignment]
+    true = image_loader.permutation
+    image_loader.permutation = lambda samples, seed, epoch: true(samples, seed, 0)  # type: ignore[assignment]
 
 
 def halo_one_hop_short() -> None:
@@ -315,7 +315,7 @@ PLANTED: list[tuple[Experiment, Callable[[], None], str, str]] = [
     ),
     (vig(train_steps=10), never_reshuffled, "order", "epoch 1 has the order of epoch 0"),
     (gat(layout="pp2", **HALO), halo_one_hop_short, "chunks", "that use neighbours lacks"),
-    (gat(layout="dp2", **HALO), nodes_left_out, "samples", "4 nodes of the graph were in no chunk"),
+    (gat(layout="dp2", **HALO), nodes_left_out, "samples", "4 nodes were not used in an epoch"),
     (gat(layout="pp2"), other_mask, "targets", "they are of the val split"),
     (DP2, other_seed, "replica parameters", "at the first step"),
     (PP2, step_skipped, "optimizer", "did not move: the optimizer's step was skipped"),

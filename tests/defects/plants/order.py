@@ -19,19 +19,17 @@ defect = functools.partial(planted, kind=KIND)
 
 @defect("never reshuffled: each epoch in the order of the first", setting=settings.VIG)
 def never_reshuffled() -> None:
-    around(image_loader, "_permutation", lambda true, samples, seed, epoch: true(samples, seed, 0))
+    around(image_loader, "permutation", lambda true, samples, seed, epoch: true(samples, seed, 0))
 
 
 @defect("not shuffled at all", setting=settings.VIG)
 def unshuffled() -> None:
-    replace(image_loader, "_permutation", lambda samples, seed, epoch: np.arange(samples))
+    replace(image_loader, "permutation", lambda samples, seed, epoch: np.arange(samples))
 
 
 @defect("an order that does not depend on the seed", setting=settings.VIG)
 def no_seed() -> None:
-    around(
-        image_loader, "_permutation", lambda true, samples, seed, epoch: true(samples, 17, epoch)
-    )
+    around(image_loader, "permutation", lambda true, samples, seed, epoch: true(samples, 17, epoch))
 
 
 @defect("samples drawn with replacement", setting=settings.VIG)
@@ -39,7 +37,7 @@ def with_replacement() -> None:
     def drawn(samples: int, seed: int, epoch: int) -> Any:
         return np.random.default_rng([seed, epoch]).integers(0, samples, samples)
 
-    replace(image_loader, "_permutation", drawn)
+    replace(image_loader, "permutation", drawn)
 
 
 @defect("every replica trains on all of the data", setting=settings.VIG_REPLICAS)
