@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
 from gnnhpc.spec.sampling import Semantics
 
 
@@ -33,7 +33,9 @@ class SampledBlock(Block):
 class GraphSampler:
     """Draws mini-batches of one graph for a model with as many hops as there are `fanouts`.
 
-    `fanouts` are the most neighbours of a node, from the seeds outward.
+    `fanouts` are the most neighbours of a node, from the seeds outward. A draw takes as many
+    `threads` as torch, if not told; mini-batches do not depend on them. Any one thread at a time
+    may draw.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class GraphSampler:
         *,
         semantics: Semantics = "resample",
         replace: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics, self.replace = semantics, replace
@@ -51,7 +54,7 @@ class GraphSampler:
         self._degree = torch.bincount(target, minlength=graph.nodes)
         indptr = torch.zeros(graph.nodes + 1, dtype=torch.int64)
         torch.cumsum(self._degree, 0, out=indptr[1:])
-        self._sampler = Sampler(indptr, source.to(torch.int32))
+        self._sampler = Sampler(indptr, source.to(torch.int32), threads=threads)
         self._full = FullGraph(
             graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
         )
@@ -59,7 +62,8 @@ class GraphSampler:
     def another(self) -> GraphSampler:
         """One that draws the same, for another thread; the graph is shared."""
         other = copy.copy(self)
-        other._sampler = Sampler(self._sampler.indptr, self._sampler.columns)
+        own = self._sampler
+        other._sampler = Sampler(own.indptr, own.columns, threads=own.threads)
         return other
 
     def chunk(self, seeds: Tensor, step: int) -> GraphChunk:
@@ -73,7 +77,10 @@ class GraphSampler:
             number = hop if self.semantics == "resample" else 0
             drawn = self._sampler.draw(Layer(fanout, self.seed, step, number, self.replace))
             rows.append(drawn.rows_in)
-            blocks.append(_block(drawn))
+            target = targets(drawn, self._sampler.threads)
+            blocks.append(
+                SampledBlock(drawn.indptr, drawn.source, target, drawn.edge, drawn.rows_in)
+            )
         nodes = self._sampler.nodes.clone()
         return GraphChunk(
             nodes=nodes,
@@ -92,9 +99,3 @@ class GraphSampler:
             split: labels.where(mask[seeds], torch.tensor(IGNORED))
             for split, mask in self.graph.masks.items()
         }
-
-
-def _block(drawn: Drawn) -> SampledBlock:
-    counts = drawn.indptr.diff()
-    target = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    return SampledBlock(drawn.indptr, drawn.source, target, drawn.edge, drawn.rows_in)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.arguments import pointers, size, threads
+from gnnhpc.kernels.arguments import pointers, size
 from gnnhpc.kernels.build import load_kernel
 
 
@@ -60,11 +60,12 @@ class Sampler:
     """Draws the layers of one mini-batch after the other, from the output's to the input's.
 
     `indptr` int64 [nodes + 1] and `columns` int32 [edges] are the graph by target, `columns`
-    ascending in each row, without edges of nodes to themselves.
+    ascending in each row, without edges of nodes to themselves. A draw takes as many `threads` as
+    torch, if not told; a sample does not depend on them. Any one thread at a time may call it.
     """
 
-    def __init__(self, indptr: Tensor, columns: Tensor) -> None:
-        self.indptr, self.columns = indptr, columns
+    def __init__(self, indptr: Tensor, columns: Tensor, *, threads: int | None = None) -> None:
+        self.indptr, self.columns, self.threads = indptr, columns, threads
         self.count = len(indptr) - 1
         self._nodes = torch.empty(self.count, dtype=torch.int64)
         self._rows = 0
@@ -85,7 +86,13 @@ class Sampler:
         """A new mini-batch of these nodes, int64 [batch], none of them twice."""
         seeds = seeds.contiguous()
         self._rows = len(seeds)
-        self._call("sampler_begin", *pointers(seeds), size(self._rows), *pointers(self._nodes))
+        self._call(
+            "sampler_begin",
+            *pointers(seeds),
+            size(self._rows),
+            *pointers(self._nodes),
+            _parts(self.threads),
+        )
 
     def draw(self, layer: Layer) -> Drawn:
         """The edges into all rows that there are so far."""
@@ -95,15 +102,16 @@ class Sampler:
             layer.seed, layer.step, layer.layer, layer.replace,
         ))  # fmt: skip
         indptr = torch.empty(rows + 1, dtype=torch.int64)
+        parts = _parts(self.threads)
         self._library.sampler_count(
-            drawing, *pointers(self._nodes), size(rows), *pointers(indptr), threads()
+            drawing, *pointers(self._nodes), size(rows), *pointers(indptr), parts
         )
         edges = int(indptr[-1])
         source = torch.empty(edges, dtype=torch.int64)
         edge = torch.empty_like(source)
         out = pointers(indptr, source, edge)
         self._rows = self._call(
-            "sampler_draw", drawing, *pointers(self._nodes), size(rows), *out, threads()
+            "sampler_draw", drawing, *pointers(self._nodes), size(rows), *out, parts
         )
         return Drawn(indptr, source, edge, self._rows)
 
@@ -111,8 +119,18 @@ class Sampler:
         return getattr(self._library, name)(self._handle, *args)
 
 
-def by_source(drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
+def targets(drawn: Drawn, threads: int | None = None) -> Tensor:
+    """int64 [edges]: of each edge, the row that it leads to."""
+    library: Any = load_kernel("sample")
+    target = torch.empty_like(drawn.source)
+    rows = size(len(drawn.indptr) - 1)
+    library.targets(*pointers(drawn.indptr), rows, *pointers(target), _parts(threads))
+    return target
+
+
+def by_source(drawn: Drawn, threads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """The same edges by source: `indptr` [rows_in + 1], the edges' places, their targets."""
+    assert len(drawn.source) < 1 << 31
     library: Any = load_kernel("sample")
     indptr = torch.empty(drawn.rows_in + 1, dtype=torch.int64)
     order, target = torch.empty_like(drawn.source), torch.empty_like(drawn.source)
@@ -121,8 +139,13 @@ def by_source(drawn: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         size(len(drawn.indptr) - 1),
         size(drawn.rows_in),
         *pointers(indptr, order, target),
+        _parts(threads),
     )
     return indptr, order, target
+
+
+def _parts(threads: int | None) -> ctypes.c_int:
+    return ctypes.c_int(threads or torch.get_num_threads())
 
 
 class _Drawing(ctypes.Structure):

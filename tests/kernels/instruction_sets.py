@@ -31,6 +31,7 @@ from tests.kernels.pairwise import pairwise_cover
 ROOT = Path(__file__).parents[2]
 TESTS = (
     "tests/kernels/test_aggregate_kernel.py",
+    "tests/kernels/test_sample_kernel.py",
     "tests/kernels/test_vig_kernel.py",
     "tests/kernels/test_not_finite.py",
     "tests/models/test_vig_fused.py",

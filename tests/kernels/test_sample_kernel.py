@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,23 @@ def test_both_forms_pick_the_same(n: int, data: st.DataObject, seed: int) -> Non
     assert max(out) < n
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 32), st.data(), st.integers(0, 2**64 - 1))
+def test_rows_together_pick_what_each_picks_alone(k: int, data: st.DataObject, seed: int) -> None:
+    """Of ranges near 2^32 most numbers are drawn again: rows of these must say so."""
+    sizes = st.integers(2 * k, 100) | st.integers(2 * k, 2**32 - 1) | st.just(2**32 - 1)
+    n = data.draw(st.lists(sizes, min_size=16, max_size=16))
+    library: Any = load_kernel("sample")
+    out, doubtful = (ctypes.c_uint32 * (16 * k))(), (ctypes.c_bool * 16)()
+    library.pick_together(
+        ctypes.c_uint64(seed), (ctypes.c_uint32 * 16)(*n), ctypes.c_uint32(k), out, doubtful
+    )
+    for row in range(16):
+        if not doubtful[row]:
+            assert list(out[row * k : (row + 1) * k]) == pick(draws(seed, row, 0, 0), n[row], k)
+        assert n[row] > 100 or not doubtful[row]
+
+
 @pytest.mark.parametrize("k", [1, 3, 10])
 @pytest.mark.parametrize("degree", ["k + 1", "2 k", "492", "40000"])
 def test_every_neighbour_is_as_likely(degree: str, k: int) -> None:
@@ -125,9 +143,13 @@ def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
 
 
 def sampled(
-    graph: tuple[Tensor, Tensor], seeds: list[int], fanouts: list[int], **layer: Any
+    graph: tuple[Tensor, Tensor],
+    seeds: list[int],
+    fanouts: list[int],
+    threads: int | None = None,
+    **layer: Any,
 ) -> tuple[list[Drawn], Tensor]:
-    sampler = Sampler(*graph)
+    sampler = Sampler(*graph, threads=threads)
     sampler.begin(torch.tensor(seeds))
     step = layer.pop("step", 5)
     found = [
@@ -142,17 +164,12 @@ def sampled(
 def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
     seed: int, replace: bool, threads: int
 ) -> None:
-    graph = make_csr(60, seed % 7)
+    graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
     indptr, columns = graph
     draw = np.random.default_rng(seed)
-    seeds = draw.choice(60, draw.integers(1, 20), replace=False).tolist()
-    fanouts = draw.integers(1, 12, size=3).tolist()
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        layers, nodes = sampled(graph, seeds, fanouts, replace=replace)
-    finally:
-        torch.set_num_threads(before)
+    seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
+    fanouts = draw.integers(1, (12, 45)[seed % 3 == 0], size=3).tolist()
+    layers, nodes = sampled(graph, seeds, fanouts, threads, replace=replace)
     rows = len(seeds)
     assert nodes[:rows].tolist() == sorted(seeds)
     assert len(set(nodes.tolist())) == len(nodes)
@@ -205,11 +222,33 @@ def test_one_sampler_serves_batch_after_batch() -> None:
             assert one.edge.equal(other.edge)
 
 
-def test_edges_by_source_are_a_stable_sort() -> None:
+def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:
+    """As a thread that draws ahead: made here, called there; threads that come and go in number."""
+    graph = make_csr(3000, 5, mean=30.0)
+    seeds, fanouts = torch.arange(0, 3000, 40), (10, 10, 10)
+    sampler = Sampler(*graph)
+
+    def mini_batch(threads: int) -> list[Tensor]:
+        sampler.threads = threads
+        sampler.begin(seeds)
+        layers = [sampler.draw(Layer(k, 11, 5, hop)) for hop, k in enumerate(fanouts)]
+        found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
+        return [*found, sampler.nodes.clone()]
+
+    alone = mini_batch(1)
+    with ThreadPoolExecutor(1) as pool:
+        for threads in (8, 2, 3, 1):
+            for one, other in zip(pool.submit(mini_batch, threads).result(), alone, strict=True):
+                assert one.equal(other)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_edges_by_source_are_a_stable_sort(threads: int) -> None:
     (drawn, _), _ = sampled(make_csr(70, 4), [3, 8, 30, 44], [5, 5])
-    indptr, order, target = sample.by_source(drawn)
+    indptr, order, target = sample.by_source(drawn, threads)
     wanted = torch.argsort(drawn.source, stable=True)
     rows = torch.repeat_interleave(torch.arange(len(drawn.indptr) - 1), drawn.indptr.diff())
+    assert sample.targets(drawn, threads).equal(rows)
     assert order.equal(wanted)
     assert target.equal(rows[wanted])
     assert indptr.diff().equal(torch.bincount(drawn.source, minlength=drawn.rows_in))
