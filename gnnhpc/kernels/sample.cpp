@@ -12,6 +12,16 @@ namespace {
 
 using i32 = std::int32_t;
 
+// Nanoseconds of work that are worth waking threads for and waiting for them.
+constexpr i64 WORTH = 200'000;
+
+// body(part) by as many threads, or by this one if there are but `nanoseconds` of work altogether.
+template <typename Body>
+void in_parts_if_worth(i64 nanoseconds, int parts, Body body) {
+  if (nanoseconds >= WORTH) return in_parts(parts, body);
+  for (int part = 0; part < parts; ++part) body(part);
+}
+
 // A set of nodes.
 struct Bits {
   std::vector<u64> words;
@@ -45,7 +55,7 @@ struct Sampler {
   void number(i64* list, int parts) {
     const i64 words = static_cast<i64>(seen.words.size());
     std::vector<i64> first(parts + 1);
-    in_parts(parts, [&](int part) {
+    in_parts_if_worth(words * 2, parts, [&](int part) {
       const i64 last = even_cut(words, part + 1, parts);
       for (i64 word = even_cut(words, part, parts); word < last; ++word) {
         u64 found = 0;
@@ -56,7 +66,7 @@ struct Sampler {
     });
     first[0] = count;
     for (int part = 0; part < parts; ++part) first[part + 1] += first[part];
-    in_parts(parts, [&](int part) {
+    in_parts_if_worth((first[parts] - count) * 2 + words, parts, [&](int part) {
       i64 next = first[part];
       const i64 last = even_cut(words, part + 1, parts);
       for (i64 word = even_cut(words, part, parts); word < last; ++word) {
@@ -175,17 +185,13 @@ void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, int p
 }
 
 // indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
-void sampler_count(const Drawing* drawing, const i64* nodes, i64 rows, i64* indptr_out, int parts) {
+void sampler_count(const Drawing* drawing, const i64* nodes, i64 rows, i64* indptr_out) {
   const Drawing d = *drawing;
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      if (row + GROUP < last) __builtin_prefetch(d.indptr + nodes[row + GROUP]);
-      indptr_out[row + 1] = d.drawn(nodes[row]);
-    }
-  });
   indptr_out[0] = 0;
-  for (i64 row = 0; row < rows; ++row) indptr_out[row + 1] += indptr_out[row];
+  for (i64 row = 0; row < rows; ++row) {
+    __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
+    indptr_out[row + 1] = indptr_out[row] + d.drawn(nodes[row]);
+  }
 }
 
 // The edges of one layer into the first `rows` of `nodes`: local source and number in the graph
@@ -198,7 +204,7 @@ i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, co
   s.need(parts);
   const i64 edges = indptr_out[rows];
   if (static_cast<i64>(s.source.size()) < edges) s.source.resize(edges);
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(edges * 8, parts, [&](int part) {
     Drawer drawer(d);
     Bits& reached = s.reached[part];
     const i64 begin = even_cut(rows, part, parts), last = even_cut(rows, part + 1, parts);
@@ -224,7 +230,7 @@ i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, co
     read_until(last);
   });
   s.number(nodes, parts);
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(edges, parts, [&](int part) {
     const i64 last = even_cut(edges, part + 1, parts);
     for (i64 e = even_cut(edges, part, parts); e < last; ++e) source[e] = s.local[s.source[e]];
   });
@@ -233,7 +239,7 @@ i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, co
 
 // Of each edge of `rows`, the row that it leads to.
 void targets(const i64* indptr, i64 rows, i64* target, int parts) {
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(indptr[rows], parts, [&](int part) {
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row)
       std::fill(target + indptr[row], target + indptr[row + 1], row);
@@ -247,13 +253,14 @@ void by_source(const i64* indptr, const i64* source, i64 rows, i64 rows_in, i64*
   // Of each thread and source, the thread's edges; then, where the next of them goes.
   std::vector<std::vector<i32>> next(parts);
   std::vector<i64> first(parts + 1);
-  in_parts(parts, [&](int part) {
+  const i64 edges = indptr[rows];
+  in_parts_if_worth(edges * 2, parts, [&](int part) {
     next[part].assign(rows_in, 0);
     const i64 end = indptr[balanced_cut(indptr, rows, part + 1, parts)];
     for (i64 e = indptr[balanced_cut(indptr, rows, part, parts)]; e < end; ++e)
       ++next[part][source[e]];
   });
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(rows_in * parts / 4, parts, [&](int part) {
     i64 sum = 0;
     for (const auto& each : next)
       for (i64 row = even_cut(rows_in, part, parts); row < even_cut(rows_in, part + 1, parts); ++row)
@@ -261,7 +268,7 @@ void by_source(const i64* indptr, const i64* source, i64 rows, i64 rows_in, i64*
     first[part + 1] = sum;
   });
   for (int part = 0; part < parts; ++part) first[part + 1] += first[part];
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(rows_in * parts, parts, [&](int part) {
     i64 place = first[part];
     const i64 last = even_cut(rows_in, part + 1, parts);
     for (i64 row = even_cut(rows_in, part, parts); row < last; ++row) {
@@ -274,7 +281,7 @@ void by_source(const i64* indptr, const i64* source, i64 rows, i64 rows_in, i64*
     }
   });
   indptr_by[rows_in] = first[parts];
-  in_parts(parts, [&](int part) {
+  in_parts_if_worth(edges * 8, parts, [&](int part) {
     std::vector<i32>& own = next[part];
     const i64 last = balanced_cut(indptr, rows, part + 1, parts), end = indptr[last];
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row)

@@ -102,16 +102,18 @@ class Sampler:
             layer.seed, layer.step, layer.layer, layer.replace,
         ))  # fmt: skip
         indptr = torch.empty(rows + 1, dtype=torch.int64)
-        parts = _parts(self.threads)
-        self._library.sampler_count(
-            drawing, *pointers(self._nodes), size(rows), *pointers(indptr), parts
-        )
+        self._library.sampler_count(drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
         edges = int(indptr[-1])
         source = torch.empty(edges, dtype=torch.int64)
         edge = torch.empty_like(source)
         out = pointers(indptr, source, edge)
         self._rows = self._call(
-            "sampler_draw", drawing, *pointers(self._nodes), size(rows), *out, parts
+            "sampler_draw",
+            drawing,
+            *pointers(self._nodes),
+            size(rows),
+            *out,
+            _parts(self.threads),
         )
         return Drawn(indptr, source, edge, self._rows)
 

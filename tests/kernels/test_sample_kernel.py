@@ -223,16 +223,22 @@ def test_one_sampler_serves_batch_after_batch() -> None:
 
 
 def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:
-    """As a thread that draws ahead: made here, called there; threads that come and go in number."""
-    graph = make_csr(3000, 5, mean=30.0)
-    seeds, fanouts = torch.arange(0, 3000, 40), (10, 10, 10)
-    sampler = Sampler(*graph)
+    """As a thread that draws ahead: made here, called there; threads that come and go in number.
+
+    Of less than this graph one thread does the work of all.
+    """
+    draw = np.random.default_rng(5)
+    indptr = torch.zeros(200_001, dtype=torch.int64)
+    indptr[1:] = torch.from_numpy(np.cumsum(draw.geometric(1 / 8, 200_000)))
+    columns = torch.from_numpy(draw.integers(200_000, size=int(indptr[-1]), dtype=np.int32))
+    sampler = Sampler(indptr, columns)
 
     def mini_batch(threads: int) -> list[Tensor]:
         sampler.threads = threads
-        sampler.begin(seeds)
-        layers = [sampler.draw(Layer(k, 11, 5, hop)) for hop, k in enumerate(fanouts)]
+        sampler.begin(torch.arange(0, 200_000, 5))
+        layers = [sampler.draw(Layer(5, 11, 5, hop)) for hop in range(2)]
         found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
+        found += [*sample.by_source(layers[1], threads), sample.targets(layers[1], threads)]
         return [*found, sampler.nodes.clone()]
 
     alone = mini_batch(1)
@@ -240,6 +246,8 @@ def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> N
         for threads in (8, 2, 3, 1):
             for one, other in zip(pool.submit(mini_batch, threads).result(), alone, strict=True):
                 assert one.equal(other)
+    assert alone[6].diff().equal(torch.bincount(alone[4]))
+    assert alone[7].equal(torch.argsort(alone[4], stable=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
