@@ -36,10 +36,10 @@ class MicroBatch:
 class Loading:
     """What it took to make a sampled mini-batch, on one replica, whichever thread made it."""
 
-    sample_s: float
-    """Seconds in which its edges were drawn."""
-    gather_s: float
-    """Seconds in which its features were copied together."""
+    sample_s: float | None
+    """Seconds in which its edges were drawn; None where another process drew them."""
+    gather_s: float | None
+    """Seconds in which its features were copied together; None where nobody copied any."""
     edges: int
     """Drawn, self-loops aside."""
 

@@ -87,6 +87,10 @@ class DglBlock(LibraryBlock):
 
     graph: Any
 
+    @property
+    def neighbour_count(self) -> int:
+        return int(self.graph.num_edges())
+
     @cached_property
     def neighbours(self) -> Tensor:
         return torch.stack(self.graph.edges(order="eid"))

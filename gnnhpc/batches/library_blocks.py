@@ -39,6 +39,10 @@ class LibraryBlock(SampledBlock):
         raise NotImplementedError
 
     @property
+    def neighbour_count(self) -> int:
+        return self.neighbours.shape[1]
+
+    @property
     def rows_out(self) -> int:
         return len(self._nodes)
 

@@ -121,6 +121,7 @@ class Chunks:
             },
             own=seeds,
             full=self._full,
+            sampled=True,
         )
 
     def _labels(self, own: Tensor, mask: Tensor, rows: int) -> Tensor:

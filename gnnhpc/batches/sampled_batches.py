@@ -6,51 +6,30 @@ Replicas share each mini-batch by one order that all compute. An evaluation is o
 from __future__ import annotations
 
 import contextlib
-import queue
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
+from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_sampler import GraphSampler
-from gnnhpc.batches.order import Places, share, steps_per_epoch
+from gnnhpc.batches.draws import Drawn, Draws, gathered
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.prefetch import prefetched
+from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels.build import kernel_status
-from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """One replica's mini-batch as a thread has made it."""
-
-    step: int
-    epoch: int
-    together: int
-    """Its nodes over all replicas."""
-    places: Places
-    chunks: tuple[GraphChunk, ...]
-    inputs: tuple[Inputs, ...]
-    loading: Loading
-
-
 class SampledBatches:
-    """Raises InputError for a graph that is missing or damaged, or with too few nodes to train on.
+    """Raises InputError for a graph that is missing or damaged, for too few nodes to train on, and
+    for a sampler that is not here.
 
     `graph` is given where it is loaded already.
     """
@@ -59,29 +38,50 @@ class SampledBatches:
     drawn = True
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
-        experiment = plan.experiment
+        experiment, mesh = plan.experiment, plan.mesh
         assert experiment.sampling is not None
         assert experiment.batch_size is not None
         self.plan, self.sampling = plan, experiment.sampling
-        check_sampler()
         self.graph = graph or load_graph(experiment.data, plan.root)
-        self._train = self.graph.masks["train"].nonzero().flatten()
-        self.samples, self.total_samples = experiment.batch_size, len(self._train)
-        replicas = plan.mesh.layout.replicas
-        if self.samples * replicas > self.total_samples:
-            raise InputError(
-                f"data {experiment.data.name}",
-                "batch_size",
-                f"{self.samples} x {replicas} replicas",
-                f"at most the {self.total_samples} nodes to train on",
-            )
-        self.steps_per_epoch = steps_per_epoch(self.total_samples, self.samples * replicas)
+        self.shares = Shares(
+            self.graph.masks["train"].nonzero().flatten(),
+            experiment.batch_size,
+            experiment.microbatches,
+            mesh.layout.replicas,
+            mesh.replica,
+            experiment.seed,
+        )
+        self.samples, self.total_samples = experiment.batch_size, len(self.shares.train)
+        self._check_sizes()
+        self.steps_per_epoch = self.shares.steps_per_epoch
+        self._draws = self._choose_sampler()
         self._whole = self._whole_graph() if experiment.test_steps else None
 
+    def _check_sizes(self) -> None:
+        replicas, where = self.shares.replicas, f"data {self.plan.experiment.data.name}"
+        if self.samples * replicas > self.total_samples:
+            found = f"{self.samples} x {replicas} replicas"
+            allowed = f"at most the {self.total_samples} nodes to train on"
+            raise InputError(where, "batch_size", found, allowed)
+        parts = replicas * self.shares.microbatches
+        if self.sampling.sampler != "ours" and self.shares.fewest < parts:
+            found = f"{self.samples}, which leaves {self.shares.fewest} nodes to the last step"
+            allowed = f"one that leaves {parts}, a node for each micro-batch of sampler "
+            raise InputError(where, "batch_size", found, allowed + self.sampling.sampler)
+
+    def _choose_sampler(self) -> Draws:
+        sampling, seed = self.sampling, self.plan.experiment.seed
+        if sampling.sampler == "ours":
+            from gnnhpc.batches.own_draws import OwnDraws
+
+            return OwnDraws(self.graph, sampling, seed, self.plan)
+        from gnnhpc.batches.library_draws import LibraryDraws
+
+        return LibraryDraws(self.graph, sampling, seed, self.steps_per_epoch)
+
     def _whole_graph(self) -> ChunkBatches:
-        return ChunkBatches(
-            replace(self.plan, experiment=self.plan.experiment.whole_graph), self.graph
-        )
+        whole = replace(self.plan, experiment=self.plan.experiment.whole_graph)
+        return ChunkBatches(whole, self.graph)
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """Its rows differ from step to step."""
@@ -104,77 +104,30 @@ class SampledBatches:
             with self._whole.open(phase, start, stop) as batches:
                 yield batches
             return
-        samplers: queue.SimpleQueue[GraphSampler] = queue.SimpleQueue()
-        for sampler in self._samplers():
-            samplers.put(sampler)
-
-        def draw(step: int) -> _Drawn:
-            sampler = samplers.get()
-            try:
-                return self._draw(sampler, step)
-            finally:
-                samplers.put(sampler)
-
-        steps, workers = range(start, stop), self.sampling.workers
-        with prefetched(draw, steps, workers, compute_alone) as drawn:
+        with self._draws.open(self.shares, range(start, stop)) as drawn:
             yield map(self._batch, drawn)
 
-    def _samplers(self) -> list[GraphSampler]:
-        """One a thread."""
-        first = GraphSampler(
-            self.graph,
-            self.sampling.fanouts,
-            self.plan.experiment.seed,
-            semantics=self.sampling.semantics,
-            replace=self.sampling.replace,
-        )
-        return [first, *(first.another() for _ in range(1, self.sampling.workers))]
-
-    def _draw(self, sampler: GraphSampler, step: int) -> _Drawn:
-        """By one of the samplers' threads."""
-        experiment, mesh = self.plan.experiment, self.plan.mesh
-        epoch, together, places = share(
-            self.total_samples,
-            self.samples,
-            mesh.layout.replicas,
-            mesh.replica,
-            experiment.seed,
-            step,
-        )
-        began = time.perf_counter()
-        parts = np.array_split(self._train[places].numpy(), experiment.microbatches)
-        chunks = tuple(sampler.chunk(torch.from_numpy(part), step) for part in parts)
-        sampled = time.perf_counter()
-        inputs = tuple(self._features(chunk) for chunk in chunks)
-        gathered = time.perf_counter()
-        edges = sum(
-            len(block.source) - block.rows_out for chunk in chunks for block in chunk.blocks
-        )
-        loading = Loading(sampled - began, gathered - sampled, edges)
-        return _Drawn(step, epoch, together, places, chunks, inputs, loading)
-
-    def _features(self, chunk: GraphChunk) -> Inputs:
-        rows = feature_rows(self.graph.features, chunk.nodes, self.plan.dtype)
-        if isinstance(rows, SparseRows) and not self.plan.experiment.model.loaded.sparse_inputs:
-            rows = rows.to_dense()
-        return rows
-
-    def _batch(self, drawn: _Drawn) -> Batch:
+    def _batch(self, drawn: Drawn) -> Batch:
         device, seed = self.plan.mesh.device, self.plan.experiment.seed
+        share, inputs, gather_s = drawn.share, drawn.inputs, drawn.gather_s
+        if inputs is None:
+            began = time.perf_counter()
+            inputs = gathered(self.graph, drawn.chunks, self.plan)
+            gather_s = time.perf_counter() - began
         microbatches = []
-        for m, (chunk, inputs) in enumerate(zip(drawn.chunks, drawn.inputs, strict=True)):
+        for m, (chunk, x) in enumerate(zip(drawn.chunks, inputs, strict=True)):
             there = chunk if device.type == "cpu" else chunk.to(device)
             targets = {"train": there.targets["train"]}
-            context = Context(m, drawn.step, seed, there)
-            microbatches.append(MicroBatch(inputs.to(device), targets, context))
+            context = Context(m, share.step, seed, there)
+            microbatches.append(MicroBatch(x.to(device), targets, context))
         return Batch(
             microbatches=tuple(microbatches),
-            labelled=drawn.together,
-            samples=len(drawn.places),
-            epoch=drawn.epoch,
-            sample_ids=drawn.places,
+            labelled=share.together,
+            samples=len(share.places),
+            epoch=share.epoch,
+            sample_ids=share.places,
             checksum=_checksum(drawn.chunks),
-            loading=drawn.loading,
+            loading=Loading(drawn.sample_s, gather_s, drawn.edges),
         )
 
     def graph_facts(self) -> dict[str, Any]:
@@ -188,17 +141,6 @@ class SampledBatches:
             "train_nodes": self.total_samples,
             "steps_per_epoch": self.steps_per_epoch,
         }
-
-
-def check_sampler() -> None:
-    """Compile it, so that it is among the kernels that this rank is known by.
-
-    Raises InputError where that is not possible.
-    """
-    if not is_here():
-        raise InputError(
-            "sampling", "sampler", f"ours ({kernel_status('sample')})", "a C++ compiler, as g++"
-        )
 
 
 def _checksum(chunks: tuple[GraphChunk, ...]) -> int:

@@ -19,6 +19,7 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.optimizer_rule import OptimizerState
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
@@ -60,6 +61,18 @@ class SeenTargets:
 
 
 @dataclass(frozen=True)
+class SeenEdges:
+    """What a library drew for one sampled micro-batch, which no twin can draw again."""
+
+    step: int
+    replica: int
+    microbatch: int
+    layers: list[tuple[Ids, Ids, Ids]]
+    """Of each layer that uses neighbours, the input's first: sources, targets and numbers in the
+    graph of its edges, self-loops aside."""
+
+
+@dataclass(frozen=True)
 class SeenStep:
     """One training step of one stage."""
 
@@ -87,6 +100,8 @@ class RankSeen:
     steps: list[SeenStep] = field(default_factory=list)
     activations: list[SeenActivation] = field(default_factory=list)
     targets: list[SeenTargets] = field(default_factory=list)
+    edges: list[SeenEdges] = field(default_factory=list)
+    """Of training steps, where a library draws them."""
     evaluation_buffers: dict[str, Array] = field(default_factory=dict)
     """Those that the evaluation used."""
 
@@ -113,8 +128,11 @@ def sketch(x: Tensor | SparseRows | DroppedRows) -> Tensor:
 class CapturingEngine:
     """Runs the steps of another engine and keeps what it was given, computed and returned."""
 
-    def __init__(self, engine: Engine, stage: Stage, seen: RankSeen) -> None:
+    def __init__(
+        self, engine: Engine, stage: Stage, seen: RankSeen, *, keeps_edges: bool = False
+    ) -> None:
         self.engine, self.stage, self.seen = engine, stage, seen
+        self._keeps_edges = keeps_edges
         self._loss = 0.0
         self._phase: Phase = "train"
         self._keeps = False
@@ -144,8 +162,12 @@ class CapturingEngine:
     def _begin(self, phase: Phase, batch: Batch) -> None:
         self._phase, self._keeps = phase, True
         for microbatch in batch.microbatches:
+            context = microbatch.context
+            if self._keeps_edges and phase == "train":
+                replica, m = self.seen.replica, context.microbatch
+                layers = _edges(context.chunk)
+                self.seen.edges.append(SeenEdges(context.step, replica, m, layers))
             if microbatch.targets:
-                context = microbatch.context
                 self.seen.targets.append(
                     SeenTargets(
                         phase,
@@ -232,6 +254,15 @@ def _optimizer_states(
 
 def _arrays(tensors: Any) -> dict[str, Array]:
     return {name: np.array(t.detach().cpu().double().numpy()) for name, t in tensors}
+
+
+def _edges(chunk: GraphChunk) -> list[tuple[Ids, Ids, Ids]]:
+    nodes, layers = chunk.nodes.cpu(), []
+    for block in chunk.present_blocks:
+        others = (block.source != block.target).cpu()
+        source, target = (nodes[t.cpu()[others]].numpy() for t in (block.source, block.target))
+        layers.append((source, target, block.edge.cpu()[others].numpy()))
+    return layers
 
 
 def _ids(context: Context, rows: int | None) -> Ids | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnhpc.check.capture import Array, RankSeen, SeenActivation, SeenTargets
+from gnnhpc.check.capture import Array, RankSeen, SeenActivation, SeenEdges, SeenTargets
 
 TensorsOf = Callable[[RankSeen], Mapping[str, Array]]
 
@@ -30,6 +30,11 @@ class SeenRanks:
     @property
     def targets(self) -> list[SeenTargets]:
         return [targets for rank in self.ranks for targets in rank.targets]
+
+    def edges(self, step: int) -> dict[tuple[int, int], SeenEdges]:
+        """What a library drew in a step, by replica and micro-batch."""
+        found = (edges for rank in self.ranks for edges in rank.edges if edges.step == step)
+        return {(each.replica, each.microbatch): each for each in found}
 
     def loss(self, step: int) -> float:
         """The mean over replicas of what was differentiated."""

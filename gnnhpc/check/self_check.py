@@ -35,6 +35,7 @@ from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
+from gnnhpc.check.twin.sampled import drawn_by_library
 from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.data.images import Images
@@ -192,7 +193,9 @@ def _take_steps(
     if part.first:
         go_on_from(parts, small)
     seen = first_seen(small.stage, small.optimizer, mesh.replica, mesh.stage)
-    engine = CapturingEngine(small.engine, small.stage, seen)
+    engine = CapturingEngine(
+        small.engine, small.stage, seen, keeps_edges=drawn_by_library(experiment)
+    )
     # What is read again is whole images and graphs.
     whole = part.side is None and part.nodes is None
     watch = RunWatch.of(experiment, mesh, small, root) if audited and whole else None
@@ -254,7 +257,8 @@ def _compare(
     if experiment.data.facts().kind == "images":
         data = TwinImages(part, root)
     else:
-        data = TwinGraphData(part, sliced_graph(part, root), whole=not own)
+        graph, drawn = sliced_graph(part, root), SeenRanks(seen, experiment.layout.replicas).edges
+        data = TwinGraphData(part, graph, whole=not own, drawn=drawn)
     if isinstance(twin, OwnModelTwin):
         layer = twin.random_layer(data.pieces("train", 0)[0])
         if layer is not None:

@@ -63,6 +63,11 @@ class Block(SegmentedRows):
     def rows_out(self) -> int:
         return len(self.indptr) - 1
 
+    @property
+    def neighbour_count(self) -> int:
+        """Edges without the self-loops; of a block without padding."""
+        return len(self.source) - self.rows_out
+
     @cached_property
     def edge_index(self) -> Tensor:
         """int64 [2, edges] as PyG takes it: rows of the input, then rows of the output."""

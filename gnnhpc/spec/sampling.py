@@ -51,4 +51,9 @@ class Sampling(Strict):
                 f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
                 f"sampler {self.sampler}"
             )
+        if (self.sampler, self.semantics) == ("ours", "once") and len(set(self.fanouts)) > 1:
+            raise ValueError(
+                f"fanouts: found {list(self.fanouts)}; allowed: the same number for all layers "
+                "with semantics once of sampler ours"
+            )
         return self

@@ -12,6 +12,8 @@ import pytest
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
+from tests.tools.dgl import needs_dgl
+from tests.tools.pyg_sampler import needs_pyg_sampler
 
 pytestmark = [
     pytest.mark.distributed,
@@ -36,7 +38,7 @@ def test_replicas_learn_what_one_process_learns(
     model: dict[str, Any], semantics: str, tmp_path: Path
 ) -> None:
     """Dropout included: to rounding in double precision, over uneven ends of epochs."""
-    settings = {"sampling": {"fanouts": [4, 3], "semantics": semantics}, "model": model, **TRAIN}
+    settings = {"sampling": {"fanouts": [4, 4], "semantics": semantics}, "model": model, **TRAIN}
     alone = ran(tmp_path / "seq", sampled(**settings))
     assert not invalid(alone)
     for replicas in (2, 3):
@@ -75,6 +77,22 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> No
     start = cut.result.train_steps
     assert 0 < start < 9
     assert resumed.losses() == whole.losses()[start:]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("sampler", "semantics"), [("pyg", "once"), ("dgl", "resample")])
+def test_the_libraries_samplers_run_in_replicas(
+    sampler: str, semantics: str, workers: int, tmp_path: Path
+) -> None:
+    needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
+    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": workers}
+    model = {"name": "sage", "layers": 2, "implementation": sampler}
+    found = ran(tmp_path, sampled(layout="dp2", batch_size=12, sampling=sampling, model=model))
+    assert not invalid(found)
+    assert found.result.experiment["sampling"]["semantics"] == semantics
+    steps = [step for rank in range(2) for step in found.steps(rank, "train")]
+    assert all(step["sampled_edges"] > 0 for step in steps)
+    assert {step["sample_s"] is None for step in steps} == {workers > 0}
 
 
 def stop_after_four_steps() -> None:

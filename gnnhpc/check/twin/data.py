@@ -11,7 +11,7 @@ import torch
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.twin.pieces import Labels, Piece, Pixels, chunk_pieces, graph_piece, image_pieces
 from gnnhpc.check.twin.raw_images import raw_images
-from gnnhpc.check.twin.sampled import sampled_pieces
+from gnnhpc.check.twin.sampled import DrawnEdges, drawn_by_library, sampled_pieces
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.images import Split
 from gnnhpc.graphs.graph import Graph
@@ -42,9 +42,15 @@ class TwinImages:
 
 
 class TwinGraphData:
-    """A graph in one piece; in the run's chunks for a model that is its own twin."""
+    """A graph in one piece; in the run's chunks for a model that is its own twin.
 
-    def __init__(self, part: CheckSlice, graph: Graph, *, whole: bool) -> None:
+    `drawn` says of a step what a library drew in it.
+    """
+
+    def __init__(
+        self, part: CheckSlice, graph: Graph, *, whole: bool, drawn: DrawnEdges | None = None
+    ) -> None:
+        self._drawn = drawn if drawn_by_library(part.experiment) else None
         self._part, self._graph, self._whole = part, graph, whole
         self._sampled = part.experiment.sampling is not None
         experiment = part.experiment.whole_graph if self._sampled else part.experiment
@@ -56,7 +62,8 @@ class TwinGraphData:
         if phase == "test":
             experiment = self._evaluated
         elif self._sampled and self._whole:
-            return sampled_pieces(experiment, self._graph, step)
+            drawn = self._drawn(step) if self._drawn is not None else None
+            return sampled_pieces(experiment, self._graph, step, drawn)
         if self._piece is not None:
             return [self._piece]
         return chunk_pieces(experiment, self._part.outlines, self._graph, step)

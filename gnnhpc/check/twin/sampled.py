@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 
+from gnnhpc.check.capture import Ids, SeenEdges
 from gnnhpc.check.plain.draws import PlainDraw
 from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.twin.pieces import Piece, graph_inputs
@@ -12,9 +15,22 @@ from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.spec.experiment import Experiment
 
+DrawnEdges = Callable[[int], Mapping[tuple[int, int], SeenEdges]]
+"""What a library drew in a step, by replica and micro-batch."""
 
-def sampled_pieces(experiment: Experiment, graph: Graph, step: int) -> list[Piece]:
-    """All micro-batches of all replicas in a training step.
+
+def drawn_by_library(experiment: Experiment) -> bool:
+    """Whether nothing but the run itself can tell which edges were drawn."""
+    return experiment.sampling is not None and experiment.sampling.sampler != "ours"
+
+
+def sampled_pieces(
+    experiment: Experiment,
+    graph: Graph,
+    step: int,
+    drawn: Mapping[tuple[int, int], SeenEdges] | None = None,
+) -> list[Piece]:
+    """All micro-batches of all replicas in a training step; `drawn` if a library drew its edges.
 
     Every layer has the same rows, all nodes that the mini-batch reaches: those that no later layer
     uses change nothing.
@@ -25,7 +41,11 @@ def sampled_pieces(experiment: Experiment, graph: Graph, step: int) -> list[Piec
     for replica in range(experiment.layout.replicas):
         shares = PlainShares.of(experiment, train, replica)
         for microbatch, seeds in enumerate(shares.nodes(step)):
-            layers = _drawn_layers(experiment, graph, torch.from_numpy(seeds), step)
+            if drawn is None:
+                layers = _drawn_layers(experiment, graph, torch.from_numpy(seeds), step)
+            else:
+                told = drawn[replica, microbatch].layers[::-1]
+                layers = [_as_tensors(*layer) for layer in told]
             ids = torch.cat([torch.from_numpy(seeds), *(s for s, _, _ in layers)]).unique()
             targets = torch.full((len(ids),), IGNORED)
             own = torch.searchsorted(ids, torch.from_numpy(seeds))
@@ -45,6 +65,10 @@ def sampled_pieces(experiment: Experiment, graph: Graph, step: int) -> list[Piec
 
 _Edges = tuple[Tensor, Tensor, Tensor]
 """Sources, targets and numbers in the graph, without self-loops."""
+
+
+def _as_tensors(source: Ids, target: Ids, number: Ids) -> _Edges:
+    return torch.from_numpy(source), torch.from_numpy(target), torch.from_numpy(number)
 
 
 def _drawn_layers(experiment: Experiment, graph: Graph, seeds: Tensor, step: int) -> list[_Edges]:

@@ -11,7 +11,6 @@ from gnnhpc.check.plain.draws import PlainDraw
 from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import Sampling
 
 ROWS = 16
 """Of each layer, whose edges are compared one by one and drawn again."""
@@ -35,34 +34,33 @@ def sampled_cause(
         hop = len(blocks) - 1 - layer
         if (block.rows_in, block.rows_out) != chunk.rows[layer : layer + 2]:
             return f"layer {layer} has other rows than planned"
+        fanouts = np.full(block.rows_out, sampling.fanouts[hop])
+        if sampling.semantics == "once":
+            # A node keeps what was drawn when it was first reached.
+            reached = np.diff(chunk.rows[:layer:-1], prepend=0)
+            fanouts = np.repeat(sampling.fanouts[: hop + 1], reached)
         number = hop if sampling.semantics == "resample" else 0
         draw = PlainDraw(sampling.fanouts[hop], experiment.seed, step, number, sampling.replace)
-        cause = _block_cause(graph, block, nodes, draw, sampling, rule)
+        ours = draw if sampling.sampler == "ours" else None
+        cause = _counts_cause(graph, block, nodes, fanouts, replace=sampling.replace)
+        cause = cause or _rows_cause(graph, block, nodes, ours, rule, replace=sampling.replace)
         if cause is not None:
             return f"layer {layer} of those that use neighbours {cause}"
     return None
 
 
-def _block_cause(
-    graph: PlainGraph,
-    block: Block,
-    nodes: Ids,
-    draw: PlainDraw,
-    sampling: Sampling,
-    rule: random.Random,
+def _counts_cause(
+    graph: PlainGraph, block: Block, nodes: Ids, fanouts: Ids, *, replace: bool
 ) -> str | None:
-    indptr, source = block.indptr.cpu().numpy(), block.source.cpu().numpy()
-    edge, counts = block.edge.cpu().numpy(), np.diff(indptr)
+    """Of all rows; `fanouts` [rows] are the most neighbours of each."""
+    counts, source = np.diff(block.indptr.cpu().numpy()), block.source.cpu().numpy()
     if not np.array_equal(block.target.cpu().numpy(), np.repeat(np.arange(len(counts)), counts)):
         return "has edges whose targets are not their rows"
     if len(source) and (source.min() < 0 or source.max() >= block.rows_in):
         return "has edges from rows that do not enter it"
     computed = nodes[: len(counts)]
     degrees = graph.degrees(computed)
-    if sampling.replace:
-        wanted = np.where(degrees > 0, draw.fanout, 0)
-    else:
-        wanted = np.minimum(degrees, draw.fanout)
+    wanted = np.where(degrees > 0, fanouts, 0) if replace else np.minimum(degrees, fanouts)
     wrong = np.flatnonzero(counts != wanted + 1)
     if len(wrong):
         row = wrong[0]
@@ -70,16 +68,32 @@ def _block_cause(
             f"has {counts[row] - 1} edges into node {computed[row]}, where {wanted[row]} of its "
             f"{degrees[row]} are to be drawn ({len(wrong)} such nodes)"
         )
-    rows = sorted(rule.sample(range(len(computed)), min(ROWS, len(computed))))
-    asked = computed[rows]
-    places = draw.places(asked.tolist(), degrees[rows].tolist())
-    for row, node, drawn in zip(rows, asked.tolist(), places, strict=True):
+    return None
+
+
+def _rows_cause(
+    graph: PlainGraph,
+    block: Block,
+    nodes: Ids,
+    draw: PlainDraw | None,
+    rule: random.Random,
+    *,
+    replace: bool,
+) -> str | None:
+    """Of few rows, edge by edge; `draw` draws them again where that can be done."""
+    indptr, source = block.indptr.cpu().numpy(), block.source.cpu().numpy()
+    edge, rows_out = block.edge.cpu().numpy(), len(indptr) - 1
+    rows = sorted(rule.sample(range(rows_out), min(ROWS, rows_out)))
+    asked = nodes[rows]
+    drawn: list[list[int]] | list[None] = [None] * len(rows)
+    if draw is not None:
+        drawn = draw.places(asked.tolist(), graph.degrees(asked).tolist())
+    for row, node, places in zip(rows, asked.tolist(), drawn, strict=True):
         part = slice(indptr[row], indptr[row + 1])
-        ours = drawn if sampling.sampler == "ours" else None
-        cause = _row_cause(graph, node, nodes[source[part]], edge[part], ours)
+        cause = _row_cause(graph, node, nodes[source[part]], edge[part], places)
         if cause is not None:
             return cause
-        if not sampling.replace and len(np.unique(edge[part])) < counts[row]:
+        if not replace and len(np.unique(edge[part])) < part.stop - part.start:
             return f"has an edge into node {node} twice"
     return None
 

@@ -1,0 +1,59 @@
+"""What samplers of mini-batches give, ours and the libraries'."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.shares import Share, Shares
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.sparse_rows import SparseRows
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One replica's mini-batch of a step."""
+
+    share: Share
+    chunks: tuple[GraphChunk, ...]
+    """One a micro-batch."""
+    edges: int
+    """Self-loops aside."""
+    sample_s: float | None
+    """Seconds in which its edges were drawn; None where another process drew them."""
+    inputs: tuple[Inputs, ...] | None = None
+    """Features of the chunks; None where they are still to be gathered."""
+    gather_s: float | None = None
+
+
+class Draws(Protocol):
+    """A sampler with the threads or processes that draw in advance."""
+
+    def open(
+        self, shares: Shares, steps: range
+    ) -> contextlib.AbstractContextManager[Iterator[Drawn]]:
+        """The mini-batches of these steps, in order; nothing runs after the context."""
+        ...
+
+
+def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> tuple[Inputs, ...]:
+    """The features of each chunk's rows, copied together."""
+    return tuple(_features(graph, chunk, plan) for chunk in chunks)
+
+
+def _features(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
+    if isinstance(rows, SparseRows) and not plan.experiment.model.loaded.sparse_inputs:
+        rows = rows.to_dense()
+    return rows
+
+
+def edges_of(chunks: tuple[GraphChunk, ...]) -> int:
+    """Of all layers, self-loops aside."""
+    return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)

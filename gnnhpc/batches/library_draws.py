@@ -1,0 +1,60 @@
+"""Mini-batches drawn by a library's own loader, which begins anew in each epoch, as in its users'
+programs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gnnhpc.batches.draws import Drawn, edges_of
+from gnnhpc.batches.shares import Shares
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.spec.sampling import Sampling
+
+if TYPE_CHECKING:
+    from gnnhpc.batches.dgl_sampler import DglSampler
+    from gnnhpc.batches.pyg_sampler import PygSampler
+
+
+class LibraryDraws:
+    """Raises InputError where the library is missing."""
+
+    def __init__(self, graph: Graph, sampling: Sampling, seed: int, steps_per_epoch: int) -> None:
+        self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
+        self._sampler: PygSampler | DglSampler
+        options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
+        if sampling.sampler == "pyg":
+            from gnnhpc.batches.pyg_sampler import PygSampler
+
+            self._sampler = PygSampler(graph, sampling.fanouts, seed, **options)
+        else:
+            from gnnhpc.batches.dgl_sampler import DglSampler
+
+            self._sampler = DglSampler(graph, sampling.fanouts, seed, **options)
+
+    @contextlib.contextmanager
+    def open(self, shares: Shares, steps: range) -> Iterator[Iterator[Drawn]]:
+        drawn = self._epochs(shares, steps)
+        with contextlib.closing(drawn):
+            yield drawn
+
+    def _epochs(self, shares: Shares, steps: range) -> Generator[Drawn]:
+        start = steps.start
+        while start < steps.stop:
+            end = (start // self._steps_per_epoch + 1) * self._steps_per_epoch
+            yield from self._epoch(shares, range(start, min(end, steps.stop)))
+            start = end
+
+    def _epoch(self, shares: Shares, steps: range) -> Iterator[Drawn]:
+        all_shares = [shares.of_step(step) for step in steps]
+        seeds = [part for share in all_shares for part in share.seeds]
+        first = steps.start * shares.microbatches
+        began = time.perf_counter()
+        with self._sampler.open(seeds, first) as chunks:
+            for share in all_shares:
+                parts = tuple(next(chunks) for _ in share.seeds)
+                seconds = None if self._workers else time.perf_counter() - began
+                yield Drawn(share, parts, edges_of(parts), seconds)
+                began = time.perf_counter()

@@ -1,0 +1,63 @@
+"""Mini-batches drawn by our own sampler, by threads of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Iterator
+
+from gnnhpc.batches.draws import Drawn, edges_of, gathered
+from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.prefetch import prefetched
+from gnnhpc.batches.shares import Shares
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.kernels.build import kernel_status
+from gnnhpc.kernels.sample import compute_alone, is_here
+from gnnhpc.spec.sampling import Sampling
+
+
+class OwnDraws:
+    """Raises InputError where the sampler cannot be compiled.
+
+    It is compiled here, so that it is among the kernels that this rank is known by.
+    """
+
+    def __init__(self, graph: Graph, sampling: Sampling, seed: int, plan: BatchPlan) -> None:
+        if not is_here():
+            found = f"ours ({kernel_status('sample')})"
+            raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
+        self._graph, self._plan, self._workers = graph, plan, sampling.workers
+        first = GraphSampler(
+            graph,
+            sampling.fanouts,
+            seed,
+            semantics=sampling.semantics,
+            replace=sampling.replace,
+        )
+        self._samplers: queue.SimpleQueue[GraphSampler] = queue.SimpleQueue()
+        for sampler in (first, *(first.another() for _ in range(1, sampling.workers))):
+            self._samplers.put(sampler)
+
+    @contextlib.contextmanager
+    def open(self, shares: Shares, steps: range) -> Iterator[Iterator[Drawn]]:
+        def draw(step: int) -> Drawn:
+            sampler = self._samplers.get()
+            try:
+                return self._draw(sampler, shares, step)
+            finally:
+                self._samplers.put(sampler)
+
+        with prefetched(draw, steps, self._workers, compute_alone) as drawn:
+            yield drawn
+
+    def _draw(self, sampler: GraphSampler, shares: Shares, step: int) -> Drawn:
+        share = shares.of_step(step)
+        began = time.perf_counter()
+        chunks = tuple(sampler.chunk(seeds, step) for seeds in share.seeds)
+        sampled = time.perf_counter()
+        inputs = gathered(self._graph, chunks, self._plan)
+        gather_s = time.perf_counter() - sampled
+        return Drawn(share, chunks, edges_of(chunks), sampled - began, inputs, gather_s)
