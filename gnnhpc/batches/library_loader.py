@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import multiprocessing.queues
+import os
+import shutil
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +27,7 @@ from gnnhpc.graphs.graph import IGNORED, Graph
 START_METHOD = "fork"
 """Of workers: they share the graph's memory, and need none of /dev/shm for it."""
 
+SHARED_MEMORY = "/dev/shm"
 _PR_SET_PDEATHSIG = 1
 _OF_WORKERS = ("DataLoader worker", "DataLoader timed out")
 """How torch begins to say that a worker died, or that none gave anything."""
@@ -41,15 +47,25 @@ def loader_options(workers: int, timeout_s: float) -> dict[str, Any]:
     """Of torch's DataLoader, which is below both. It draws a number, but none of the caller's."""
     options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
     if workers:
-        options |= {"num_workers": workers, "timeout": timeout_s, "worker_init_fn": _end_with_rank}
+        options |= {"num_workers": workers, "timeout": timeout_s, "worker_init_fn": _begin_worker}
         options["multiprocessing_context"] = START_METHOD
     return options
 
 
-def _end_with_rank(_worker: int) -> None:
-    """A worker holds its rank's sockets: as long as it lives, others do not see the rank's end."""
+def _begin_worker(_worker: int) -> None:
+    # It holds its rank's sockets: as long as it lives, others do not see that the rank has ended.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A batch that does not fit into /dev/shm would be dropped, and waited for without end.
+    queue: Any = multiprocessing.queues.Queue
+    queue._on_queue_feeder_error = staticmethod(_end_worker)
+
+
+def _end_worker(error: Exception, _batch: object) -> None:
+    try:
+        traceback.print_exception(error)
+    finally:
+        os._exit(1)
 
 
 @contextmanager
@@ -57,31 +73,38 @@ def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
     """What the loader yields; its workers start now, and have ended when this is left.
 
     Raises what a worker raised where the mini-batch is taken, and GnnhpcError where one has died
-    or has given nothing for the time allowed.
+    or has given nothing for the time allowed: of a death torch may hear at any moment.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
         batches = iter(loader)
     try:
-        yield _named(batches, library)
+        yield _fetched(batches)
+    except RuntimeError as error:
+        if not str(error).startswith(_OF_WORKERS):
+            raise
+        raise GnnhpcError(f"{library}'s data loader: {_why(str(error))}") from error
     finally:
         _end_workers(batches)
 
 
-def _named(batches: Iterator[Any], library: str) -> Iterator[Any]:
+def _fetched(batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
-    except RuntimeError as error:
-        if not str(error).startswith(_OF_WORKERS):
-            raise
-        raise _failed(library, str(error)) from error
     except (ConnectionError, EOFError, FileNotFoundError) as error:
         # What a worker has made is fetched from the worker itself.
-        raise _failed(library, f"DataLoader worker gone before its batch was ({error})") from error
+        raise RuntimeError(f"{_OF_WORKERS[0]} gone before its batch was taken ({error})") from error
 
 
-def _failed(library: str, why: str) -> GnnhpcError:
-    return GnnhpcError(f"{library}'s data loader: {' '.join(why.split())}")
+def _why(message: str) -> str:
+    """In one line, with what most often ends workers."""
+    line = " ".join(message.split()).removesuffix(".")
+    if not line.startswith(_OF_WORKERS[0]):
+        return line
+    with contextlib.suppress(OSError):
+        size = shutil.disk_usage(SHARED_MEMORY).total >> 20
+        line += f"; {SHARED_MEMORY}, through which mini-batches pass, has {size} MiB"
+    return line
 
 
 def _end_workers(batches: Any) -> None:

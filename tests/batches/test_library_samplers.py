@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -269,14 +271,32 @@ def test_workers_end_with_it_though_batches_are_left(name: str) -> None:
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_a_worker_that_died_is_named(name: str) -> None:
     graph = dense_graph()
-    with sampler(name, graph, workers=1).open(uneven(graph) * 50, STEP) as found:
+    drawn_by = sampler(name, graph, workers=1)
+    with (
+        pytest.raises(GnnhpcError, match="data loader: DataLoader worker"),
+        drawn_by.open(uneven(graph) * 50, STEP) as found,
+    ):
         next(found)
         (worker,) = multiprocessing.active_children()
         assert worker.pid is not None
-        # Torch may hear of it by a signal, while something else is done, and says the same.
-        with pytest.raises((GnnhpcError, RuntimeError), match="DataLoader worker"):
-            os.kill(worker.pid, signal.SIGKILL)
-            list(found)
+        os.kill(worker.pid, signal.SIGKILL)
+        list(found)
+
+
+@pytest.mark.parametrize("name", ["pyg", "dgl"])
+def test_a_batch_that_shared_memory_has_no_room_for_is_an_error(name: str) -> None:
+    """Torch's loader waits for it without end."""
+    graph = dense_graph()
+    drawn_by = sampler(name, graph, workers=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with ExitStack() as opened:
+        opened.enter_context(pytest.raises(GnnhpcError, match=r"exited unexpectedly.*; /dev/shm, "))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+        try:
+            found = opened.enter_context(drawn_by.open(uneven(graph), STEP))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        list(found)
 
 
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
@@ -288,7 +308,7 @@ def test_a_worker_that_hangs_is_named_where_a_time_is_given(
     draw = "sample" if name == "dgl" else "sample_from_nodes"
     monkeypatch.setattr(drawn_by._sampler, draw, lambda *_: time.sleep(600))
     message = "data loader: DataLoader timed out after 1"
-    with drawn_by.open(uneven(graph), STEP) as found, pytest.raises(GnnhpcError, match=message):
+    with pytest.raises(GnnhpcError, match=message), drawn_by.open(uneven(graph), STEP) as found:
         next(found)
     assert multiprocessing.active_children() == []
 
