@@ -13,6 +13,7 @@ from typing import Any
 from gnnhpc.models.own_model import is_own
 from gnnhpc.models.registry import model_class
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import Sampling
 
 
 def training_key(experiment: Experiment) -> str:
@@ -53,11 +54,16 @@ def _one_step(experiment: Experiment) -> list[Any]:
     replica and that into micro-batches, all of consecutive samples; so rows of the whole and of a
     micro-batch say everything, whatever the number of replicas. A graph: a step is the whole
     graph, in halo chunks as in one piece; other chunks lose edges, and which ones depends on how
-    many there are. A model of the user's own may do something else in each micro-batch.
+    many there are. A sampled step: our draws of a node follow from seed, step and node, so nodes of
+    the whole step say everything; a library's follow from what else is drawn with it. A model of
+    the user's own may do something else in each micro-batch.
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
     if is_own(experiment.model.name):
-        return [replicas, microbatches, experiment.batch_size, experiment.chunks]
+        sampled = [] if experiment.sampling is None else [experiment.sampling.model_dump()]
+        return [replicas, microbatches, experiment.batch_size, experiment.chunks, *sampled]
+    if experiment.sampling is not None:
+        return _sampled_step(experiment, experiment.sampling)
     if experiment.batch_size is not None:
         together = experiment.batch_size * replicas
         by_microbatch = _normalises_by_microbatch(experiment)
@@ -66,6 +72,17 @@ def _one_step(experiment: Experiment) -> list[Any]:
     if whole and not _normalises_by_microbatch(experiment):
         return ["whole"]
     return [experiment.chunks, experiment.total_chunks]
+
+
+def _sampled_step(experiment: Experiment, sampling: Sampling) -> list[Any]:
+    """Threads that draw in advance change nothing of ours; a library's loader has its own."""
+    replicas, drawn = experiment.layout.replicas, sampling.model_dump(exclude={"workers"})
+    assert experiment.batch_size is not None
+    together = experiment.batch_size * replicas
+    if sampling.sampler == "ours":
+        by_microbatch = [replicas, experiment.microbatches]
+        return [together, drawn, by_microbatch if _normalises_by_microbatch(experiment) else None]
+    return [together, drawn, replicas, experiment.microbatches, sampling.workers]
 
 
 def _normalises_by_microbatch(experiment: Experiment) -> bool:

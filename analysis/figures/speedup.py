@@ -129,12 +129,12 @@ def _by_variant(
 def step_times(study: Study) -> Figure | str:
     """Boxes of the step times that count, with every outlier; a row a layout and micro-batches.
 
-    A box is the spread of steps; of fewer than five each is a point.
+    A box is the spread of steps of equal samples; of fewer than five each is a point.
 
     Layouts differ by far more than the steps of one layout, so the boxes show differences from
     the row's median, which is printed beside it.
     """
-    settled = study.steps[study.steps["kept"].astype(bool)]
+    settled = study.steps[(study.steps["kept"] & ~study.steps["uneven"]).astype(bool)]
     if settled.empty:
         return "no step after warm-up"
     phases = [phase for phase in ("train", "test") if (settled["phase"] == phase).any()]
@@ -187,7 +187,7 @@ def _draw_boxes(
 
     seconds = {
         settings: part.to_numpy()
-        for settings, part in steps.groupby(keys, observed=True, dropna=False)["wall_s"]
+        for settings, part in steps.groupby(keys, observed=True, dropna=False)["step_s"]
     }
     drawn: list[tuple[int, tuple[object, ...]]] = []
     boxes = []

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.loading.run import Run
 
-_NAMES = {"wall_s": "step_s", "loss": "loss"}
+_NAMES = {"step_s": "step_s", "loss": "loss"}
 _ALSO = ("seed", "repeat", "threads")
 
 

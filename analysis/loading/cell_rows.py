@@ -17,18 +17,23 @@ from gnnhpc.spec.manifest import Cell
 _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
 SELF_CHECK = "self-check"
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
+_EPOCH = ("train_nodes", "steps_per_epoch")
+"""What is known of an epoch of a sampled cell."""
 
 
 def flat_settings(experiment: Experiment) -> dict[str, Any]:
     """The settings that determine what is measured, as one flat mapping.
 
-    Keys of the model and of the data are prefixed, such as `model_blocks`.
+    Keys of the model and of the data are prefixed, such as `model_blocks`; those of sampling are
+    bare, such as `sampler`, and only sampled cells have them.
     """
     flat: dict[str, Any] = {}
     for key, value in experiment.model_dump(mode="json").items():
         if key in _NOT_SETTINGS:
             continue
-        if isinstance(value, dict):
+        if key == "sampling":
+            flat |= {inner: _plain(content) for inner, content in (value or {}).items()}
+        elif isinstance(value, dict):
             flat |= {f"{key}_{inner}": _plain(content) for inner, content in value.items()}
         else:
             flat[key] = _plain(value)
@@ -80,6 +85,7 @@ def cell_row(
         "test_steps_done": result.test_steps if result else None,
         "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
         **{name: graph.get(name) for name in _GRAPH},
+        **({name: graph.get(name) for name in _EPOCH} if experiment.sampling else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),

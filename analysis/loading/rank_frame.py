@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from analysis.loading.rank_files import RankFile, RankFrames
 from analysis.loading.record_frames import STEP_COLUMNS
 
-_OWN_COLUMNS = {"cell", "rank", "stage", "replica", "unlike", "waited_s"}
+_OWN_COLUMNS = {"cell", "rank", "stage", "replica", "host", "unlike", "waited_s", "step_s"}
+
+_OF_THE_SLOWEST = (
+    *("cpu_s", "data_s", "sample_s", "gather_s", "recompute_s"),
+    *("peak_rss_mib", "peak_device_mib"),
+)
+"""Columns of which a step has the largest of its ranks."""
 
 
 def _ranks_of_files(frames: RankFrames, files: list[RankFile], names: list[str]) -> pd.DataFrame:
@@ -26,6 +32,7 @@ def _ranks_of_files(frames: RankFrames, files: list[RankFile], names: list[str])
     )
     for key in ("rank", "stage", "replica"):
         place[key] = np.array([header.get(key, 0) for header in headers], np.int16)
+    place["host"] = pd.Categorical([str(header.get("host", "")) for header in headers])
     return place
 
 
@@ -40,7 +47,7 @@ def with_ranks(
     keep = ~_redone_after_resume(frame, files)
     if place["attempt"].gt(1).any():
         keep &= ~_recorded_again(frame, place)
-    data = {name: place[name].array for name in ("cell", "rank", "stage", "replica")}
+    data = {name: place[name].array for name in ("cell", "rank", "stage", "replica", "host")}
     data |= {name: frame[name].array for name in frame.columns if name != "source"}
     placed = pd.DataFrame(data, copy=False)
     return placed if keep.all() else placed[keep].reset_index(drop=True)
@@ -97,11 +104,19 @@ def rank_frame(
     )
     ranks = ranks.iloc[order].reset_index(drop=True)
     ranks["waited_s"] = ranks["wait_s"] + _blocked_s(ranks)
+    ranks["step_s"] = step_seconds(ranks)
     beyond = frames.steps[_redone_after_resume(frames.steps, files)]
     cell_of = np.array([file.cell for file in files], np.int64)
     again = pd.DataFrame({"cell": cell_of[beyond["source"]], "step": beyond["step"].to_numpy()})
     counts = again.drop_duplicates()["cell"].value_counts()
     return ranks, counts.reindex(range(len(names)), fill_value=0).to_numpy()
+
+
+def step_seconds(ranks: pd.DataFrame) -> pd.Series[float]:
+    """Seconds of each rank's step: barrier to barrier, and before it what a sampled mini-batch
+    took to be drawn, which is part of a step.
+    """
+    return ranks["wall_s"] + ranks["data_s"].where(ranks["sampled_edges"].notna(), 0.0)
 
 
 def _blocked_s(ranks: pd.DataFrame) -> NDArray[np.float64]:
@@ -135,18 +150,25 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
     def over(values: NDArray[Any], how: np.ufunc) -> NDArray[Any]:
         return how.reduceat(values, starts) if starts.size else values[:0]
 
-    wall = ranks["wall_s"].to_numpy()
-    steps["wall_s"] = over(wall, np.maximum)
+    recorded = np.diff(np.append(starts, len(ranks)))
+    for name in ("wall_s", "step_s"):
+        steps[name] = over(ranks[name].to_numpy(), np.maximum)
     # All stages of a replica have the same samples: count the first stage's only.
     first_stage = ranks["stage"].to_numpy() == 0
-    steps["samples"] = over(np.where(first_stage, ranks["samples"].to_numpy(), 0), np.add)
+    for name in ("samples", "sampled_edges"):
+        steps[name] = over(np.where(first_stage, ranks[name].to_numpy(), 0), np.add)
     with np.errstate(invalid="ignore", divide="ignore"):
-        steps["bubble"] = over(ranks["waited_s"].to_numpy(), np.add) / over(wall, np.add)
-    for name in ("cpu_s", "data_s", "recompute_s", "peak_rss_mib", "peak_device_mib"):
+        steps["bubble"] = over(ranks["waited_s"].to_numpy(), np.add) / over(
+            ranks["step_s"].to_numpy(), np.add
+        )
+    # Of a rank on average, so that these, waiting and drawing add up to the step.
+    computing = ranks["forward_s"] + ranks["backward_s"] + ranks["optimizer_s"]
+    for name, seconds in (("compute_s", computing), ("allreduce_s", ranks["allreduce_s"])):
+        steps[name] = over(seconds.to_numpy(), np.add) / recorded
+    for name in _OF_THE_SLOWEST:
         steps[name] = over(ranks[name].to_numpy(), np.fmax)
     metrics = [name for name in ranks.columns if name not in STEP_COLUMNS | _OWN_COLUMNS]
     for name in ("loss", *metrics):
         steps[name] = over(ranks[name].to_numpy(), np.fmax)
-    recorded = np.diff(np.append(starts, len(ranks)))
     whole = recorded == world[steps["cell"].cat.codes.to_numpy()]
     return steps if whole.all() else steps[whole].reset_index(drop=True)

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.loading.attempts import Attempt
 from analysis.loading.rank_files import RankFile, RankFrames
+from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_bytes
 from gnnhpc.spec.manifest import Cell
 
-Rows = dict[str, NDArray[Any]]
-"""Columns of step records by name, of one file."""
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
 _STAMP_TOLERANCE_S = 1e-4
 """Between two readings of a clock, as at a step's begin for its stamp and for its length."""
@@ -66,7 +64,10 @@ def _check_file(
     _check_steps(rows, file, attempt)
     if attempt.result is not None and attempt.result.records:
         _check_warmup(rows, file, cell.experiment.warmup_steps)
-        _check_samples(rows, file, cell.experiment.batch_size)
+        if cell.experiment.sampling is None:
+            _check_samples(rows, file, cell.experiment.batch_size)
+        else:
+            check_sampled(rows, file, header, cell.experiment, attempt)
         if file.attempt == attempt.number:
             _check_final(rows, attempt)
     _check_times(rows, file)
@@ -74,9 +75,9 @@ def _check_file(
 
 def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
-    names = ("step", "warmup", "samples", "loss", "wall_s", "recompute_s", *_SECONDS)
+    names = ("step", "epoch", "warmup", "samples", "loss", "wall_s", "recompute_s")
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
-    return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
+    return {"phase": phase} | {name: steps[name].to_numpy() for name in (*names, *_SECONDS, *DRAWN)}
 
 
 def _check_result(cell: Cell, attempt: Attempt) -> None:
@@ -149,14 +150,14 @@ def _check_warmup(rows: Rows, file: RankFile, warmup_steps: int) -> None:
         wrong = np.flatnonzero(mine["warmup"] != wanted)
         if len(wrong):
             allowed = f"{wanted[wrong[0]]}: the first {warmup_steps} of a phase are warm-up"
-            raise _impossible(mine, wrong[0], file, "warmup", allowed)
+            raise impossible(mine, wrong[0], file, "warmup", allowed)
 
 
 def _check_samples(rows: Rows, file: RankFile, batch_size: int | None) -> None:
     """Every replica's mini-batch of images has as many; of a graph the result says all nodes."""
     wrong = np.flatnonzero(rows["samples"] != batch_size)
     if batch_size is not None and len(wrong):
-        raise _impossible(rows, wrong[0], file, "samples", f"{batch_size}, as the manifest says")
+        raise impossible(rows, wrong[0], file, "samples", f"{batch_size}, as the manifest says")
 
 
 def _check_final(rows: Rows, attempt: Attempt) -> None:
@@ -182,22 +183,21 @@ def _check_times(rows: Rows, file: RankFile) -> None:
             ~(np.isfinite(values) & (values >= 0)) | ((name == "wall_s") & ~(wall > 0))
         )
         if len(wrong):
-            raise _impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
+            raise impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
     again = rows["recompute_s"]
     wrong = np.flatnonzero((again < 0) | (again > rows["backward_s"] + _STAMP_TOLERANCE_S))
     if len(wrong):
         allowed = f"0 to {rows['backward_s'][wrong[0]]:.6f}, as it is a part of backward_s"
-        raise _impossible(rows, wrong[0], file, "recompute_s", allowed)
+        raise impossible(rows, wrong[0], file, "recompute_s", allowed)
     starts = rows["start_s"]
-    late = np.flatnonzero(starts[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
+    # A sampled mini-batch is drawn between the step before and its own.
+    drawing = np.where(np.isnan(rows["sampled_edges"]), 0.0, rows["data_s"])
+    late = np.flatnonzero(starts[1:] - drawing[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
     if len(late):
         after = f"after the step before, which ended at {starts[late[0]] + wall[late[0]]:.6f} s"
-        raise _impossible(rows, late[0] + 1, file, "start_s", after)
-
-
-def _impossible(rows: Rows, place: int, file: RankFile, name: str, allowed: str) -> InputError:
-    where = f"{file.path}: {rows['phase'][place]} step {rows['step'][place]}"
-    return InputError(where, name, rows[name][place], allowed)
+        if drawing[late[0] + 1] > 0.0:
+            after += f", and data_s {drawing[late[0] + 1]:.6f}"
+        raise impossible(rows, late[0] + 1, file, "start_s", after)
 
 
 def _check_digests(attempt: Attempt) -> None:

@@ -41,6 +41,9 @@ _OPTIONAL = (
     "run_delay_s",
     "threads_used",
     "recompute_s",
+    "sample_s",
+    "gather_s",
+    "sampled_edges",
 )
 STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
 """Columns of the step frame that every run has; all others are metrics."""

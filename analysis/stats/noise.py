@@ -28,23 +28,28 @@ PHASE_COLUMNS = [
 def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The steps (sorted by cell and phase) with `kept` and `outlier`; and one row a cell and phase.
 
-    Not kept are steps of an unlike attempt that was resumed, and warm-up steps: those that the run
-    marked, and further ones that are detected. Outliers are marked among the kept steps and stay.
+    `uneven` are those with fewer samples than others, such as the last of an epoch of a sampled
+    graph: they count, and say nothing of noise. Not kept are steps of an unlike attempt that was
+    resumed, and warm-up steps: those that the run marked, and further ones that are detected.
+    Outliers are marked among the kept steps and stay.
     """
-    wall = steps["wall_s"].to_numpy()
+    wall, samples = steps["step_s"].to_numpy(), steps["samples"].to_numpy()
     unlike = steps["unlike"].to_numpy().astype(bool)
     given = steps["warmup"].to_numpy().astype(bool) | unlike
-    kept, outlier = np.ones(len(steps), bool), np.zeros(len(steps), bool)
+    kept, outlier, uneven = np.ones(len(steps), bool), *np.zeros((2, len(steps)), bool)
     cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
     for part in cell_phase_slices(steps):
         marked = int(np.argmin(given[part])) if not given[part].all() else part.stop - part.start
-        found = detect_warmup(wall[part][marked:])
+        uneven[part] = samples[part] < samples[part].max()
+        found = _warmup(wall[part][marked:], ~uneven[part][marked:])
         first = part.start + marked + found
         kept[part.start : first] = False
         kept[part] &= ~given[part]
         counted = wall[part][kept[part]]
-        outlier[first : part.stop] = mark_outliers(wall[first : part.stop])
+        even = wall[part][kept[part] & ~uneven[part]]
+        settled = slice(first, part.stop)
+        outlier[settled] = mark_outliers(np.where(uneven[settled], np.nan, wall[settled]))
         outlier[part] &= kept[part]
         rows.append(
             {
@@ -53,11 +58,18 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "n": counted.size,
                 "warmup_dropped": int((~kept[part] & ~unlike[part]).sum()),
                 "outliers": int(outlier[part].sum()),
-                "n_effective": effective_n(counted),
-                "drift": drift(counted),
+                "n_effective": effective_n(even),
+                "drift": drift(even),
             }
         )
-    return steps.assign(kept=kept, outlier=outlier), pd.DataFrame(rows, columns=PHASE_COLUMNS[:7])
+    marked_steps = steps.assign(kept=kept, outlier=outlier, uneven=uneven)
+    return marked_steps, pd.DataFrame(rows, columns=PHASE_COLUMNS[:7])
+
+
+def _warmup(wall: NDArray[np.float64], even: NDArray[np.bool_]) -> int:
+    """How many steps at the start are warm-up, as those of equal samples show it."""
+    found = detect_warmup(wall[even])
+    return int(np.flatnonzero(even)[found]) if found else 0
 
 
 def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
@@ -112,8 +124,8 @@ def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:
 
 
 def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """(cell, phase) -> wall seconds of its kept steps, in order."""
-    wall, kept = steps["wall_s"].to_numpy(), steps["kept"].to_numpy()
+    """(cell, phase) -> seconds of its kept steps, in order."""
+    wall, kept = steps["step_s"].to_numpy(), steps["kept"].to_numpy()
     cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
     return {
         (cell[part.start], phase[part.start]): wall[part][kept[part]]

@@ -23,8 +23,12 @@ from analysis.stats.intervals import (
 )
 from analysis.stats.noise import counted_step_times
 from analysis.stats.pairs import Repeat
+from analysis.summary.epochs import epoch_frame
 from analysis.summary.ideal_step import ideal_steps
 from gnnhpc.core.layout import Layout
+
+_AVERAGED = ("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s")
+"""Columns of steps, seconds, of which a cell has the mean."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +107,29 @@ class Configuration:
         samples = self.mean("samples")
         return samples / self.sample.mean.value if samples is not None else None
 
+    @property
+    def epoch(self) -> Interval | None:
+        """Seconds of an epoch of a sampled graph; None of other cells."""
+        seconds = self.cell_phases["epoch_s"].to_numpy(dtype=float)
+        known = seconds[np.isfinite(seconds)]
+        return interval_of_runs(known, self.sample.values.size) if known.size else None
+
+    @property
+    def epoch_from(self) -> str | None:
+        """Whether whole epochs were measured in each run, or fewer steps stand for one."""
+        if self.epoch is None:
+            return None
+        fewest = int(self.cell_phases["whole_epochs"].min())
+        steps = int(self.used["steps_per_epoch"].max())
+        if fewest:
+            return f"measured, {fewest} whole epoch{'s' if fewest > 1 else ''} of {steps} steps"
+        return f"extrapolated from {int(self.cell_phases['n'].min())} of {steps} steps"
+
     def speedup_over(self, other: Configuration, of: str = "mean") -> Interval | None:
         """These samples a second over the other's, by `mean` or `median` step times.
 
-        None where either measured nothing.
+        Of a sampled graph that is also a ratio of epochs, which are the same nodes. None where
+        either measured nothing.
         """
         mine, theirs = self.mean("samples"), other.mean("samples")
         if mine is None or theirs is None:
@@ -123,31 +146,42 @@ class Configuration:
 
 
 def cell_phase_frame(run: Run) -> pd.DataFrame:
-    """`run.phases` with samples a step, bubble, median and ideal step, and memory."""
+    """`run.phases` with samples a step, bubble, median and ideal step, drawing, and memory."""
     keys = ["cell", "phase"]
     kept = run.steps[run.steps["kept"]]
-    kept = kept.assign(waited=kept["bubble"] * kept["wall_s"])
+    kept = kept.assign(waited=kept["bubble"] * kept["step_s"])
     grouped = kept.groupby(keys, observed=True)
-    sums = grouped[["waited", "wall_s"]].sum()
+    even = kept[~kept["uneven"]].groupby(keys, observed=True)
+    sums = grouped[["waited", "step_s", "sampled_edges"]].sum(min_count=1)
     measured = pd.DataFrame(
         {
             "samples": grouped["samples"].mean(),
-            "bubble": sums["waited"] / sums["wall_s"],
-            "median_step_s": grouped["wall_s"].median(),
-            "data_s": grouped["data_s"].mean(),
-            "recompute_s": grouped["recompute_s"].mean(),
+            "bubble": sums["waited"] / sums["step_s"],
+            "median_step_s": even["step_s"].median(),
+            **{name: grouped[name].mean() for name in _AVERAGED},
+            "sampled_edges_per_s": sums["sampled_edges"] / sums["step_s"],
             "peak_rss_mib": grouped["peak_rss_mib"].max(),
             "peak_device_mib": grouped["peak_device_mib"].max(),
+            "peak_host_mib": _peak_of_hosts(run),
         }
     )
     frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
     ideal = ideal_steps(run.ranks, run.steps, run.cells)
+    frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
     frame["ideal_step_s"] = [
         ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]
     unknown = ["bubble", "ideal_step_s", "recompute_s"]
     frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
+
+
+def _peak_of_hosts(run: Run) -> pd.Series[float]:
+    """The most memory of all ranks of a host together, MiB; what they share counts for each."""
+    keys = ["cell", "phase"]
+    of_ranks = run.ranks.groupby([*keys, "host", "rank"], observed=True)["peak_rss_mib"].max()
+    of_hosts = of_ranks.groupby(level=[*keys, "host"], observed=True).sum(min_count=1)
+    return of_hosts.groupby(level=keys, observed=True).max()
 
 
 def make_configurations(run: Run) -> list[Configuration]:

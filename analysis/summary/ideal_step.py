@@ -20,10 +20,12 @@ def ideal_steps(
 ) -> dict[tuple[str, str], float]:
     """(cell, phase) -> median seconds of the ideal of the steps that count, of the slowest replica.
 
+    Of steps of equal samples: the uneven end of an epoch is left out.
+
     Of each step, not of each stage's median: where a machine is now fast and now slow, medians of
     parts do not add up to the median of the whole.
     """
-    counted = steps.loc[steps["kept"], ["cell", "phase", "step"]]
+    counted = steps.loc[steps["kept"] & ~steps["uneven"], ["cell", "phase", "step"]]
     if len(counted) < len(steps):
         kept = pd.MultiIndex.from_frame(counted)
         ranks = ranks[pd.MultiIndex.from_frame(ranks[["cell", "phase", "step"]]).isin(kept)]

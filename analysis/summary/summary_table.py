@@ -48,8 +48,11 @@ CONTRACT_COLUMNS = (
 VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
 """Settings that are always columns; other settings are only where they vary."""
 
+SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")
+"""Settings that are always columns of a run with sampled cells."""
+
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
-_TEXT_COLUMNS = ("baseline", "effect", "speedup_from")
+_TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
@@ -76,13 +79,17 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
 
 
 def _varying(run: Run) -> list[str]:
-    """Settings in which cells of one model and data differ, without those that are always shown."""
+    """Settings in which cells of one model and data differ, without those that are always shown.
+
+    Those of sampling are among them wherever a cell is sampled.
+    """
     usual = {*_KEY_COLUMNS, *VARIANT_COLUMNS}
     by_study = run.cells.groupby(["model", "data"])
     return [
         key
         for key in run.settings
-        if key not in usual and (by_study[key].nunique(dropna=False) > 1).any()
+        if key not in usual
+        and (key in SAMPLING_COLUMNS or (by_study[key].nunique(dropna=False) > 1).any())
     ]
 
 
@@ -118,6 +125,8 @@ def _summary_row(
     line |= _speedup_columns(row, rows, wanted, seconds)
     line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
     line |= _quality_columns(row)
+    if "sampler" in row.settings:
+        line |= _drawing_columns(row)
     return line
 
 
@@ -235,6 +244,22 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},
         **learnt_columns(used),
+    }
+
+
+def _drawing_columns(row: Configuration) -> dict[str, Any]:
+    """Of sampled mini-batches: an epoch, the parts of a step, edges drawn, memory of a host.
+
+    `data_s` is what the step waited for its mini-batch; `sample_s` and `gather_s` are of the
+    threads or processes that made it, perhaps in advance.
+    """
+    drawn = row.phase == "train" and not pd.isna(row.settings["sampler"]) and row.step_times
+    parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
+    return {
+        **_interval_columns("epoch_s", row.epoch),
+        "epoch_from": row.epoch_from,
+        **{name: row.mean(name) if drawn else None for name in parts},
+        "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,10 +200,16 @@ def read_training_s(attempt: AttemptPaths) -> list[float]:
     Raises InputError for damaged records.
     """
     return [
-        float(record["wall_s"])
+        _step_s(record)
         for record in read_lines(attempt.records(0))
         if record.get("kind") == "step" and record["phase"] == "train" and not record["warmup"]
     ]
+
+
+def _step_s(record: Mapping[str, Any]) -> float:
+    """To draw a sampled mini-batch is part of its step."""
+    drawn = record.get("sampled_edges") is not None
+    return float(record["wall_s"]) + (float(record["data_s"]) if drawn else 0.0)
 
 
 def last_write_time(attempt: AttemptPaths) -> float:

@@ -279,7 +279,7 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
     steps = vig.steps.copy()
     here = (steps["layout"] == "pp2") & (steps["phase"] == "train") & steps["kept"]
     chosen = steps.index[here][:3]
-    steps.loc[chosen, "wall_s"] *= np.array([3.0, 5.0, 9.0])
+    steps.loc[chosen, "step_s"] *= np.array([3.0, 5.0, 9.0])
     figure = drawn(speedup.step_times(replace(vig, steps=steps)))
     shown = np.concatenate(
         [

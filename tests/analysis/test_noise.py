@@ -24,11 +24,12 @@ STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
 def steps_of(parts: dict[tuple[str, str], tuple[list[float], int]]) -> pd.DataFrame:
     """Wall seconds of each cell and phase, and how many of its first steps are warm-up."""
     rows = [
-        {"cell": cell, "phase": phase, "wall_s": wall, "warmup": place < warmup}
+        {"cell": cell, "phase": phase, "step_s": wall, "warmup": place < warmup}
         for (cell, phase), (walls, warmup) in parts.items()
         for place, wall in enumerate(walls)
     ]
-    frame = pd.DataFrame(rows, columns=["cell", "phase", "wall_s", "warmup"]).assign(unlike=False)
+    frame = pd.DataFrame(rows, columns=["cell", "phase", "step_s", "warmup"])
+    frame = frame.assign(unlike=False, samples=8)
     kinds = {"cell": "category", "phase": "category", "warmup": bool}
     return frame.astype(kinds)
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from analysis.across.sibling_key import evaluated_after, evaluation_key, training_key
 from gnnhpc.batches.image_loader import epoch_indices
 from gnnhpc.spec.experiment import Experiment
-from tests.tools.cells import gat, vig
+from tests.tools.cells import gat, sampled, vig
 
+PYG_SAGE = {"name": "sage", "layers": 2, "implementation": "pyg"}
 layouts = st.sampled_from(["seq", "pp2", "dp2", "dp2-pp2", "dp4"])
 
 
@@ -99,6 +100,27 @@ def test_running_statistics_follow_the_replicas() -> None:
     assert evaluation_key(two) == evaluation_key(
         vig(layout="dp2-pp2", batch_size=4, microbatches=2)
     )
+
+
+ONCE = {"fanouts": [3, 3], "semantics": "once"}
+PYG = {"fanouts": [4, 3], "sampler": "pyg"}
+
+
+def test_sampled_steps_are_equal_where_the_same_is_drawn_by_the_same() -> None:
+    """Ours draws the same for replicas and threads; of a library all of its loader is the same."""
+    ours = training_key(sampled())
+    same = [{"layout": "dp2", "batch_size": 12}, {"microbatches": 3}, {"model": PYG_SAGE}]
+    same.append({"sampling": {"fanouts": [4, 3], "workers": 2}})
+    for changes in same:
+        assert training_key(sampled(**changes)) == ours
+    others = [{"fanouts": [4, 4]}, {"fanouts": [4, 3], "replace": True}, ONCE, PYG]
+    assert len({ours, *(training_key(sampled(sampling=other)) for other in others)}) == 5
+    assert training_key(sampled(batch_size=12)) != ours
+    pyg = training_key(sampled(sampling=PYG))
+    assert training_key(sampled(sampling=PYG, repeat=1, model=PYG_SAGE)) == pyg
+    for changes in ({"layout": "dp2", "batch_size": 12}, {"microbatches": 3}):
+        assert training_key(sampled(sampling=PYG, **changes)) != pyg
+    assert training_key(sampled(sampling=PYG | {"workers": 2})) != pyg
 
 
 def test_of_a_model_of_the_users_own_only_equal_micro_batches_are_compared() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
 from jobs.state.needed_repeats import Needed, needed_repeats
+from tests.tools.cells import sampled
 from tests.tools.make_run import Story, make_run
 
 SPEC = """\
@@ -67,6 +69,21 @@ def test_means_differ_by_the_hour_and_speedups_by_their_own(tmp_path: Path) -> N
     assert pp2.speedup.share == pytest.approx(0.01, rel=0.01)
     assert pp2.speedup.repeats == repeats_needed(pp2.speedup.share, 0.02)
     assert pp2.repeats == pp2.step.repeats > pp2.speedup.repeats
+
+
+def test_to_draw_a_mini_batch_is_part_of_its_step(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    cells = [sampled(test_steps=0, repeat=repeat) for repeat in range(3)]
+    make_run(root, cells)
+    for cell, hour in zip(cells, HOURS, strict=True):
+        (path,) = root.glob(f"cells/{cell.id}/attempt-1/rank-0000.jsonl")
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in records[1:]:
+            record |= {"wall_s": 0.1, "data_s": hour - 0.1}
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,) = by_array(root).values()
+    assert found.step is not None
+    assert found.step.share == pytest.approx(statistics.stdev(map(math.log, HOURS)))
 
 
 def test_only_valid_runs_tell(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnhpc.batches.order import share, steps_per_epoch
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.core.schedule import Slot, timeline
@@ -59,6 +60,8 @@ class Machine:
     """Added to the ideal step, relative."""
     noise: float = 0.01
     """Standard deviation of a step, relative."""
+    drawing_s: float = 0.004
+    """What a sampled mini-batch of full size takes before its step's first barrier."""
     first_step: float = 1.5
     """How much longer the first step of a phase takes."""
     runs_differ: float = 0.0
@@ -199,6 +202,8 @@ def _plan(experiment: Experiment, machine: Machine) -> _Plan:
     plan = _Plan(experiment, stages)
     slow = machine.sequential if experiment.layout.world_size == 1 else 1.0
     rows = _replica_rows(experiment)
+    if experiment.sampling is not None:
+        rows *= experiment.data.facts().edges / experiment.data.facts().nodes
     for stage in stages:
         groups: dict[str, tuple[float, float]] = {}
         for layer in stage:
@@ -233,6 +238,12 @@ def _write_step(
     if step == begin:
         factor *= machine.first_step
     training = phase == "train"
+    drawn = training and experiment.sampling is not None
+    epoch, shares = step // 10, [_replica_rows(experiment)] * layout.replicas
+    if drawn:
+        epoch, shares = _shares(experiment, step)
+        factor *= sum(shares) / (_replica_rows(experiment) * layout.replicas)
+    making = machine.drawing_s * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
     slots = timeline(experiment.schedule, forward, backward, m, training=training)
@@ -246,9 +257,9 @@ def _write_step(
         record = StepRecord(
             phase=phase,
             step=step,
-            epoch=step // 10,
+            epoch=epoch,
             warmup=step - begin < experiment.warmup_steps,
-            start_s=clock,
+            start_s=clock + making if drawn else clock,
             wall_s=wall,
             cpu_s=own + 2 * extra,
             forward_s=forward[stage] * m,
@@ -256,8 +267,11 @@ def _write_step(
             allreduce_s=extra if layout.replicas > 1 else 0.0,
             optimizer_s=extra,
             wait_s=max(0.0, wall - own - extra * (2 if layout.replicas > 1 else 1)),
-            data_s=1e-4,
-            samples=_replica_rows(experiment),
+            data_s=making if drawn else 1e-4,
+            sample_s=0.25 * making if drawn else None,
+            gather_s=0.75 * making if drawn else None,
+            sampled_edges=60 * shares[layout.replica_of(rank)] if drawn else None,
+            samples=shares[layout.replica_of(rank)],
             loss=loss if stage == layout.stages - 1 else None,
             metrics=metrics if stage == layout.stages - 1 else {},
             groups={
@@ -273,7 +287,19 @@ def _write_step(
         lines[rank].append(json.dumps(vars(record)) + "\n")
         if experiment.spans:
             lines[rank] += _spans(phase, step, [s for s in slots if s.stage == stage], wall, extra)
-    return wall
+    return wall + making if drawn else wall
+
+
+def _shares(experiment: Experiment, step: int) -> tuple[int, list[int]]:
+    """The epoch of a step of a sampled graph, and the nodes of each replica."""
+    assert experiment.batch_size is not None
+    nodes, replicas = _train_nodes(experiment), experiment.layout.replicas
+    found = [share(nodes, experiment.batch_size, replicas, r, 0, step) for r in range(replicas)]
+    return found[0][0], [len(places) for _, _, places in found]
+
+
+def _train_nodes(experiment: Experiment) -> int:
+    return int(0.6 * experiment.data.facts().nodes)
 
 
 def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float) -> list[str]:
@@ -367,11 +393,19 @@ def _result(
             "test_accuracy": machine.accuracy(experiment),
             **({"val_accuracy": machine.accuracy(experiment)} if graph else {}),
         },
-        graph={"edges_kept": 1.0, "node_redundancy": 1.3, "edge_redundancy": 1.1} if graph else {},
+        graph=_graph_facts(experiment) if graph else {},
         audit=[Check("samples", "ok", "each seen once"), *story.audit],
         failure=failure,
         resumed_from=story.resumed_from,
     )
+
+
+def _graph_facts(experiment: Experiment) -> dict[str, Any]:
+    if experiment.sampling is None:
+        return {"edges_kept": 1.0, "node_redundancy": 1.3, "edge_redundancy": 1.1}
+    assert experiment.batch_size is not None
+    nodes, together = _train_nodes(experiment), experiment.batch_size * experiment.layout.replicas
+    return {"train_nodes": nodes, "steps_per_epoch": steps_per_epoch(nodes, together)}
 
 
 def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:

@@ -1,0 +1,77 @@
+"""Whether records of sampled mini-batches are possible: their nodes, epochs, and what was drawn.
+
+An epoch is all nodes to train on, in mini-batches of `batch_size` nodes a replica; its last one has
+what is left, cut into parts that differ by one node at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.loading.attempts import Attempt
+from analysis.loading.rank_files import RankFile
+from gnnhpc.core.errors import InputError
+from gnnhpc.spec.experiment import Experiment
+
+Rows = dict[str, NDArray[Any]]
+"""Columns of step records by name, of one file."""
+DRAWN = ("sample_s", "gather_s", "sampled_edges")
+"""What only records of sampled mini-batches have."""
+
+
+def impossible(rows: Rows, place: int, file: RankFile, name: str, allowed: str) -> InputError:
+    """The error for one field of one step's record."""
+    where = f"{file.path}: {rows['phase'][place]} step {rows['step'][place]}"
+    return InputError(where, name, rows[name][place], allowed)
+
+
+def check_sampled(
+    rows: Rows,
+    file: RankFile,
+    header: Mapping[str, Any] | None,
+    experiment: Experiment,
+    attempt: Attempt,
+) -> None:
+    """Of a sampled cell: its training steps; it evaluates the whole graph.
+
+    Raises InputError for an epoch or a number of nodes that is not the step's, and for a record
+    that does not say how many edges were drawn: its step would seem shorter than it was.
+    """
+    assert experiment.batch_size is not None
+    mine = {name: values[rows["phase"] == "train"] for name, values in rows.items()}
+    for name in DRAWN:
+        unknown = np.isnan(mine[name]) if name != "sampled_edges" else False
+        wrong = np.flatnonzero(~(unknown | (np.isfinite(mine[name]) & (mine[name] >= 0))))
+        if len(wrong):
+            allowed = "a number from 0, of a sampled mini-batch"
+            raise impossible(mine, wrong[0], file, name, allowed)
+    nodes = _train_nodes(attempt)
+    replicas = experiment.layout.replicas
+    replica = int((header or {}).get("replica", 0))
+    together = experiment.batch_size * replicas
+    a_epoch = -(-nodes // together)
+    epoch, number = np.divmod(mine["step"], a_epoch)
+    wrong = np.flatnonzero(mine["epoch"] != epoch)
+    if len(wrong):
+        allowed = f"{epoch[wrong[0]]}: an epoch is {a_epoch} steps"
+        raise impossible(mine, wrong[0], file, "epoch", allowed)
+    left = np.minimum(together, nodes - number * together)
+    share = left * (replica + 1) // replicas - left * replica // replicas
+    wrong = np.flatnonzero(mine["samples"] != share)
+    if len(wrong):
+        allowed = f"{share[wrong[0]]}: an epoch is {nodes} nodes, {together} a step"
+        raise impossible(mine, wrong[0], file, "samples", allowed)
+
+
+def _train_nodes(attempt: Attempt) -> int:
+    """As the result says; without it neither an epoch nor its last mini-batch is known."""
+    assert attempt.result is not None
+    nodes = attempt.result.graph.get("train_nodes")
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+        where = attempt.paths.result
+        raise InputError(where, "graph.train_nodes", repr(nodes), "how many nodes are trained on")
+    return nodes
