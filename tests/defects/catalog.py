@@ -18,6 +18,7 @@ from tests.defects.plants import (
     order,
     parts,
     reported,
+    sampled,
     scaling,
     timing,
     told,
@@ -37,7 +38,7 @@ KINDS = (
         late.KIND,
         reported.KIND,
     ),
-    again.KIND,
+    *(again.KIND, sampled.KIND),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

@@ -94,11 +94,24 @@ GAT_GPIPE = Setting(
 )
 VIG_AGAIN = Setting("vig pp2, computed again", _VIG | {"checkpoint": "always"})
 GAT_AGAIN = Setting("gat pp2, computed again", _GAT | {"checkpoint": "always"})
+_SAMPLED: dict[str, Any] = {
+    "model": {"name": "sage", "layers": 2},
+    # Three mini-batches an epoch, the last one smaller: ten steps see four orders of the nodes.
+    "data": {"name": "synthetic-citation", "nodes": 200, "edges": 2_400, "features": 32},
+    "sampling": {"fanouts": [4, 3]},
+    "batch_size": 16,
+    **_STEPS,
+}
+SAMPLED = Setting("sage seq, sampled", _SAMPLED)
+SAMPLED_SLOW = Setting(
+    "sage seq, sampled in the step", _SAMPLED | {"sampling": {"fanouts": [4, 3], "workers": 0}}
+)
+SAMPLED_REPLICAS = Setting("sage dp2, sampled", _SAMPLED | {"layout": "dp2", "batch_size": 8})
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
-    *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS),
+    *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

@@ -1,0 +1,245 @@
+"""Sampled mini-batches: which nodes, which neighbours, and how long drawing them took."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches import order
+from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.graph_sampler import GraphSampler, SampledBlock
+from gnnhpc.batches.own_draws import OwnDraws
+from gnnhpc.batches.sampled_batches import SampledBatches
+from gnnhpc.batches.shares import Share, Shares
+from gnnhpc.check.plain.draws import draws
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.models.convolutions import weights
+from gnnhpc.train.loop import Trainer
+from tests.defects import settings
+from tests.defects.defect import planted
+from tests.defects.patching import around, rank, replace
+
+KIND = "sampled mini-batches"
+defect = functools.partial(planted, kind=KIND)
+
+
+@defect("every replica draws all nodes of a step", setting=settings.SAMPLED_REPLICAS)
+def unsharded() -> None:
+    """The study's DGL: its loader was not told of the other processes."""
+
+    def whole(true: Any, shares: Shares, step: int) -> Share:
+        share: Share = true(dataclasses.replace(shares, replica=0), step)
+        return share
+
+    around(Shares, "of_step", whole)
+
+
+@defect("a rank without the last mini-batch of an epoch", setting=settings.SAMPLED_REPLICAS)
+def without_last() -> None:
+    def left_out(true: Any, shares: Shares, step: int) -> Share:
+        share: Share = true(shares, step)
+        if shares.replica == 0 or (step + 1) % shares.steps_per_epoch:
+            return share
+        empty = tuple(seeds[:0] for seeds in share.seeds)
+        return dataclasses.replace(share, places=share.places[:0], seeds=empty)
+
+    around(Shares, "of_step", left_out)
+
+
+@defect("nodes never shuffled again", setting=settings.SAMPLED)
+def never_shuffled() -> None:
+    around(order, "permutation", lambda true, samples, seed, epoch: true(samples, seed, 0))
+
+
+@defect("the last mini-batch's loss divided by the batch size", setting=settings.SAMPLED)
+def divided_by_batch_size() -> None:
+    def whole(true: Any, batches: SampledBatches, drawn: Any) -> Batch:
+        batch: Batch = true(batches, drawn)
+        return dataclasses.replace(batch, labelled=batches.samples)
+
+    around(SampledBatches, "_batch", whole)
+
+
+def drawn_by(places: Callable[[Iterator[int], int, int], list[int]]) -> None:
+    """The sampler in Python, with another rule of which `k` of `n` neighbours are drawn."""
+
+    def draw(sampler: Sampler, layer: Layer) -> Drawn:
+        rows, counts, edges, sources = sampler.nodes.tolist(), [], [], []
+        for row in rows:
+            first, degree = int(sampler.indptr[row]), int(sampler.indptr[row + 1])
+            degree -= first
+            numbers = draws(layer.seed, row, layer.step, layer.layer)
+            few = degree <= layer.fanout
+            chosen = list(range(degree)) if few else places(numbers, degree, layer.fanout)
+            counts.append(len(chosen) + 1)
+            edges += [*(first + place for place in chosen), len(sampler.columns) + row]
+            sources += [*(int(sampler.columns[first + place]) for place in chosen), row]
+        rows += sorted(set(sources) - set(rows))
+        number = {node: place for place, node in enumerate(rows)}
+        sampler._nodes[: len(rows)] = torch.tensor(rows)
+        sampler._rows = len(rows)
+        indptr = torch.tensor([0, *counts]).cumsum(0)
+        local = torch.tensor([number[node] for node in sources])
+        return Drawn(indptr, local, torch.tensor(edges), len(rows))
+
+    replace(Sampler, "draw", draw)
+
+
+@defect("Floyd's last candidate never drawn", setting=settings.SAMPLED)
+def floyd_short() -> None:
+    """`% j` for `% (j + 1)`: issue 385 of torch-sparse."""
+
+    def picked(numbers: Iterator[int], n: int, k: int) -> list[int]:
+        chosen: set[int] = set()
+        for last in range(n - k, n):
+            drawn = next(numbers) % max(last, 1)
+            chosen.add(last if drawn in chosen else drawn)
+        return sorted(chosen)
+
+    drawn_by(picked)
+
+
+@defect("neighbours drawn by 16 bits modulo their number", setting=settings.SAMPLED)
+def sixteen_bits() -> None:
+    def picked(numbers: Iterator[int], n: int, k: int) -> list[int]:
+        chosen: set[int] = set()
+        while len(chosen) < k:
+            chosen.add((next(numbers) & 0xFFFF) % n)
+        return sorted(chosen)
+
+    drawn_by(picked)
+
+
+@defect("always the first neighbours", setting=settings.SAMPLED)
+def first_neighbours() -> None:
+    drawn_by(lambda numbers, n, k: list(range(k)))
+
+
+@defect("one neighbour fewer than the fan-out", setting=settings.SAMPLED)
+def fewer() -> None:
+    def short(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, fanout=layer.fanout - 1))
+        return drawn
+
+    around(Sampler, "draw", short)
+
+
+@defect("neighbours drawn with replacement unasked", setting=settings.SAMPLED)
+def with_replacement() -> None:
+    def again(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, replace=True))
+        return drawn
+
+    around(Sampler, "draw", again)
+
+
+@defect("the same neighbours in every layer, told as drawn anew", setting=settings.SAMPLED)
+def one_layer() -> None:
+    def same(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, layer=0))
+        return drawn
+
+    around(Sampler, "draw", same)
+
+
+@defect("the neighbours of the step before", setting=settings.SAMPLED)
+def step_before() -> None:
+    def stale(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, seeds, max(step - 1, 0))
+        return chunk
+
+    around(GraphSampler, "chunk", stale)
+
+
+@defect("an edge that the graph does not have", setting=settings.SAMPLED)
+def other_edge() -> None:
+    def moved(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
+        drawn: Drawn = true(sampler, layer)
+        source = drawn.source.clone()
+        loops = drawn.indptr[1:] - 1
+        others = torch.ones(len(source), dtype=torch.bool)
+        others[loops] = False
+        source[others] = (source[others] + 1) % drawn.rows_in
+        return dataclasses.replace(drawn, source=source)
+
+    around(Sampler, "draw", moved)
+
+
+@defect("edges by source of another mini-batch's size", setting=settings.SAMPLED)
+def wrong_transpose() -> None:
+    true = SampledBlock.transpose.func  # type: ignore[attr-defined]
+
+    def shifted(block: SampledBlock) -> Any:
+        found = true(block)
+        return dataclasses.replace(found, target=found.target.roll(1))
+
+    shifted_property = functools.cached_property(shifted)
+    shifted_property.__set_name__(SampledBlock, "transpose")
+    SampledBlock.transpose = shifted_property  # type: ignore[assignment]
+
+
+@defect("features of the rows beside", setting=settings.SAMPLED)
+def shifted_features() -> None:
+    def rolled(true: Any, draws: OwnDraws, *args: Any) -> Any:
+        drawn = true(draws, *args)
+        inputs = tuple(x.to_dense().roll(1, 0) for x in drawn.inputs)
+        return dataclasses.replace(drawn, inputs=inputs)
+
+    around(OwnDraws, "_draw", rolled)
+
+
+@defect("labels of other nodes of the mini-batch", setting=settings.SAMPLED)
+def shifted_labels() -> None:
+    def rolled(true: Any, sampler: GraphSampler, seeds: Tensor) -> dict[str, Tensor]:
+        return {split: labels.roll(1) for split, labels in true(sampler, seeds).items()}
+
+    around(GraphSampler, "_targets", rolled)
+
+
+@defect("a mean over drawn neighbours divided by all", setting=settings.SAMPLED)
+def mean_of_all() -> None:
+    def by_degree(true: Any, block: Any, dtype: Any) -> Any:
+        found = true(block, dtype)
+        return dataclasses.replace(found, target=found.target * 0.5)
+
+    around(weights, "mean_weights", by_degree)
+
+
+@defect("a sampled run evaluated on the validation mask", setting=settings.SAMPLED)
+def validation_mask() -> None:
+    def other(true: Any, chunk: GraphChunk, phase: str) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = true(chunk, phase)
+        return found | {"test": found["val"]} if phase == "test" else found
+
+    replace(ChunkBatches, "_targets", staticmethod(functools.partial(other, ChunkBatches._targets)))
+
+
+@defect("drawing a mini-batch left out of its step", setting=settings.SAMPLED_SLOW)
+def drawing_not_timed() -> None:
+    def untold(true: Any, trainer: Trainer, *args: Any) -> Any:
+        trainer._waited_s = 0.0
+        return true(trainer, *args)
+
+    def slow(true: Any, *args: Any) -> Any:
+        time.sleep(0.01)
+        return true(*args)
+
+    around(GraphSampler, "chunk", slow)
+    around(Trainer, "_record_step", untold)
+
+
+@defect("one replica draws by another seed", setting=settings.SAMPLED_REPLICAS)
+def other_seed() -> None:
+    def changed(true: Any, sampler: GraphSampler, *args: Any, **options: Any) -> None:
+        graph, fanouts, seed = args
+        true(sampler, graph, fanouts, seed + rank(), **options)
+
+    around(GraphSampler, "__init__", changed)
