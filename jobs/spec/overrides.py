@@ -13,7 +13,7 @@ from jobs.spec.yaml_file import parse_yaml
 
 _FLAG = "--set"
 _TOP_LEVEL_KEYS = Sweep.model_fields.keys() - {"defaults", "grids"}
-_NESTED = ("model", "data", "optimizer")
+_NESTED = ("model", "data", "optimizer", "sampling")
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def _set(raw: dict[str, Any], key: str, value: Any) -> None:
     elif AXES.get(first, first) in _NESTED and len(rest) == 1:
         _set_field(raw, AXES.get(first, first), rest[0], value, key)
     else:
-        allowed_text = "model.<field>, data.<field>, optimizer.<field> or a key without dots"
+        allowed_text = "model.<field>, data.<field>, optimizer.<field>, sampling.<field> or a key "
+        allowed_text += "without dots"
         raise InputError(_FLAG, key, "an unknown key", allowed_text)
 
 
@@ -63,13 +64,20 @@ def _set_everywhere(raw: dict[str, Any], name: str, value: Any) -> None:
             mapping[name] = value
 
 
-def _set_field(raw: dict[str, Any], field: str, name: str, value: Any, key: str) -> None:
+def _set_field(raw: dict[str, Any], field: str, name: str, setting: Any, key: str) -> None:
     if field == "optimizer":
         for number, mapping in enumerate(_defaults_and_grids(raw)):
             if number == 0 or "optimizer" in mapping:
                 entry = mapping.setdefault("optimizer", {})
                 if isinstance(entry, dict):
-                    entry[name] = value
+                    entry[name] = setting
+        return
+    if field == "sampling":
+        for mapping in _defaults_and_grids(raw):
+            value = mapping.get("sampling")
+            for entry in value if isinstance(value, list) else [value]:
+                if isinstance(entry, dict):
+                    entry[name] = setting
         return
     entries = [(e, config_class(field, e.get("name"))) for e in _entries(raw, field)]
     known = {key for _, cls in entries if cls for key in cls.model_fields}
@@ -79,7 +87,7 @@ def _set_field(raw: dict[str, Any], field: str, name: str, value: Any, key: str)
     if not taking:
         raise InputError(_FLAG, key, unknown_key_text(name, known), ", ".join(sorted(known)))
     for entry in taking:
-        entry[name] = value
+        entry[name] = setting
 
 
 def _entries(raw: dict[str, Any], field: str) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ grids:                    each overrides the defaults; lists are multiplied
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,8 @@ AXES = {
     "schedules": "schedule",
     "seeds": "seed",
     "chunks": "chunks",
+    "batch_size": "batch_size",
+    "sampling": "sampling",
 }
 """Key of a grid -> field of an experiment; each takes a value or a list of them."""
 SINGULAR = {field: axis for axis, field in AXES.items() if axis != field}
@@ -49,8 +52,15 @@ GRID_KEYS = (
         "seq_microbatches",
     }
 )
-# Keys that a kind of data does not have: left out as a default, an error in a grid.
-_NOT_FOR_DATA = {"images": ("chunks", "rebuild"), "graph": ("batch_size",)}
+_NOT_FOR = {
+    "images": (("chunks", "rebuild", "sampling"), "graph data"),
+    "whole": (("batch_size",), "images and sampled graphs"),
+    "sampled": (("chunks", "rebuild"), "graphs that are not sampled"),
+}
+"""By kind of mini-batches, keys that it does not have: left out as a default, an error in a grid;
+and what they are for."""
+_MERGED = ("optimizer", "sampling")
+"""Settings of a grid that are put into those of the defaults, and do not replace them."""
 
 
 class Sweep(Strict):
@@ -138,6 +148,8 @@ class _Grid:
         self.schedules = self._axis("schedule", ["gpipe"])
         self.seeds = self._axis("seed", [0])
         self.chunks = self._axis("chunks", [None])
+        self.batch_sizes = self._axis("batch_size", [None])
+        self.sampling = [self._sampling(entry) for entry in self._axis("sampling", [None])]
         self.repeats = self._repeats()
         axes = {*AXES.values(), "repeats", "seq_microbatches"}
         self.fixed = {name: value for name, value in self.values.items() if name not in axes}
@@ -151,8 +163,8 @@ class _Grid:
                 raise InputError(self.where, f"{place}.{name}", found, "one of them")
             field = AXES.get(name, name)
             before = self.values.get(field)
-            merge = field == "optimizer" and isinstance(before, dict) and isinstance(value, dict)
-            self.values[field] = before | value if merge else value
+            merge = field in _MERGED and isinstance(before, dict)
+            self.values[field] = _put_into(before or {}, value) if merge else value
             self.origin[field] = f"{place}.{name}"
 
     def _axis(self, field: str, default: list[Any] | None = None) -> list[Any]:
@@ -190,6 +202,12 @@ class _Grid:
         self.planned[entry_text] = found
         return found
 
+    def _sampling(self, entry: object) -> Any:
+        """One entry, or none; lists as the tuples that settings have."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("fanouts"), list):
+            return entry
+        return entry | {"fanouts": tuple(entry["fanouts"])}
+
     def _layout(self, entry: object) -> Layout:
         try:
             return Layout.parse(entry if isinstance(entry, str) else repr(entry))
@@ -213,16 +231,17 @@ class _Grid:
 
     def experiments(self, repeat: int) -> Iterator[Experiment]:
         """The product of the axes for one repeat, layouts innermost."""
-        for seed in self.seeds:
-            for data in self.data:
-                for model in self.models:
-                    for chunks in self.chunks:
-                        for schedule in self.schedules:
-                            base = {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                            base |= self._fields_for(model, data.facts().kind)
-                            if chunks is not None and data.facts().kind == "graph":
-                                base["chunks"] = chunks
-                            yield from self._over_layouts(base, schedule)
+        for seed, data, model in itertools.product(self.seeds, self.data, self.models):
+            self._check_all_are_used(model, data)
+            for chunks, sampling, batch_size, schedule in itertools.product(
+                self.chunks, self.sampling, self.batch_sizes, self.schedules
+            ):
+                axes = {"chunks": chunks, "sampling": sampling, "batch_size": batch_size}
+                told = {name: value for name, value in axes.items() if value is not None}
+                unused = self._unused(model, _mini_batches(data, sampling))
+                base = {name: v for name, v in (self.fixed | told).items() if name not in unused}
+                base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
+                yield from self._over_layouts(base, schedule)
 
     def _over_layouts(self, base: dict[str, Any], schedule: object) -> Iterator[Experiment]:
         counts = {
@@ -240,17 +259,22 @@ class _Grid:
                     del raw["balance"]
                 yield self._experiment(raw)
 
-    def _fields_for(self, model: Model, kind: str) -> dict[str, Any]:
-        """The fixed fields, without defaults that mean nothing to this model and kind of data."""
-        other = "graph" if kind == "images" else "image"
-        reasons = {name: f"{name} is for {other} data" for name in _NOT_FOR_DATA[kind]}
+    def _unused(self, model: Model, mini_batches: str) -> dict[str, str]:
+        """The fields that mean nothing to this model and kind of mini-batches, and why."""
+        names, used_for = _NOT_FOR[mini_batches]
+        unused = {name: f"{name} is for {used_for}" for name in names}
         if not model.loaded.uses_batchnorm:
-            reasons["batchnorm"] = f"{model.label} has no BatchNorm"
-        for name, reason in reasons.items():
-            if name in self.values and not self.origin[name].startswith("defaults."):
-                found = short_value(self.values[name])
-                raise InputError(self.where, self.origin[name], found, f"nothing here, {reason}")
-        return {name: value for name, value in self.fixed.items() if name not in reasons}
+            unused["batchnorm"] = f"{model.label} has no BatchNorm"
+        return unused
+
+    def _check_all_are_used(self, model: Model, data: Data) -> None:
+        """Raises InputError for a field of the grid itself that means nothing to any of it."""
+        found = [self._unused(model, _mini_batches(data, one)) for one in self.sampling]
+        for name, reason in found[0].items():
+            given = name in self.values and not self.origin[name].startswith("defaults.")
+            if given and all(name in unused for unused in found):
+                value = short_value(self.values[name])
+                raise InputError(self.where, self.origin[name], value, f"nothing here, {reason}")
 
     def _experiment(self, raw: dict[str, Any]) -> Experiment:
         try:
@@ -264,6 +288,20 @@ class _Grid:
             key = self.origin.get(source, f"{self.key}.{field}" if field else self.key)
             key = f"{key}.{rest}" if rest else key
             raise InputError(self.where, key, plain.found, plain.allowed) from None
+
+
+def _mini_batches(data: Data, sampling: object) -> str:
+    """A key of `_NOT_FOR`."""
+    if data.facts().kind == "images":
+        return "images"
+    return "whole" if sampling is None else "sampled"
+
+
+def _put_into(before: dict[str, Any], value: Any) -> Any:
+    """A mapping, or each of a list, over the settings before; anything else in their place."""
+    if isinstance(value, list):
+        return [_put_into(before, each) for each in value]
+    return before | value if isinstance(value, dict) else value
 
 
 def config_class(field: str, name: object) -> type[Model] | type[Data] | None:

@@ -87,6 +87,51 @@ def test_defaults_that_mean_nothing_for_the_data_are_left_out() -> None:
     assert by_model["vig"].chunks == "contiguous"
 
 
+def sage(**keys: Any) -> dict[str, Any]:
+    return {"models": "sage", "data": GRAPH} | keys
+
+
+def test_sampling_and_batch_sizes_are_axes_and_sampling_is_merged() -> None:
+    entries = [{"workers": 0}, {"sampler": "dgl"}]
+    raw = spec(
+        sage(sampling=entries, batch_size=[8, 16], layouts=["seq", "dp2"]),
+        sampling={"fanouts": [4, 3], "replace": True},
+    )
+    made = [cell.experiment for cell in cells(raw)]
+    drawn = Counter(
+        (e.sampling.sampler, e.sampling.workers, e.batch_size, str(e.layout))
+        for e in made
+        if e.sampling is not None
+    )
+    kinds = [("ours", 0), ("dgl", 1)]
+    assert drawn == Counter((*k, b, n) for k in kinds for b in (8, 16) for n in ("seq", "dp2"))
+    assert {(e.sampling.fanouts, e.sampling.replace) for e in made if e.sampling} == {
+        ((4, 3), True)
+    }
+    overridden = cells(raw, "sampling.workers=2")
+    assert {c.experiment.sampling.workers for c in overridden if c.experiment.sampling} == {2}
+
+
+def test_a_batch_size_is_for_sampled_graphs_and_chunks_are_for_others() -> None:
+    """As a default each is left out where it means nothing; of `null`, the whole graph too."""
+    sampling = {"fanouts": [4, 3]}
+    common: dict[str, Any] = {"batch_size": 8, "chunks": "halo", "sampling": sampling}
+    grids = [sage(sampling=[None, {}]), vig()]
+    whole, drawn, images = (cell.experiment for cell in cells(spec(*grids, **common))[:3])
+    assert (whole.sampling, whole.batch_size, whole.chunks) == (None, None, "halo")
+    assert drawn.sampling is not None
+    assert (drawn.batch_size, drawn.chunks) == (8, "contiguous")
+    assert images.sampling is None
+    with pytest.raises(InputError, match=r"nothing here, batch_size is for images and sampled gr"):
+        cells(spec(sage(batch_size=8)))
+    with pytest.raises(InputError, match=r"chunks: found 'halo'; allowed: nothing here, chunks is"):
+        cells(spec(sage(batch_size=8, sampling=sampling, chunks="halo")))
+    with pytest.raises(InputError, match=r"sampling: .*nothing here, sampling is for graph data"):
+        cells(spec(vig(sampling=sampling)))
+    with pytest.raises(InputError, match=r"0\.sampling\.workers: found -1; allowed: at least"):
+        cells(spec(sage(batch_size=8, sampling=sampling | {"workers": -1})))
+
+
 def test_a_balance_is_for_the_pipelined_layouts_alone() -> None:
     made = cells(spec(gat(layouts=["seq", "pp4"], balance=[1, 2, 1, 2])))
     balances = {str(c.experiment.layout): c.experiment.balance for c in made}
