@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
-Inputs = Tensor | SparseRows
+Inputs = Tensor | SparseRows | IndexedRows
 SampleIds = np.ndarray[Any, np.dtype[np.int64]]
 
 

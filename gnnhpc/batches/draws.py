@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 
 
@@ -43,13 +46,17 @@ class Draws(Protocol):
 
 
 def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> tuple[Inputs, ...]:
-    """The features of each chunk's rows, copied together."""
+    """The features of each chunk's rows, copied together unless the model reads them in place."""
     return tuple(_features(graph, chunk, plan) for chunk in chunks)
 
 
 def _features(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    features, model = graph.features, plan.experiment.model.loaded
+    in_place = features.layout == torch.strided and features.dtype == plan.dtype
+    if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:
+        return IndexedRows(features, chunk.nodes)
     rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
-    if isinstance(rows, SparseRows) and not plan.experiment.model.loaded.sparse_inputs:
+    if isinstance(rows, SparseRows) and not model.sparse_inputs:
         rows = rows.to_dense()
     return rows
 

@@ -20,6 +20,7 @@ from gnnhpc.check.watches.optimizer_rule import OptimizerState
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
@@ -113,9 +114,9 @@ def signs(width: int) -> Tensor:
     return drawn.double() * 2 - 1
 
 
-def sketch(x: Tensor | SparseRows | DroppedRows) -> Tensor:
+def sketch(x: Tensor | SparseRows | IndexedRows | DroppedRows) -> Tensor:
     """float64 [rows, SKETCHES] of an activation [rows, ...]."""
-    if isinstance(x, DroppedRows):
+    if isinstance(x, DroppedRows | IndexedRows):
         x = x.to_dense()
     if isinstance(x, SparseRows):
         rows = torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
@@ -179,7 +180,9 @@ class CapturingEngine:
                     )
                 )
 
-    def keep(self, layer: str, x: Tensor | SparseRows | DroppedRows, context: Context) -> None:
+    def keep(
+        self, layer: str, x: Tensor | SparseRows | IndexedRows | DroppedRows, context: Context
+    ) -> None:
         """Not of what a watch evaluates again, nor of what backward computes again."""
         if not self._keeps or is_recomputing():
             return

@@ -18,10 +18,11 @@ struct Rows {
 
 // out[i] = scale_out[i] * sum over edges j -> i of scale_in[j] * x[j], + own * x[i] + add[i] + bias.
 // Scales, add and bias may be null. Without `loops` an edge from a row to itself is left out.
-// Rows from `own_rows` on have no input of their own. `wide` columns, all arrays row by row.
+// Rows from `own_rows` on have no input of their own. `width` columns, all arrays row by row.
+// Row j of the input is row ids[j] of x, where there are ids.
 template <typename T>
 struct Sum {
-  const i64 *indptr, *from;
+  const i64 *indptr, *from, *ids;
   i64 rows, own_rows, width;
   Rows<const T> x, add;
   const T *scale_in, *scale_out, *bias;
@@ -29,6 +30,8 @@ struct Sum {
   T own;
   bool loops;
   int parts;
+
+  const T* input(i64 row) const { return x.row(ids ? ids[row] : row); }
 };
 
 // Rows that will be wanted some edges later are asked for early: neighbours lie anywhere.
@@ -48,10 +51,10 @@ void sum_columns(const Sum<T>& s, i64 row, i64 d) {
   typename V::Real sum[D / LANES] = {};
   const i64 end = s.indptr[row + 1], all = s.indptr[s.rows];
   for (i64 e = s.indptr[row]; e < end; ++e) {
-    fetch(s.x.row(s.from[std::min(e + AHEAD, all - 1)]) + d, D);
+    fetch(s.input(s.from[std::min(e + AHEAD, all - 1)]) + d, D);
     const i64 other = s.from[e];
     if (other == row && !s.loops) continue;
-    const T* x = s.x.row(other) + d;
+    const T* x = s.input(other) + d;
     const T scale = s.scale_in ? s.scale_in[other] : T(1);
     for (int k = 0; k < D / LANES; ++k) sum[k] += V::load(x + k * LANES) * scale;
   }
@@ -61,7 +64,7 @@ void sum_columns(const Sum<T>& s, i64 row, i64 d) {
   for (int k = 0; k < D / LANES; ++k) {
     const i64 at = d + k * LANES;
     typename V::Real value = sum[k] * scale;
-    if (has_own) value += V::load(s.x.row(row) + at) * s.own;
+    if (has_own) value += V::load(s.input(row) + at) * s.own;
     if (s.add.first) value += V::load(s.add.row(row) + at);
     if (s.bias) value += V::load(s.bias + at);
     V::store(out + k * LANES, value);
@@ -107,6 +110,16 @@ void sum_gradient(const Sum<T>& s, i64 given) {
       each_piece(s.width, [&](auto columns, i64 d) {
         sum_columns<T, decltype(columns)::value>(own, row, d);
       });
+  });
+}
+
+// Row k of out is row ids[k] of x.
+template <typename T>
+void copy_rows(Rows<const T> x, const i64* ids, i64 rows, i64 width, Rows<T> out, int parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      std::copy_n(x.row(ids[row]), width, out.row(row));
   });
 }
 
@@ -228,6 +241,10 @@ void find_finite(const T* x, i64 count, bool* finite, int parts) {
 #define AGGREGATE_FUNCTIONS(T, SUFFIX)                                                            \
   void sum_rows_##SUFFIX(const Sum<T>* s) { sum_rows(*s); }                                       \
   void sum_gradient_##SUFFIX(const Sum<T>* s, i64 given) { sum_gradient(*s, given); }             \
+  void copy_rows_##SUFFIX(const T* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out,    \
+                          i64 out_stride, int parts) {                                            \
+    copy_rows(Rows<const T>{x, stride}, ids, rows, width, Rows<T>{out, out_stride}, parts);       \
+  }                                                                                               \
   void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, int parts) {              \
     const Marks found = mark_rows(x, width, rows, width, parts);                                  \
     std::copy(found.begin(), found.end(), marks);                                                 \

@@ -41,10 +41,12 @@ def sum_forward(
     add: Tensor | None = None,
     bias: Tensor | None = None,
     out: Tensor | None = None,
+    ids: Tensor | None = None,
 ) -> Tensor:
     """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D].
 
-    `x`, `add` and `out` may be columns of wider tensors.
+    `x`, `add` and `out` may be columns of wider tensors. With `ids` int64 [rows_in] row j of the
+    input is row ids[j] of `x`.
     """
     out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
     _sum(
@@ -54,6 +56,7 @@ def sum_forward(
         weights,
         out,
         block.rows_out,
+        ids=ids,
     )
     return out
 
@@ -77,6 +80,21 @@ def sum_backward(
         gradient=True,
     )
     return grad
+
+
+def copy_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
+    """Row k of `out` [n, D] becomes row ids[k] of `x`; both may be columns of wider tensors."""
+    given = x if _has_rows(x) else x.contiguous()
+    call(
+        "aggregate",
+        "copy_rows",
+        x,
+        *_rows(given),
+        *pointers(ids),
+        *sizes(out),
+        *_rows(out),
+        threads(),
+    )
 
 
 def rows_with_gradient(upstream: Tensor) -> Tensor | None:
@@ -203,12 +221,14 @@ def _sum(
     own_rows: int,
     *,
     gradient: bool = False,
+    ids: Tensor | None = None,
 ) -> None:
     x, add, bias = given
     columns = x if _has_rows(x) else x.contiguous()
     total = ctypes.byref(_structures[x.dtype](
-        *pointers(*edges), len(out), own_rows, out.shape[1], *_rows(columns), *_rows(add),
-        *(_pointer(each) for each in (*scales, bias)), *_rows(out), weights.own, weights.loops,
+        *pointers(*edges), _pointer(ids), len(out), own_rows, out.shape[1], *_rows(columns),
+        *_rows(add), *(_pointer(each) for each in (*scales, bias)), *_rows(out), weights.own,
+        weights.loops,
         torch.get_num_threads(),
     ))  # fmt: skip
     if gradient:
@@ -237,7 +257,7 @@ def _pointer(x: Tensor | None) -> ctypes.c_void_p:
 def _structure(number: Any) -> type[ctypes.Structure]:
     """The C++ side's `Sum<T>`."""
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    fields: list[tuple[str, Any]] = [("indptr", pointer), ("from", pointer)]
+    fields: list[tuple[str, Any]] = [(name, pointer) for name in ("indptr", "from", "ids")]
     fields += [(name, count) for name in ("rows", "own_rows", "width")]
     fields += [("x", pointer), ("x_stride", count), ("add", pointer), ("add_stride", count)]
     fields += [(name, pointer) for name in ("scale_in", "scale_out", "bias")]

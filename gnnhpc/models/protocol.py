@@ -49,7 +49,15 @@ class Model(Strict):
     sparse_inputs: ClassVar[bool] = False
     """Whether the first layer takes features as `SparseRows` where they are stored so."""
 
+    indexed_inputs: ClassVar[bool] = False
+    """Whether the first layer takes dense features as `IndexedRows`."""
+
     name: str
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether dense features are given to these settings' first layer without a copy."""
+        return self.indexed_inputs and getattr(self, "implementation", "fused") == "fused"
 
     @property
     def label(self) -> str:

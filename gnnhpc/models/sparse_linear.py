@@ -14,15 +14,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import aggregate, calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import DroppedRows
 
 
-def project(x: Tensor | SparseRows | DroppedRows, weight: Tensor) -> Tensor:
+def project(x: Tensor | SparseRows | IndexedRows | DroppedRows, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
+    if isinstance(x, IndexedRows):
+        x = x.to_dense()
     if isinstance(x, Tensor):
         return linear(x, weight)
     if isinstance(x, DroppedRows):

@@ -123,7 +123,7 @@ class OwnModelTwin:
 
 
 def _run_inputs(piece: Piece, dtype: torch.dtype) -> Tensor | SparseRows:
-    if piece.own_inputs is not None:
+    if isinstance(piece.own_inputs, Tensor | SparseRows):
         return piece.own_inputs
     assert isinstance(piece.inputs, Tensor)
     return piece.inputs.to(dtype)

@@ -14,6 +14,7 @@ from gnnhpc.batches.batch import Inputs
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
@@ -116,6 +117,8 @@ def _elements(x: Inputs, context: Context) -> tuple[Tensor, Tensor]:
     if isinstance(x, SparseRows):
         stride = max(1, -(-len(x.values) // ELEMENTS))
         return x.values[::stride].detach().clone(), x.entries[::stride]
+    if isinstance(x, IndexedRows):
+        x = x.to_dense()
     flat, width = x.detach().reshape(-1), x.shape[1]
     places = torch.arange(0, len(flat), max(1, -(-len(flat) // ELEMENTS)), device=flat.device)
     nodes = context.chunk.nodes[places // width]

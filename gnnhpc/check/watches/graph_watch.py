@@ -18,6 +18,7 @@ from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
@@ -217,6 +218,9 @@ def _row_reader(inputs: Inputs) -> Callable[[int], Values]:
     if isinstance(inputs, Tensor):
         dense = inputs.detach()
         return lambda place: np.asarray(dense[place].cpu().double().numpy())
+    if isinstance(inputs, IndexedRows):
+        rows, nodes = inputs.features, inputs.nodes
+        return lambda place: np.asarray(rows[nodes[place]].cpu().double().numpy())
     indptr, columns = inputs.indptr.cpu().numpy(), inputs.columns.cpu().numpy()
     values, width = inputs.values.detach().cpu().numpy(), inputs.width
 

@@ -32,6 +32,7 @@ class Convolutions(Model):
     outputs: ClassVar[Outputs] = "log_probabilities"
     uses_batchnorm: ClassVar[bool] = False
     sparse_inputs: ClassVar[bool] = True
+    indexed_inputs: ClassVar[bool] = True
 
     layers: Annotated[Whole, Field(ge=1)] = 2
     """Convolutions; each is two modules: convolution, activation."""

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import aggregate as kernel
 from gnnhpc.kernels import aggregate_torch, calls
 from gnnhpc.kernels.mask import Mask, number_entries
@@ -19,19 +20,34 @@ from gnnhpc.models.dropout import active_mask
 
 
 def weighted_sum(
-    x: Tensor,
+    x: Tensor | IndexedRows,
     block: Block,
     weights: NeighbourWeights,
     add: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D].
+
+    Rows by number are read where they lie, without a copy.
+    """
+    if isinstance(x, IndexedRows):
+        if kernel.fits(x.features) and add is None and bias is None:
+            return kernel.sum_forward(x.features, block, weights, ids=x.nodes)
+        x = x.to_dense()
     result: Tensor = _WeightedSum.apply(x, add, bias, block, weights)  # type: ignore[no-untyped-call]
     return result
 
 
-def sum_beside_own(x: Tensor, block: Block, weights: NeighbourWeights) -> Tensor:
+def sum_beside_own(x: Tensor | IndexedRows, block: Block, weights: NeighbourWeights) -> Tensor:
     """Each target's weighted sum of x [rows_in, D] and its own x, side by side: [rows_out, 2 D]."""
+    if isinstance(x, IndexedRows):
+        if kernel.fits(x.features):
+            out = x.features.new_empty(block.rows_out, 2 * x.shape[1])
+            total, own = out.tensor_split(2, dim=1)
+            kernel.sum_forward(x.features, block, weights, out=total, ids=x.nodes)
+            kernel.copy_rows(x.features, x.nodes[: block.rows_out], own)
+            return out
+        x = x.to_dense()
     result: Tensor = _SumBesideOwn.apply(x, block, weights)  # type: ignore[no-untyped-call]
     return result
 
