@@ -20,6 +20,7 @@ from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.registry import DATA
 from gnnhpc.models.registry import BUILT_IN, model_class
 from gnnhpc.spec.experiment import Experiment, OptimizerConfig
+from gnnhpc.spec.sampling import Sampling
 from jobs.cluster.site import Site
 from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
 
@@ -79,7 +80,10 @@ def site_schema() -> Schema:
 
 def _grid() -> Schema:
     """What defaults and each grid may say: an experiment's fields, lists of those on an axis."""
-    fields = _properties(Experiment, {"optimizer": _closed(OptimizerConfig, {})})
+    # Either is put into that of the defaults, so no setting of it must be there.
+    sampling = {"anyOf": [_optional(Sampling), {"type": "null"}]}
+    merged = {"optimizer": _optional(OptimizerConfig), "sampling": sampling}
+    fields = _properties(Experiment, merged)
     fields |= {name: {"$ref": f"#/$defs/{name}"} for name in ("model", "data", "layout")}
     count = fields["microbatches"]
     values = fields | {
@@ -136,6 +140,11 @@ def _closed(cls: type[BaseModel], known: Mapping[str, Schema]) -> Schema:
     schema: Schema = {"type": "object", "description": _first_line(cls.__doc__)}
     schema |= {"properties": properties, "additionalProperties": False}
     return schema | ({"required": asked} if asked else {})
+
+
+def _optional(cls: type[BaseModel]) -> Schema:
+    """The settings of a class, any of them."""
+    return {name: value for name, value in _closed(cls, {}).items() if name != "required"}
 
 
 def _properties(cls: type[BaseModel], known: Mapping[str, Schema]) -> Schema:

@@ -23,6 +23,7 @@ SHIPPED = sorted(FOLDER.rglob("*.yaml"))
 HEADER = "# yaml-language-server: $schema="
 
 GRID: dict[str, Any] = {"models": "gat", "data": "synthetic-citation", "layouts": "seq"}
+SAMPLED = GRID | {"batch_size": 8, "sampling": {"fanouts": [10, 5], "workers": 0}}
 VIG = {"models": "vig", "data": [{"name": "synthetic-cifar10", "train": 100}], "batch_size": 10}
 
 GOOD = [
@@ -32,6 +33,8 @@ GOOD = [
     GRID | {"data": [{"name": "pubmed", "features": "made"}, "cora"], "balance": [1, 2, 1, 2]},
     GRID | {"balance": "profile", "schedules": ["gpipe", "1f1b"], "microbatches": [2, 4]},
     {"model": {"name": "gat"}, "data": "synthetic-citation", "layout": "seq", "seed": 1},
+    SAMPLED | {"batch_size": [8, 16]},
+    SAMPLED | {"sampling": [None, {"fanouts": [3, 3], "sampler": "pyg", "replace": True}]},
     GRID | {"optimizer": {"lr": 1}, "spans": True, "checkpoint_every": None, "repeats": 2},
 ]
 BAD = [
@@ -55,6 +58,11 @@ BAD = [
     GRID | {"repeats": True},
     GRID | {"train_steps": 2.5},
     GRID | {"spans": "yes"},
+    SAMPLED | {"sampling": []},
+    SAMPLED | {"sampling": "dgl"},
+    SAMPLED | {"sampling": {"fanouts": [10, 0]}},
+    SAMPLED | {"sampling": {"fanouts": [10, 5], "sampler": "dlg"}},
+    SAMPLED | {"sampling": {"fanouts": [10, 5], "wokers": 1}},
     GRID | {"optimizer": {"lr": 0}},
     GRID | {"optimizer": {"momentum": 0.9}},
     GRID | {"optimizer": "adam"},

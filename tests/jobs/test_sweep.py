@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnnhpc.batches.order import steps_per_epoch
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.spec.manifest import Cell
@@ -254,7 +255,50 @@ def test_dearings_sweep_is_their_study() -> None:
         assert cut == dict.fromkeys((1, 2, 3, 4), len(frameworks) * len(data) * len(seeds))
 
 
-@pytest.mark.parametrize("name", ["dearing-gat", "layers", "deep-gcn"])
+def test_bocas_sweep_is_the_study() -> None:
+    """Each model, library, number of ranks, batch and number of workers; each like ours."""
+    made = [cell.experiment for cell in plan("jobs/sweeps/boca-reddit.yaml", check=False).cells]
+    drawn = {
+        (
+            *(e.model.name, e.model.model_dump()["implementation"], str(e.layout), e.batch_size),
+            *(e.sampling.sampler, e.sampling.semantics, e.sampling.workers),
+        )
+        for e in made
+        if e.sampling is not None and e.sampling.fanouts == (10, 10, 10)
+    }
+    libraries = [("fused", "ours", "resample"), ("fused", "ours", "once")]
+    libraries += [("pyg", "pyg", "once"), ("dgl", "dgl", "resample")]
+    layouts, batches, workers = ("seq", "dp2", "dp4"), (512, 1024, 2048), (1, 8)
+    assert drawn == {
+        (model, form, layout, batch, sampler, semantics, count)
+        for model in ("sage", "gat")
+        for form, sampler, semantics in libraries
+        for layout in layouts
+        for batch in batches
+        for count in workers
+    }
+    small = plan("jobs/sweeps/boca-small.yaml", check=False).cells
+    kinds = {(e.model.name, str(e.layout)) for e in (cell.experiment for cell in small)}
+    assert kinds == {(model, layout) for model in ("sage", "gat") for layout in layouts}
+
+
+@pytest.mark.parametrize(
+    ("name", "train_nodes"), [("boca-small", 13_172), ("boca-reddit", 153_431)]
+)
+def test_every_cell_of_bocas_sweeps_has_a_whole_epoch_after_warmup(
+    name: str, train_nodes: int
+) -> None:
+    """Detected warm-up is a fifth at most of the steps that are not marked."""
+    for cell in plan(f"jobs/sweeps/{name}.yaml", check=False).cells:
+        e = cell.experiment
+        assert e.batch_size is not None
+        steps = steps_per_epoch(train_nodes, e.batch_size * e.layout.replicas)
+        warm = e.warmup_steps + (e.train_steps - e.warmup_steps) // 5
+        first_whole = -(-warm // steps)
+        assert (first_whole + 1) * steps <= e.train_steps, cell.id
+
+
+@pytest.mark.parametrize("name", ["dearing-gat", "layers", "deep-gcn", "boca-small", "boca-reddit"])
 def test_a_large_sweep_says_how_many_cells_it_has(name: str) -> None:
     path = Path(f"jobs/sweeps/{name}.yaml")
     told = re.search(r"^# (\d+) cells", path.read_text(encoding="utf-8"), re.MULTILINE)
