@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 from gnnhpc.batches.draws import Drawn, edges_of
 from gnnhpc.batches.shares import Shares
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.ranks.watchdog import hang_seconds
 from gnnhpc.spec.sampling import Sampling
 
 if TYPE_CHECKING:
     from gnnhpc.batches.dgl_sampler import DglSampler
     from gnnhpc.batches.pyg_sampler import PygSampler
+
+_PATIENCE = 10
+"""Workers may take this many times as long for a mini-batch as ranks that do nothing may."""
 
 
 class LibraryDraws:
@@ -25,6 +29,8 @@ class LibraryDraws:
         self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
         self._sampler: PygSampler | DglSampler
         options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
+        # Of several ranks the watchdog speaks first; it does not watch a rank alone.
+        options["timeout_s"] = _PATIENCE * hang_seconds()
         if sampling.sampler == "pyg":
             from gnnhpc.batches.pyg_sampler import PygSampler
 

@@ -1,9 +1,10 @@
 """A thread a rank that tells a hang from a long computation, and ends a hang after some seconds.
 
 A collective cannot tell them apart: waiting for a slow rank looks like waiting for a dead one. But
-when for a while no rank has begun or ended a piece of work, and none has used its processor, then
-no rank computes anything and the waiting will not end. A host that waits for its GPU may spin: then
-its processor's use shows nothing, and what the GPU has reached counts instead.
+when for a while no rank has begun or ended a piece of work, and none has used its processor, nor
+has a process that it started, then no rank computes anything and the waiting will not end. A host
+that waits for its GPU may spin: then its processor's use shows nothing, and what the GPU has
+reached counts instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
@@ -115,7 +117,7 @@ class Watchdog:
         """Checks since a rank's own watchdog last wrote its state."""
         self._unanswered_checks = 0
         """Checks since the store last answered."""
-        self._cpu = time.process_time()
+        self._cpu = _processor_s()
         self._busy = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -137,7 +139,7 @@ class Watchdog:
                 return
 
     def _measure(self, checks: int) -> str:
-        activity, cpu = self._activity, time.process_time()
+        activity, cpu = self._activity, _processor_s()
         self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
         self._cpu = cpu
         work = activity.work + self._busy
@@ -201,6 +203,21 @@ class Watchdog:
     @staticmethod
     def _key(rank: int) -> str:
         return f"watchdog/{rank}"
+
+
+def _processor_s() -> float:
+    """Seconds of this process and of those that it started and that run, as a loader's workers;
+    of itself alone where the system does not list them.
+    """
+    ticks = 0
+    for listing in Path("/proc/self/task").glob("*/children"):
+        # A thread or a process may end while it is looked at.
+        with contextlib.suppress(OSError):
+            for pid in listing.read_text().split():
+                # After the name, which may hold anything: user and system time are fields 14, 15.
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,6 +313,46 @@ def test_a_worker_that_hangs_is_named_where_a_time_is_given(
     with pytest.raises(GnnhpcError, match=message), drawn_by.open(uneven(graph), STEP) as found:
         next(found)
     assert multiprocessing.active_children() == []
+
+
+def end_with_workers_that_hang(folder: str) -> None:
+    """A rank as the watchdog ends it."""
+    graph = dense_graph()
+    drawn_by: Any = DglSampler(graph, FANOUTS, SEED, workers=2)
+
+    def hang(*_: object) -> None:
+        (Path(folder) / str(os.getpid())).touch()
+        time.sleep(600)
+
+    drawn_by._sampler.sample = hang
+    with drawn_by.open(uneven(graph), STEP):
+        while len(list(Path(folder).iterdir())) < 2:
+            time.sleep(0.01)
+        os._exit(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_workers_that_hang_end_with_their_rank(tmp_path: Path) -> None:
+    needs_dgl()
+    rank = multiprocessing.get_context("spawn").Process(
+        target=end_with_workers_that_hang, args=(str(tmp_path),)
+    )
+    rank.start()
+    rank.join()
+    pids = [int(place.name) for place in tmp_path.iterdir()]
+    assert len(pids) == 2
+    end = time.monotonic() + 30
+    while any(map(runs, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(runs, pids))
+
+
+def runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -72,6 +73,17 @@ def long_computation(scene: Scene) -> None:
     scene.meet()
 
 
+def long_computation_of_a_worker(scene: Scene) -> None:
+    """Rank 1 waits for a process of its own that takes twice the patience."""
+    if scene.mesh.rank == 1:
+        with scene.timer.storage("drawing a mini-batch"):
+            script = f"import time\nend = time.time() + {2 * PATIENCE_S}\n"
+            subprocess.run(
+                [sys.executable, "-c", script + "while time.time() < end: 1"], check=True
+            )
+    scene.meet()
+
+
 def slow_storage(scene: Scene) -> None:
     """Rank 2 waits for its disk for twice the patience."""
     if scene.mesh.rank == 2:
@@ -131,6 +143,7 @@ def suspended_together(scene: Scene) -> None:
 
 SCENES: list[Callable[[Scene], None]] = [
     long_computation,
+    long_computation_of_a_worker,
     slow_storage,
     stopped_while_writing,
     sleeping_in_forward,
@@ -169,7 +182,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Verdicts]]:
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("scene", ["long_computation", "slow_storage", "suspended_together"])
+@pytest.mark.parametrize(
+    "scene",
+    ["long_computation", "long_computation_of_a_worker", "slow_storage", "suspended_together"],
+)
 def test_no_verdict_while_something_is_computed_or_all_are_suspended(
     told: list[dict[str, Verdicts]], scene: str
 ) -> None:

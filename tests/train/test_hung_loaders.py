@@ -1,0 +1,81 @@
+"""Runs whose library's loader has a worker that hangs or cannot hand its mini-batch over."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.kernels import sample
+from gnnhpc.ranks.watchdog import VARIABLE
+from tests.tools.cells import Ran, manifest_of, run, sampled
+from tests.tools.dgl import needs_dgl
+from tests.tools.forked import Plant
+from tests.tools.pyg_sampler import needs_pyg_sampler
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
+]
+
+
+def ran(root: Path, sampler: str, plant: Plant, **changes: Any) -> Ran:
+    needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
+    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": 2}
+    (cell,) = manifest_of(root, sampled(sampling=sampling, batch_size=12, **changes))
+    return run(root, cell, env={VARIABLE: "1"}, plant=plant)
+
+
+def hang_in_the_third_batch() -> None:
+    """Of either library, in whichever worker draws it."""
+    from gnnhpc.batches import library_loader
+
+    true = library_loader.random_seed
+
+    def hanging(seed: int, step: int, first: int) -> int:
+        if step == 2:
+            time.sleep(600)
+        return true(seed, step, first)
+
+    for name in ("dgl_sampler", "pyg_sampler"):
+        module: Any = __import__(f"gnnhpc.batches.{name}", fromlist=[name])
+        module.random_seed = hanging
+
+
+def leave_no_room() -> None:
+    """As in a /dev/shm that is full."""
+    from gnnhpc.batches import library_loader
+
+    true = library_loader._begin_worker
+
+    def without_room(worker: int) -> None:
+        true(worker)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+    library_loader._begin_worker = without_room
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_hang_is_named_within_the_watchdogs_time(sampler: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, sampler, hang_in_the_third_batch, layout="dp2")
+    assert set(found.statuses) == {1}
+    assert "hung: no rank did anything for" in "".join(found.err)
+    assert "in drawing a mini-batch" in "".join(found.err)
+
+
+@pytest.mark.slow
+def test_a_rank_alone_is_told_by_the_loader(tmp_path: Path) -> None:
+    found = ran(tmp_path, "dgl", hang_in_the_third_batch)
+    assert found.statuses == [1]
+    assert "DGL's data loader: DataLoader timed out after 10" in found.err[0]
+
+
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_no_room_in_shared_memory_is_one_line(sampler: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, sampler, leave_no_room)
+    assert found.statuses == [1]
+    assert "exited unexpectedly; /dev/shm, through which" in found.err[0]
