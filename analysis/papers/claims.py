@@ -43,7 +43,9 @@ class Finding:
     """Which rows of ours were compared."""
     bound: float | None = None
     shares_processors: bool = False
-    """Whether the stages of a pipeline had to take turns."""
+    """Whether stages of a pipeline, or replicas, had to take turns."""
+    sharing: str = "stages"
+    """Which of these."""
 
     def beside(self, published: float | None) -> Finding:
         """The same beside a published number."""
@@ -85,7 +87,7 @@ class Finding:
         if ours.low is None or ours.high is None:
             why = f"no interval, {ours.basis}"
         elif self.claim.of_devices and self.shares_processors:
-            why = "its stages took turns on fewer processors"
+            why = f"its {self.sharing} took turns on fewer processors"
         elif self.runs < FEWEST_PAIRS:
             why = f"{self.runs} runs are fewer than {FEWEST_PAIRS}"
         return f"{self.claim.text}: cannot be told, {why}"

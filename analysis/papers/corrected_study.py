@@ -5,6 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.papers.boca_runs import BocaRows
+from analysis.papers.boca_tables_beside_ours import boca_finding_rows
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.gat_verdicts import gat_verdict_rows
 from analysis.papers.other_studies import boca_verdict_rows, torchgpipe_verdict_rows
@@ -40,6 +42,7 @@ def corrected_study_frame(summary: pd.DataFrame, run: Run) -> pd.DataFrame:
         *vig_verdict_rows(_over_sequential(summary, run), run),
         *gat_verdict_rows(GatRows(run, summary)),
         *boca_verdict_rows(),
+        *boca_finding_rows(BocaRows(run, summary)),
         *torchgpipe_verdict_rows(),
     ]
     return pd.DataFrame(rows, columns=STUDY_COLUMNS)

@@ -152,7 +152,10 @@ class GatRow:
 
 
 class GatRows:
-    """All configurations of GAT that measured a training step; `summary` tells them apart."""
+    """All configurations of GAT that measured a training step; `summary` tells them apart.
+
+    Without those on sampled mini-batches, whose steps are no epochs.
+    """
 
     def __init__(self, run: Run, summary: pd.DataFrame) -> None:
         self._run = run
@@ -168,7 +171,9 @@ class GatRows:
         return [
             GatRow(row, settings_in_words(row.settings, self._names))
             for row in make_configurations(self._run)
-            if (row.settings["model"], row.phase) == ("gat", "train") and row.step_times
+            if (row.settings["model"], row.phase) == ("gat", "train")
+            and row.step_times
+            and pd.isna(row.settings.get("sampler"))
         ]
 
     @property

@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.papers.boca_runs import BocaRows
+from analysis.papers.boca_tables_beside_ours import boca_tables
 from analysis.papers.corrected_study import corrected_study_frame
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.gat_tables_beside_ours import gat_tables
@@ -36,9 +38,12 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
         tables.append(frameworks_table(beside))
     if "vig" in models:
         tables += vig_tables(run, summary)
-    if "gat" in models:
-        tables += gat_tables(GatRows(run, summary))
-    return [*tables, boca_table(), torchgpipe_table(), corrected_study_table(run, summary)]
+    of_graphs = GatRows(run, summary)
+    if of_graphs.rows or ("gat" in models and "sampler" not in run.settings):
+        tables += gat_tables(of_graphs)
+    sampled = BocaRows(run, summary)
+    tables += [sampled_table(summary), *boca_tables(sampled)] if sampled.rows else [boca_table()]
+    return [*tables, torchgpipe_table(), corrected_study_table(run, summary)]
 
 
 def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -115,6 +120,28 @@ def frameworks_table(beside: pd.DataFrame) -> NamedTable:
         beside,
         (_INTERVALS, "flags: of how many of each one's cells."),
         beside.drop(columns="flags"),
+    )
+
+
+def sampled_table(summary: pd.DataFrame) -> NamedTable:
+    """Sampled training: an epoch, the parts of a step, edges drawn, memory."""
+    columns = ["epoch_s", "epoch_s_low", "epoch_s_high", "epoch_from", "mean_s", "data_s"]
+    columns += ["sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"]
+    columns += ["peak_rss_mib", "peak_host_mib"]
+    drawn = summary[summary["sampler"].notna() & (summary["phase"] == "train")]
+    return NamedTable(
+        "sampled",
+        "Sampled training: seconds of an epoch and of the parts of a step, edges drawn, and memory",
+        _chosen(drawn, columns).drop(columns="phase"),
+        (
+            _INTERVALS,
+            "mean_s: a step, data_s of it waiting for its mini-batch, with copying features where "
+            "the ranks do that. sample_s and gather_s: drawing and copying, perhaps in advance by "
+            "threads or processes of their own; of a library's loader drawing is not known. "
+            "allreduce_s: averaging gradients. peak_rss_mib: of a rank; peak_host_mib: of all "
+            "ranks of a host, what they share counted for each.",
+        ),
+        _for_paper(drawn, "epoch_s", "epoch_s_low", "epoch_s_high", "data_s", "compute_s"),
     )
 
 

@@ -16,7 +16,7 @@ from analysis.summary.varying_settings import settings_in_words, varying_setting
 
 FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
 """By implementation, the names that tables and figures have; ViG's PyG form is its reference."""
-_TOLD = ("implementation",)
+_TOLD = ("implementation", "sampler")
 
 
 def find_like(
@@ -65,9 +65,11 @@ def frameworks_frame(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_ours(row: Configuration) -> bool:
-    return (
-        row.phase == "train" and row.settings["implementation"] == "fused" and bool(row.step_times)
-    )
+    """Computed by our layers, and drawn by our sampler where it is sampled."""
+    sampler = row.settings.get("sampler")
+    if row.phase != "train" or not (pd.isna(sampler) or sampler == "ours"):
+        return False
+    return row.settings["implementation"] == "fused" and bool(row.step_times)
 
 
 def _beside_libraries(
@@ -84,7 +86,11 @@ def _beside_libraries(
     }
     flags = {"ours": counted_flags(row)}
     for implementation in ("pyg", "reference", "dgl"):
-        other = find_like(row, rows, {"implementation": implementation})
+        changes = {"implementation": implementation}
+        if not pd.isna(row.settings.get("sampler")):
+            # A library is its loader and its layers, drawn as ours draws: of like semantics.
+            changes["sampler"] = implementation
+        other = find_like(row, rows, changes)
         if other is not None:
             name = FRAMEWORKS[implementation]
             flags[name] = counted_flags(other)

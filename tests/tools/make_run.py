@@ -60,7 +60,7 @@ class Machine:
     """Added to the ideal step, relative."""
     noise: float = 0.01
     """Standard deviation of a step, relative."""
-    drawing_s: float = 0.004
+    drawing_s: Callable[[Experiment], float] = lambda _: 0.004
     """What a sampled mini-batch of full size takes before its step's first barrier."""
     first_step: float = 1.5
     """How much longer the first step of a phase takes."""
@@ -243,7 +243,7 @@ def _write_step(
     if drawn:
         epoch, shares = _shares(experiment, step)
         factor *= sum(shares) / (_replica_rows(experiment) * layout.replicas)
-    making = machine.drawing_s * factor
+    making = machine.drawing_s(experiment) * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
     slots = timeline(experiment.schedule, forward, backward, m, training=training)

@@ -1,0 +1,188 @@
+"""Boca's study of sampled training: what is compared, and that verdicts follow from intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.loading.run import Run, load
+from analysis.papers.boca_claims import published_seconds
+from analysis.papers.boca_findings import boca_findings
+from analysis.papers.boca_runs import BocaRows
+from analysis.papers.boca_tables_beside_ours import boca_finding_rows, boca_tables
+from analysis.papers.gat_runs import GatRows
+from analysis.report.report_tables import make_report_tables
+from analysis.summary.frameworks import frameworks_frame
+from analysis.summary.summary_table import summarise
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import sampled
+from tests.tools.make_run import Machine, Story, make_run
+
+STEPS = {"train_steps": 21, "test_steps": 0, "test_every": None, "warmup_steps": 1}
+LIBRARIES = {
+    "ours": ("fused", {}),
+    "ours once": ("fused", {"semantics": "once"}),
+    "pyg": ("pyg", {"sampler": "pyg"}),
+    "dgl": ("dgl", {"sampler": "dgl"}),
+}
+
+
+def cell(library: str, layout: str, repeat: int, workers: int = 1, **changes: Any) -> Experiment:
+    implementation, sampling = LIBRARIES[library]
+    settings: dict[str, Any] = STEPS | {"layout": layout, "repeat": repeat, "batch_size": 16}
+    settings |= {"model": {"name": "sage", "layers": 2, "implementation": implementation}}
+    drawn = {"fanouts": [3, 3], "workers": workers, **sampling}
+    return sampled(**settings | {"sampling": drawn} | changes)
+
+
+def cells(repeats: int = 3) -> list[Experiment]:
+    found = [
+        cell(library, layout, repeat)
+        for repeat in range(repeats)
+        for library in LIBRARIES
+        for layout in ("seq", "dp2", "dp4")
+    ]
+    return found + [cell("pyg", "dp4", repeat, workers=2) for repeat in range(repeats)]
+
+
+def drawing_s(experiment: Experiment) -> float:
+    """DGL takes as much longer for each rank; a second worker of PyG's makes it slower."""
+    assert experiment.sampling is not None
+    if experiment.sampling.sampler == "ours":
+        return 1e-4
+    ranks = experiment.layout.replicas
+    slow = {"pyg": 1.0, "dgl": 1.5 * ranks * ranks}[experiment.sampling.sampler]
+    return 0.05 * slow * (1.0 + experiment.sampling.workers)
+
+
+MACHINE = Machine(noise=0.002, runs_differ=0.001, seconds_a_unit=2e-8, drawing_s=drawing_s)
+
+
+def made(root: Path, **options: Any) -> Run:
+    return load(make_run(root, cells(), machine=MACHINE, **options))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made(tmp_path_factory.mktemp("study") / "run")
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> pd.DataFrame:
+    return summarise(run)
+
+
+@pytest.fixture(scope="module")
+def rows(run: Run, summary: pd.DataFrame) -> BocaRows:
+    return BocaRows(run, summary)
+
+
+def conclusions(rows: BocaRows) -> dict[str, str]:
+    frame = boca_tables(rows)[0].frame
+    return dict(zip(frame["conclusion"], frame["verdict"], strict=True))
+
+
+def test_conclusions_follow_from_what_was_measured(rows: BocaRows) -> None:
+    """DGL waits for most of a step, and PyG with two workers; with one it does not."""
+    assert conclusions(rows) == {
+        "Sampling is the bottleneck: more than half of a step waits for its mini-batch": (
+            "holds in 4 of 7, does not hold in 3"
+        ),
+        "Sampling is the bottleneck of ours": "does not hold in all 6",
+        "PyG is faster on two devices than on one": "holds",
+        "DGL is slower on two devices than on one": "holds",
+        "Ours is faster on two devices than on one": "holds in all 2",
+        "PyG is slower on four devices than on two": "does not hold",
+        "DGL is slower on four devices than on two": "holds",
+        "Ours is faster on four devices than on two": "holds in all 2",
+        "More data workers make it slower": "holds",
+        "Several data workers on four devices hang": "does not hold",
+    }
+
+
+def test_published_numbers_are_those_of_the_table(rows: BocaRows) -> None:
+    seconds = published_seconds()
+    assert len(seconds) == 36
+    assert seconds["GraphSAGE", "DGL", 2, 512] == (8, 4369.0)
+    published = {(one.claim.text, one.setting): one.published for one in boca_findings(rows)}
+    slower = published["DGL is slower on two devices than on one", "GraphSAGE, DGL, batch 512"]
+    assert slower == pytest.approx(3789 / 4369)
+    four = published["PyG is slower on four devices than on two", "GAT, PyG, batch 2048"]
+    assert four == pytest.approx(1383 / 2211)
+
+
+def test_ours_stands_beside_a_published_number_of_the_same_batch(tmp_path: Path) -> None:
+    data = {"name": "synthetic-citation", "nodes": 4000, "edges": 8000, "features": 8}
+    changes = {"batch_size": 512, "data": data}
+    both = [cell("dgl", n, repeat, **changes) for repeat in range(3) for n in ("seq", "dp2")]
+    run = load(make_run(tmp_path / "run", both, machine=MACHINE))
+    rows = BocaRows(run, summarise(run))
+    (found,) = [
+        row
+        for row in boca_finding_rows(rows)
+        if row["setting"] == "DGL, batch 512" and row["quantity"] == "speedup"
+    ]
+    assert found["published"] == pytest.approx(3789 / 4369)
+    assert found["ours_low"] < found["ours"] < found["ours_high"] < 1.0
+    table = boca_tables(rows)[1].frame
+    mine = table[(table["library"] == "DGL") & table["epochs_s"].notna()]
+    assert mine["published_s"].tolist() == [3789.0, 4369.0]
+    seconds = [row.row.epoch.value for row in rows if row.row.epoch]
+    assert mine["epochs_s"].tolist() == pytest.approx([50 * one for one in seconds])
+    assert mine["told_from"].str.startswith("measured, ").all()
+
+
+def test_ranks_that_take_turns_and_cells_that_failed_tell_nothing(tmp_path: Path) -> None:
+    crowded = Story(audit=(Check("oversubscribed", "suspect", "node1: 4 ranks, 2 processors"),))
+    stories = {e.id: [crowded] for e in cells() if e.layout.replicas > 1}
+    several = [e for e in cells() if e.sampling is not None and e.sampling.workers > 1]
+    stories |= {several[0].id: [Story(status="failed", stop_at=3)]}
+    run = made(tmp_path / "run", stories=stories)
+    rows = BocaRows(run, summarise(run))
+    found = conclusions(rows)
+    told = {claim for claim, words in found.items() if not words.startswith("cannot be told")}
+    assert told == {
+        "Sampling is the bottleneck: more than half of a step waits for its mini-batch",
+        "Sampling is the bottleneck of ours",
+    }
+    verdicts = {row["verdict"] for row in boca_finding_rows(rows)}
+    assert any("its ranks took turns on fewer processors" in words for words in verdicts)
+    assert any("33% of 3 cells did not end" in words for words in verdicts)
+
+
+def test_a_library_stands_beside_ours_that_draws_as_it_does(
+    run: Run, summary: pd.DataFrame
+) -> None:
+    beside = frameworks_frame(run, summary)
+    assert len(beside) == 6
+    once = beside["settings"].str.contains("once")
+    assert beside["pyg_ms"].notna().tolist() == once.tolist()
+    assert beside["dgl_ms"].notna().tolist() == (~once).tolist()
+    assert (beside["over_dgl"].dropna() > 2.0).all()
+
+
+def test_the_report_has_the_tables_of_sampled_runs_and_none_of_whole_graphs(
+    run: Run, summary: pd.DataFrame
+) -> None:
+    tables = {table.name: table for table in make_report_tables(run, summary)}
+    assert {"sampled", "boca_conclusions", "boca_table2"} <= tables.keys()
+    assert not [name for name in tables if name.startswith("dearing")]
+    assert len(tables["sampled"].frame) == 13
+    notes = " ".join(tables["boca_table2"].notes)
+    assert "use_ddp not set" in notes
+    assert "includes loading the data set" in notes
+    study = tables["corrected_study"].frame
+    assert study[(study["study"] == "boca") & study["ours"].notna()].shape[0] > 10
+
+
+def test_sampled_gat_is_no_row_of_whole_graphs(tmp_path: Path) -> None:
+    gat = {"model": {"name": "gat", "implementation": "dgl"}}
+    run = load(make_run(tmp_path / "run", [cell("dgl", "seq", 0, **gat)]))
+    summary = summarise(run)
+    assert not GatRows(run, summary).rows
+    (row,) = BocaRows(run, summary)
+    assert row.label == "synthetic-citation, GAT, seq, DGL, batch 16, 1 worker"
