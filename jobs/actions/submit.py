@@ -14,6 +14,7 @@ from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import expand_user
+from gnnhpc.models.sampler_libraries import check_sampler_is_here
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions.after import jobs_of_run, jobs_to_wait_for
@@ -207,6 +208,8 @@ def check_cluster(cluster: str, run: Path, cells: Sequence[Cell] = ()) -> None:
     else:
         for cell in cells:
             cell.experiment.model.check_here()
+            if cell.experiment.sampling is not None:
+                check_sampler_is_here(cell.experiment.sampling.sampler)
 
 
 @dataclass(frozen=True)
