@@ -47,10 +47,11 @@ class Draws(Protocol):
 
 def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> tuple[Inputs, ...]:
     """The features of each chunk's rows, copied together unless the model reads them in place."""
-    return tuple(_features(graph, chunk, plan) for chunk in chunks)
+    return tuple(features_of(graph, chunk, plan) for chunk in chunks)
 
 
-def _features(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+def features_of(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    """Those of a chunk's rows, as the model's first layer takes them."""
     features, model = graph.features, plan.experiment.model.loaded
     in_place = features.layout == torch.strided and features.dtype == plan.dtype
     if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:

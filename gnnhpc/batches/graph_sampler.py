@@ -66,6 +66,18 @@ class GraphSampler:
         other._sampler = Sampler(own.indptr, own.columns, threads=own.threads)
         return other
 
+    def whole(self) -> GraphSampler:
+        """One that takes all neighbours of a node, for a single layer; the graph is shared."""
+        other = self.another()
+        other.fanouts = (max(int(self._degree.max()), 1),)
+        other.semantics, other.replace = "resample", False
+        return other
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [nodes + 1]: where each node's edges begin."""
+        return self._sampler.indptr
+
     def chunk(self, seeds: Tensor, step: int) -> GraphChunk:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 

@@ -30,7 +30,7 @@ class OwnDraws:
             found = f"ours ({kernel_status('sample')})"
             raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
         self._graph, self._plan, self._workers = graph, plan, sampling.workers
-        first = GraphSampler(
+        self.first = GraphSampler(
             graph,
             sampling.fanouts,
             seed,
@@ -38,7 +38,7 @@ class OwnDraws:
             replace=sampling.replace,
         )
         self._samplers: queue.SimpleQueue[GraphSampler] = queue.SimpleQueue()
-        for sampler in (first, *(first.another() for _ in range(1, sampling.workers))):
+        for sampler in (self.first, *(self.first.another() for _ in range(1, sampling.workers))):
             self._samplers.put(sampler)
 
     @contextlib.contextmanager

@@ -17,12 +17,16 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.draws import Drawn, Draws, gathered
+from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.in_turn_batches import InTurnBatches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
+from gnnhpc.kernels.sample import is_here
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
@@ -55,7 +59,7 @@ class SampledBatches:
         self._check_sizes()
         self.steps_per_epoch = self.shares.steps_per_epoch
         self._draws = self._choose_sampler()
-        self._whole = self._whole_graph() if experiment.test_steps else None
+        self._whole = self._evaluation() if experiment.test_steps else None
 
     def _check_sizes(self) -> None:
         replicas, where = self.shares.replicas, f"data {self.plan.experiment.data.name}"
@@ -79,7 +83,18 @@ class SampledBatches:
 
         return LibraryDraws(self.graph, sampling, seed, self.steps_per_epoch)
 
-    def _whole_graph(self) -> ChunkBatches:
+    def _evaluation(self) -> ChunkBatches | InTurnBatches:
+        """Of the whole graph: a large one layer by layer."""
+        experiment, graph = self.plan.experiment, self.graph
+        if (
+            graph.edges.shape[1] > EDGES_AT_ONCE
+            and is_here()
+            and self.plan.mesh.device.type == "cpu"
+        ):
+            sampler = getattr(self._draws, "first", None) or GraphSampler(
+                graph, self.sampling.fanouts, experiment.seed
+            )
+            return InTurnBatches(self.plan, graph, sampler)
         whole = replace(self.plan, experiment=self.plan.experiment.whole_graph)
         return ChunkBatches(whole, self.graph)
 

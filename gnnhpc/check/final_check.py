@@ -36,6 +36,8 @@ from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
+MOST_EDGES = 8_000_000
+"""Of a graph, that the twin computes one by one: each takes some kilobytes."""
 NODES = 8
 """Of a graph, the nodes whose outputs are computed again, with all that they depend on."""
 
@@ -68,6 +70,10 @@ def final_check(
     stage = parts.stage
     state = dict(stage.named_parameters()) | dict(stage.named_buffers())
     arrays = {name: np.array(t.detach().cpu().double().numpy()) for name, t in state.items()}
+    if not _is_affordable(experiment):
+        edges = experiment.data.facts().edges
+        detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
+        return Check("final-check", "unknown", detail, {"edges": edges})
     chosen = _chosen(experiment, parts, outputs) if mesh.is_last else []
     everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
     found = None
@@ -76,6 +82,11 @@ def final_check(
             found = _compare(experiment, parts, everyone, root, began)
     mesh.barrier()
     return found
+
+
+def _is_affordable(experiment: Experiment) -> bool:
+    """Whether the twin can hold all edges that outputs depend on."""
+    return experiment.data.facts().edges <= MOST_EDGES
 
 
 def _chosen(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Collection, Sequence
 from functools import cached_property, partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -81,9 +82,11 @@ class Stage(nn.Module):
             rows, given = len(x), x
             if timer is not None and start is not None and again:
                 timer.layer_backward(layer.name, start)
-            x = module(x, context)
             if layer.rows == "hop":
+                x = _through_hop(module, x, context, hop - 1)
                 rows = context.chunk.rows[hop]
+            else:
+                x = module(x, context)
             if len(x) != rows or x.shape[1:] != layer.shape:
                 raise _outline_mismatch(layer, rows, x)
             if timer is not None and start is not None:
@@ -129,6 +132,16 @@ class Stage(nn.Module):
 
     def state_names(self) -> list[str]:
         return list(self.state_dict())
+
+
+def _through_hop(module: nn.Module, x: Any, context: Context, hop: int) -> Any:
+    """A layer that uses neighbours: all rows at once, or some at a time where the chunk says so."""
+    in_turn = context.chunk.in_turn
+    if in_turn is None:
+        return module(x, context)
+    return in_turn.through(
+        lambda rows, chunk: module(rows, dataclasses.replace(context, graph=chunk)), x, hop
+    )
 
 
 def _outline_mismatch(layer: LayerOutline, rows: int, x: Tensor | SparseRows) -> GnnhpcError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -106,6 +106,14 @@ class FullGraph:
     classes: int
 
 
+class InTurn(Protocol):
+    """Computes a layer some rows at a time; `gnnhpc.graphs.in_turn` says how."""
+
+    def through(self, layer: Callable[[Any, GraphChunk], Tensor], x: Any, hop: int) -> Tensor: ...
+
+    def piece(self, nodes: Tensor) -> GraphChunk: ...
+
+
 @dataclass(frozen=True)
 class GraphChunk:
     """One micro-batch of a graph.
@@ -126,6 +134,8 @@ class GraphChunk:
     full: FullGraph
     sampled: bool = False
     """Whether edges into a node are drawn from those in the graph, which `degree` counts."""
+    in_turn: InTurn | None = None
+    """Computes some rows of a layer at a time, where there are no `blocks`."""
 
     @property
     def present_blocks(self) -> Sequence[Block]:

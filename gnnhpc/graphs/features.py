@@ -7,7 +7,22 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.csr import offsets, segments
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
+
+Rows = Tensor | SparseRows | IndexedRows
+
+
+def take_rows(x: Rows, places: Tensor) -> Rows:
+    """The rows of `x` at `places`, int64 [n], each from 0 on."""
+    if isinstance(x, Tensor):
+        return x.index_select(0, places)
+    if isinstance(x, IndexedRows):
+        return IndexedRows(x.features, x.nodes[places])
+    entries, lengths = segments(x.indptr.numpy(), places.numpy())
+    at = torch.from_numpy(entries)
+    indptr = torch.from_numpy(offsets(lengths))
+    return SparseRows(indptr, x.columns[at], x.values[at], x.entries[at], x.width)
 
 
 def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor | SparseRows:

@@ -95,6 +95,33 @@ def test_the_libraries_samplers_run_in_replicas(
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
 
 
+@pytest.mark.parametrize("model", [{"name": "sage", "layers": 2}, {"name": "gat"}, {"name": "gcn"}])
+@pytest.mark.parametrize(("replicas", "microbatches"), [(1, 1), (2, 1), (3, 2)])
+def test_a_large_graph_is_evaluated_layer_by_layer(
+    model: dict[str, Any], replicas: int, microbatches: int, tmp_path: Path
+) -> None:
+    """Here few edges at once: the losses are those of the whole graph at once."""
+    data = {"name": "synthetic-citation", "nodes": 400, "edges": 4_000, "features": 32}
+    layout = {"layout": f"dp{replicas}" if replicas > 1 else "seq", "batch_size": 24 // replicas}
+    settings = {"data": data, "model": model, **layout, "microbatches": microbatches, **TRAIN}
+    whole = ran(tmp_path / "whole", sampled(**settings))
+    parts = ran(tmp_path / "parts", sampled(**settings), plant=few_edges_at_once)
+    assert not invalid(parts)
+    assert parts.losses("test") == pytest.approx(whole.losses("test"), rel=1e-10)
+    for one, other in zip(whole.steps(0, "test"), parts.steps(0, "test"), strict=True):
+        assert one["metrics"]["val_accuracy"] == other["metrics"]["val_accuracy"]
+
+
+def few_edges_at_once() -> None:
+    """And a self-check of few nodes, as of a graph that is really large."""
+    from gnnhpc.batches import sampled_batches
+    from gnnhpc.check import check_slice
+    from gnnhpc.graphs import in_turn
+
+    in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
+    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
+
+
 def stop_after_four_steps() -> None:
     from gnnhpc.train.loop import Trainer
 

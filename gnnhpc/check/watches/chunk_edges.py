@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -97,6 +99,18 @@ class ChunkEdges:
             if not np.array_equal(own, wanted):
                 return "its own nodes are not its range of the graph's"
         return None
+
+
+def in_turn_cause(graph: PlainGraph, chunk: GraphChunk, rule: random.Random) -> str | None:
+    """Of a graph that is computed some rows at a time: few of its rows, with all their edges."""
+    assert chunk.in_turn is not None
+    own = chunk.nodes[: chunk.own].cpu().numpy()
+    asked = np.sort(np.array(rule.sample(own.tolist(), min(ROWS, len(own))), dtype=np.int64))
+    piece = chunk.in_turn.piece(torch.from_numpy(asked))
+    nodes = piece.nodes.cpu().numpy()
+    if not np.array_equal(nodes[: piece.own], asked):
+        return "its rows are not those that were asked for"
+    return _block_cause(graph, piece.blocks[0], nodes, None)
 
 
 def _rebuilt_cause(before: Sequence[Block], blocks: Sequence[Block]) -> str | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, PlainGraph, Values, plain_graph
-from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges
+from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges, in_turn_cause
 from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.graphs.blocks import GraphChunk
@@ -125,6 +125,11 @@ class GraphWatch:
             apart = "the chunks' own nodes are not the samples of the mini-batch"
             self.findings.add("chunks", phase, step, apart)
         for number, chunk in enumerate(chunks):
+            if chunk.in_turn is not None:
+                cause = in_turn_cause(self.graph, chunk, random.Random(f"{phase}/{step}"))
+                if cause is not None:
+                    self.findings.add("chunks", phase, step, f"micro-batch {number}: {cause}")
+                continue
             place = self.mesh.replica * self.experiment.microbatches + number
             cause = self._edges.cause(self.graph, chunk, self.experiment, place, self.hops)
             if cause is not None:

@@ -207,7 +207,8 @@ class RunWatch:
                 # Another stage's input lies in a buffer, which may hold another one by now.
                 alone = self.mesh.is_first and self.mesh.is_last
                 output = self.last.by_microbatch.get(context.microbatch) if alone else None
-                if len(self.mesh.devices) == 1:
+                in_turn = context.graph is not None and context.graph.in_turn is not None
+                if len(self.mesh.devices) == 1 and not in_turn:
                     self.evaluation.evaluate_again(x, context, output)
 
     def after_evaluation(self) -> None:
