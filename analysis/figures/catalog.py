@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import frameworks, gantt, graph_chunks, loss_curves, speedup
+from analysis.figures import frameworks, gantt, graph_chunks, loss_curves, sampled, speedup
 from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
@@ -40,6 +40,9 @@ class PublishedPoints:
     single_device: pd.DataFrame | None = None
     """Dearing & Wang 2021, table 2: compute, framework, dataset, avg_epoch_ms, test_acc."""
 
+    sampled: pd.DataFrame | None = None
+    """Boca, table 2: model, library, ranks, batch_size, epoch_s."""
+
     def for_copies(self, study: Study) -> pd.DataFrame | None:
         """The published loss curve, for a study of the same data."""
         return self.loss_curve if study.data == "cifar10" else None
@@ -47,6 +50,13 @@ class PublishedPoints:
     def for_chunks(self, study: Study) -> pd.DataFrame | None:
         """The published points of chunks, for a study of the same model and data."""
         return self.chunks if (study.model, study.data) == ("gat", "pubmed") else None
+
+    def for_sampled(self, study: Study) -> pd.DataFrame | None:
+        """The published seconds of an epoch, for a study of the same model and data."""
+        if self.sampled is None or study.data != "reddit":
+            return None
+        mine = self.sampled[self.sampled["model"] == study.model]
+        return None if mine.empty else mine
 
     def for_frameworks(self, study: Study) -> pd.DataFrame | None:
         """The published points of one device, for a study of the same model and data."""
@@ -67,6 +77,10 @@ def _of_graphs(study: Study) -> bool:
 
 def _of_frameworks(study: Study) -> bool:
     return study.graphs and study.cells["implementation"].nunique() > 1
+
+
+def _of_sampled(study: Study) -> bool:
+    return "sampler" in study.cells and bool(study.cells["sampler"].notna().any())
 
 
 def _no_published_points(_: PublishedPoints, __: Study) -> None:
@@ -174,6 +188,33 @@ FIGURE_KINDS = (
         "Share of edges that are kept, and nodes and edges computed for each of the graph.",
         lambda study, _: graph_chunks.chunk_losses(study),
         drawn_of=_of_graphs,
+    ),
+    FigureKind(
+        "step-parts",
+        "where a step's time goes",
+        "Milliseconds of a training step: waiting for its mini-batch, divided as drawing and "
+        "copying features divide its making, or where ranks copy features themselves into that and "
+        "waiting for the loader; computing; averaging gradients; waiting for other ranks. Bars are "
+        "means, with intervals of the step over runs; an interval may end above the axis.",
+        lambda study, _: sampled.step_parts(study),
+        drawn_of=_of_sampled,
+    ),
+    FigureKind(
+        "epoch-time",
+        "time of an epoch against ranks",
+        "Seconds of an epoch of sampled mini-batches against the number of ranks, each with a "
+        "mini-batch of its own, as table 2 and figure 1 of Boca's study, with intervals over runs.",
+        sampled.epoch_time,
+        PublishedPoints.for_sampled,
+        drawn_of=_of_sampled,
+    ),
+    FigureKind(
+        "epoch-speedup",
+        "speedup of an epoch against ranks",
+        "Speedup of an epoch (samples a second) over the baseline of the same sampler, semantics, "
+        "fan-outs, workers and mini-batch a rank, with intervals over runs, and the ideal.",
+        lambda study, _: sampled.epoch_speedup(study),
+        drawn_of=_of_sampled,
     ),
 )
 

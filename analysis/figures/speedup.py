@@ -5,6 +5,7 @@ Each function takes a study and returns a figure, or the reason why the run has 
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_BOXES = 36
+_LETTER_IN = 0.08
+"""Length of an axis label's letter at most."""
+_SHORT = 32
+"""Letters of a label that is not broken into lines."""
 _MICROBATCHES = "micro-batches a mini-batch"
 _CHUNKS = "chunks a replica"
 
@@ -153,7 +158,9 @@ def step_times(study: Study) -> Figure | str:
         words = ["layout", "chunks" if study.graphs else "micro-batches"]
         words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
         for one in axes[:: shape[1]]:
-            one.set_ylabel(", ".join(words))
+            one.set_ylabel(
+                textwrap.fill(", ".join(words), int(figure.get_figheight() / _LETTER_IN))
+            )
         axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
         axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
         if len(rows) > MAX_BOXES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.summary.baseline import Baseline
-from analysis.summary.frameworks import FRAMEWORKS
+from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS
 from analysis.summary.summary_table import VARIANT_COLUMNS
 from gnnhpc.models.registry import model_class
 
@@ -70,9 +70,17 @@ class Study:
 
 
 def figure_label(settings: Mapping[str, object]) -> str:
-    """`settings_label`, with implementations by whose they are: ours, PyG, DGL."""
+    """`settings_label`, with implementations by whose they are: ours, PyG, DGL.
+
+    A sampler is named where it is another's than the layers are.
+    """
     whose = str(settings.get("implementation"))
     named = {"implementation": FRAMEWORKS[whose]} if whose in FRAMEWORKS else {}
+    sampler = SAMPLERS.get(str(settings.get("sampler")))
+    if sampler is not None:
+        same = sampler == named.get("implementation")
+        settings = {key: value for key, value in settings.items() if key != "sampler"}
+        named |= {} if same else {"sampler": f"drawn by {sampler}"}
     return settings_label({**settings, **named})
 
 

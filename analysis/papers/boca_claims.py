@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from analysis.papers.claims import Claim
 from analysis.papers.published_data import read_published
 
+MODELS = {"sage": "GraphSAGE", "gat": "GAT"}
+"""Names of models in the study."""
+EPOCHS = 50
+"""Of which the study's seconds are."""
 HALF = 0.5
 _WAITING = "share of a step that waits for its mini-batch"
 BOTTLENECK = Claim(
@@ -61,6 +67,23 @@ def published_seconds() -> dict[tuple[str, str, int, int], tuple[int, float]]:
             key = (str(row["model"]), library, int(row["gpus"]), int(row["batch_size"]))
             found[key] = int(row["workers"]), float(row[f"{library.lower()}_s"])
     return found
+
+
+def published_epochs() -> pd.DataFrame:
+    """Table 2 as seconds of one epoch, by our names of models, library, ranks and batch_size."""
+    names = {words: name for name, words in MODELS.items()}
+    return pd.DataFrame(
+        [
+            {
+                "model": names[model],
+                "library": library,
+                "ranks": ranks,
+                "batch_size": batch,
+                "epoch_s": seconds / EPOCHS,
+            }
+            for (model, library, ranks, batch), (_, seconds) in published_seconds().items()
+        ]
+    )
 
 
 def published_speedups() -> Iterator[tuple[Claim, str, str, int, float]]:

@@ -10,15 +10,17 @@ from analysis.papers.boca_claims import (
     BOTTLENECK,
     CLAIMS,
     HANGS,
+    MODELS,
     ON_FOUR,
     ON_TWO,
     OURS_BOTTLENECK,
     WORKERS,
     published_speedups,
 )
-from analysis.papers.boca_runs import MODELS, BocaRow, BocaRows
+from analysis.papers.boca_runs import BocaRow, BocaRows
 from analysis.papers.claims import Claim, Finding
 from analysis.stats.intervals import Interval
+from analysis.summary.frameworks import SAMPLERS
 
 _ENDED = ("done",)
 _FOUR = 4
@@ -109,8 +111,8 @@ def _hangs(rows: BocaRows) -> Iterator[Finding]:
         told = Interval(0.0, 0.0, 0.0, f"{len(mine)} cells")
         if left:
             told = Interval(left, None, None, f"{left:.0%} of {len(mine)} cells did not end")
-        name = {"pyg": "PyG", "dgl": "DGL"}.get(str(sampler), str(sampler))
-        yield Finding(HANGS, f"{MODELS[str(model)]}, {name}", None, told, len(mine))
+        setting = f"{MODELS[str(model)]}, {SAMPLERS[str(sampler)]}"
+        yield Finding(HANGS, setting, None, told, len(mine))
 
 
 def share_waiting(row: BocaRow) -> dict[str, float | None]:

@@ -11,19 +11,15 @@ import numpy as np
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.papers.boca_claims import EPOCHS, MODELS
 from analysis.stats.intervals import Interval, interval_of_shares
 from analysis.summary.configurations import Configuration, make_configurations
-from analysis.summary.frameworks import FRAMEWORKS, find_like
+from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS, find_like
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
-MODELS = {"sage": "GraphSAGE", "gat": "GAT"}
-"""Names of models in the study."""
-EPOCHS = 50
-"""Of which the study's seconds are."""
 _TOLD = ("implementation", "sampler", "semantics", "batch_size", "workers", "train_steps")
 _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
-_SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class BocaRow:
     @property
     def library(self) -> str:
         """PyG, DGL or ours; of a loader before another one's layers both."""
-        sampler = _SAMPLERS[str(self.settings["sampler"])]
+        sampler = SAMPLERS[str(self.settings["sampler"])]
         layers = FRAMEWORKS.get(str(self.settings["implementation"]), "ours")
         return sampler if sampler == layers else f"{sampler} before layers of {layers}"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.boca_claims import CLAIMS, published_seconds
+from analysis.papers.boca_claims import CLAIMS, EPOCHS, published_seconds
 from analysis.papers.boca_findings import boca_findings, share_waiting
-from analysis.papers.boca_runs import EPOCHS, BocaRow, BocaRows
+from analysis.papers.boca_runs import BocaRow, BocaRows
 from analysis.papers.conclusions import conclusions_frame, finding_row
 from analysis.papers.published_data import published_studies, study_notes
 from analysis.render.named_table import NamedTable

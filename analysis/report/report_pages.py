@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures, PublishedPoints, make_figures
+from analysis.papers.boca_claims import published_epochs
 from analysis.papers.published_data import read_published
 from analysis.render.document import Document
 from analysis.render.html import document_to_html
@@ -53,11 +54,12 @@ def write_report_pages(
 
 
 def published_points() -> PublishedPoints:
-    """The published points of the figures of loss, of chunks and of frameworks."""
+    """The published points of the figures of loss, chunks, frameworks and sampled training."""
     chunks = read_published("dearing_table3_pubmed")
     rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
     single = read_published("dearing_table2_single_device")
-    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt, single)
+    sampled = published_epochs()
+    return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt, single, sampled)
 
 
 def report_document(
@@ -80,6 +82,7 @@ def report_document(
                 sections.learning_section(summary, figures),
                 sections.frameworks_section(tables, figures),
                 sections.chunks_section(figures),
+                sections.sampled_section(tables, figures),
                 sections.published_section(tables),
                 sections.corrected_section(tables),
                 sections.timeline_section(figures),

@@ -73,7 +73,8 @@ _STUDY_COLUMNS = {
     "run": "our run",
 }
 _FRAMEWORKS = "frameworks"
-_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _FRAMEWORKS, _CORRECTED)
+_SAMPLED = "sampled"
+_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _FRAMEWORKS, _SAMPLED, _CORRECTED)
 _LEARNING_COLUMNS = {
     "train_loss": "training loss",
     "train_accuracy": "training accuracy",
@@ -166,6 +167,25 @@ def chunks_section(figures: Figures) -> Section | None:
     """Figures of graphs in chunks; None for runs without graphs."""
     pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
     return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
+
+
+def sampled_section(tables: Sequence[NamedTable], figures: Figures) -> Section | None:
+    """Training on sampled mini-batches; None for runs without any."""
+    found = [one for one in tables if one.name == _SAMPLED]
+    if not found:
+        return None
+    (table,) = found
+    headings = {str(name): str(name).replace("_", " ") for name in table.frame}
+    pictures = figures.pictures_of("step-parts", "epoch-time", "epoch-speedup")
+    words = Text(
+        "To draw a mini-batch is part of its step. The last mini-batch of an epoch has what is "
+        "left: it counts in every mean, and is held against no other in warm-up, outliers, drift, "
+        "medians of steps and efficiency."
+    )
+    shown = frame_table(join_intervals(table.frame), table.title, headings, 4)
+    return Section(
+        "sampled", "Sampled mini-batches", (words, shown, Bullets(table.notes), *pictures)
+    )
 
 
 def published_section(tables: Sequence[NamedTable]) -> Section | None:

@@ -16,6 +16,8 @@ from analysis.summary.varying_settings import settings_in_words, varying_setting
 
 FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
 """By implementation, the names that tables and figures have; ViG's PyG form is its reference."""
+SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
+"""The same by sampler."""
 _TOLD = ("implementation", "sampler")
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
 
+from analysis.cli import main
+from analysis.figures import sampled as sampled_figures
+from analysis.figures.studies import Study, find_studies
+from analysis.figures.style import layout_look
 from analysis.loading.run import Run, load
 from analysis.papers.boca_claims import published_seconds
 from analysis.papers.boca_findings import boca_findings
 from analysis.papers.boca_runs import BocaRows
 from analysis.papers.boca_tables_beside_ours import boca_finding_rows, boca_tables
 from analysis.papers.gat_runs import GatRows
+from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.summary_table import summarise
@@ -186,3 +195,104 @@ def test_sampled_gat_is_no_row_of_whole_graphs(tmp_path: Path) -> None:
     assert not GatRows(run, summary).rows
     (row,) = BocaRows(run, summary)
     assert row.label == "synthetic-citation, GAT, seq, DGL, batch 16, 1 worker"
+
+
+@pytest.fixture(scope="module")
+def study(run: Run, summary: pd.DataFrame) -> Study:
+    (found,) = find_studies(run, summary)
+    return found
+
+
+def drawn(figure: Figure | str) -> Figure:
+    assert isinstance(figure, Figure), figure
+    return figure
+
+
+def legend_of(figure: Figure) -> set[str]:
+    (legend,) = figure.legends
+    return {text.get_text() for text in legend.get_texts()}
+
+
+def test_parts_of_a_step_add_up_to_it(study: Study, summary: pd.DataFrame) -> None:
+    figure = drawn(sampled_figures.step_parts(study))
+    one, two = figure.axes
+    assert [axes.get_title(loc="left") for axes in (one, two)] == ["workers 1", "workers 2"]
+    assert one.get_ylabel() == "step (ms)"
+    tops: dict[float, float] = {}
+    for bar in one.patches:
+        assert isinstance(bar, Rectangle)
+        place = round(bar.get_x(), 6)
+        assert bar.get_y() == pytest.approx(tops.get(place, 0.0))
+        tops[place] = bar.get_y() + bar.get_height()
+    rows = summary[summary["workers"] == 1]
+    assert sorted(tops.values()) == pytest.approx(sorted(1e3 * rows["mean_s"]))
+    assert legend_of(figure) == {
+        "wait for drawing", "wait for features", "computing", "averaging gradients",
+        "waiting for ranks",
+    }  # fmt: skip
+    assert [text.get_text() for text in one.texts] == ["ours\nonce", "ours\nresample", "DGL", "PyG"]
+
+
+def test_scaling_has_the_ideal_the_layouts_colours_and_the_published_points_of_reddit(
+    study: Study,
+) -> None:
+    speedup = drawn(sampled_figures.epoch_speedup(study))
+    axes = speedup.axes[0]
+    (ideal,) = [line for line in axes.get_lines() if line.get_label() == "ideal"]
+    assert list(ideal.get_ydata()) == [1.0, 2.0, 4.0]
+    marks = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    colours = {str(line.get_color()) for line in marks if line.get_marker() in "oDs^"}
+    assert colours == {layout_look(name).colour for name in ("seq", "dp2", "dp4")}
+    assert legend_of(speedup) == {
+        "ideal", "ours, once", "ours, resample", "DGL", "PyG", "seq", "dp2", "dp4",
+    }  # fmt: skip
+    points = published_points()
+    assert points.for_sampled(study) is None
+    of_reddit = points.for_sampled(replace(study, data="reddit"))
+    assert of_reddit is not None
+    of_reddit = of_reddit.assign(batch_size=of_reddit["batch_size"].replace(512, 16))
+    epoch = drawn(sampled_figures.epoch_time(study, of_reddit))
+    assert epoch.axes[0].get_ylabel() == "epoch (s)"
+    crosses = [line for line in epoch.axes[0].get_lines() if line.get_marker() == "x"]
+    seconds = [list(line.get_ydata()) for line in crosses]
+    assert seconds == [
+        pytest.approx([3789 / 50, 4369 / 50, 5932 / 50]),
+        pytest.approx([4758 / 50, 2818 / 50, 4306 / 50]),
+    ]
+    assert "published" in legend_of(epoch)
+
+
+@pytest.mark.parametrize("kind", ["step-parts", "epoch-time", "epoch-speedup"])
+def test_at_a_columns_width_nothing_is_cut_off(run: Run, tmp_path: Path, kind: str) -> None:
+    arguments = ["report", str(run.root), "--only", kind, "--width", "84mm", "--format", "png"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    (path,) = tmp_path.iterdir()
+    with Image.open(path) as picture:
+        grey = picture.convert("L")
+    edges = [
+        grey.crop((0, 0, 2, grey.height)),
+        grey.crop((grey.width - 2, 0, grey.width, grey.height)),
+    ]
+    assert all(edge.getextrema() == (255, 255) for edge in edges)
+
+
+def test_a_library_before_anothers_layers_is_named_so(tmp_path: Path) -> None:
+    model = {"name": "sage", "layers": 2, "implementation": "fused"}
+    both = [cell("dgl", n, repeat, model=model) for repeat in range(3) for n in ("seq", "dp2")]
+    run = load(make_run(tmp_path / "run", both, machine=MACHINE))
+    rows = BocaRows(run, summarise(run))
+    assert {row.library for row in rows} == {"DGL before layers of ours"}
+    assert conclusions(rows)["DGL is slower on two devices than on one"] == "not measured"
+    (study,) = find_studies(run, summarise(run))
+    assert "DGL, ours's layers" not in legend_of(drawn(sampled_figures.epoch_speedup(study)))
+    assert "DGL before layers of ours" in legend_of(drawn(sampled_figures.epoch_speedup(study)))
+
+
+def test_the_page_has_a_section_of_sampled_training(
+    run: Run, summary: pd.DataFrame, tmp_path: Path
+) -> None:
+    page = write_report_pages(run, tmp_path / "out", summary).read_text(encoding="utf-8")
+    assert "Sampled mini-batches" in page
+    assert "To draw a mini-batch is part of its step." in page
+    for kind in ("step-parts", "epoch-time", "epoch-speedup"):
+        assert (tmp_path / f"out/figures/{kind}-sage-synthetic-citation.png").is_file()

@@ -439,9 +439,11 @@ def test_what_cannot_be_drawn_is_named_with_its_reason(
     made = make_figures(run, summary, tmp_path, PublishedPoints())
     assert [name for name, _ in made.left_out] == ["timeline"]
     studies = find_studies(run, summary)
-    # Those of frameworks need two of them.
+    # Those of frameworks need two of them, those of sampling sampled cells.
     kinds = {kind.name for kind in FIGURE_KINDS if any(map(kind.drawn_of, studies))}
-    assert {kind.name for kind in FIGURE_KINDS} - kinds == {"framework-time", "framework-accuracy"}
+    assert {kind.name for kind in FIGURE_KINDS} - kinds == {
+        "framework-time", "framework-accuracy", "step-parts", "epoch-time", "epoch-speedup",
+    }  # fmt: skip
     assert {one.kind for one in made.drawn} == kinds
     assert len(made.drawn) == 2 * len(kinds) - 3
     assert not any("Crosses" in one.picture.caption for one in made.drawn)
