@@ -19,6 +19,9 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
 ]
+SAGE: dict[str, Any] = {"name": "sage", "layers": 2}
+GAT: dict[str, Any] = {"name": "gat"}
+GCN: dict[str, Any] = {"name": "gcn"}
 TRAIN = {"train_steps": 9, "dtype": "float64"}
 """Of 35 nodes to train on: two steps are an epoch, the second of fewer nodes."""
 
@@ -32,8 +35,16 @@ def invalid(found: Ran) -> list[str]:
     return [f"{c.name}: {c.detail}" for c in found.result.audit if c.verdict == "invalid"]
 
 
-@pytest.mark.parametrize("semantics", ["resample", "once"])
-@pytest.mark.parametrize("model", [{"name": "sage", "layers": 2}, {"name": "gat"}, {"name": "gcn"}])
+@pytest.mark.parametrize(
+    ("model", "semantics"),
+    [
+        (SAGE, "resample"),
+        (GAT, "once"),
+        pytest.param(SAGE, "once", marks=pytest.mark.slow),
+        pytest.param(GAT, "resample", marks=pytest.mark.slow),
+        pytest.param(GCN, "resample", marks=pytest.mark.slow),
+    ],
+)
 def test_replicas_learn_what_one_process_learns(
     model: dict[str, Any], semantics: str, tmp_path: Path
 ) -> None:
@@ -79,7 +90,7 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> No
     assert resumed.losses() == whole.losses()[start:]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(("sampler", "semantics"), [("pyg", "once"), ("dgl", "resample")])
 def test_the_libraries_samplers_run_in_replicas(
     sampler: str, semantics: str, workers: int, tmp_path: Path
@@ -95,8 +106,16 @@ def test_the_libraries_samplers_run_in_replicas(
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
 
 
-@pytest.mark.parametrize("model", [{"name": "sage", "layers": 2}, {"name": "gat"}, {"name": "gcn"}])
-@pytest.mark.parametrize(("replicas", "microbatches"), [(1, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("model", "replicas", "microbatches"),
+    [
+        (SAGE, 1, 1),
+        (GCN, 2, 1),
+        pytest.param(SAGE, 3, 2, marks=pytest.mark.slow),
+        pytest.param(GAT, 1, 2, marks=pytest.mark.slow),
+        pytest.param(GAT, 3, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_large_graph_is_evaluated_layer_by_layer(
     model: dict[str, Any], replicas: int, microbatches: int, tmp_path: Path
 ) -> None:

@@ -1,0 +1,95 @@
+"""Seconds of a step of sampled training: ours, DGL's and PyG's layers, each with its own sampler.
+
+    python -m benchmarks.bench_sampled [--model sage] [--batch 1024] [--rounds 9] [--threads 2]
+
+Boca's models on a graph of Reddit's shape, three layers of ten neighbours: drawing, gathering
+features, forward, backward and Adam, one after another, without workers. Each contestant has a
+process of its own (`benchmarks.turns`) and takes the same nodes in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.turns import Entry, compete, those_that_run
+from gnnhpc.core.layout import Layout
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import set_up
+
+FORMS = {"ours": ("fused", "ours"), "dgl": ("dgl", "dgl"), "pyg": ("pyg", "pyg")}
+"""Whose layers, and whose sampler."""
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage", "layers": 3, "hidden": 256, "dropout": 0.5},
+    "gat": {"name": "gat", "layers": 3, "heads": 1, "hidden": 16, "dropout": 0.6},
+    "gcn": {"name": "gcn", "layers": 3, "hidden": 256, "dropout": 0.5},
+    "gin": {"name": "gin", "layers": 3, "hidden": 256, "dropout": 0.5},
+}
+STEPS = 10_000
+
+
+def contestant(form: str, model: str, batch: int, nodes: int, edges: int) -> Callable[[], float]:
+    """One step a turn."""
+    implementation, sampler = FORMS[form]
+    experiment = Experiment.model_validate(
+        {
+            "model": MODELS[model] | {"implementation": implementation},
+            "data": {"name": "reddit-shaped", "nodes": nodes, "edges": edges},
+            "sampling": {"fanouts": [10, 10, 10], "sampler": sampler, "workers": 0},
+            "batch_size": batch,
+            "train_steps": STEPS,
+            "test_steps": 0,
+            "optimizer": {"lr": 0.005, "weight_decay": 5e-4},
+        }
+    )
+    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
+    parts.stage.train()
+    batches = parts.batches.open("train", 0, STEPS)
+    drawn, optimizer = batches.__enter__(), parts.optimizer
+    assert optimizer is not None
+
+    def turn() -> float:
+        assert batches is not None
+        began = time.perf_counter()
+        step = next(drawn)
+        optimizer.zero_grad(set_to_none=False)
+        parts.engine.train_step(step)
+        optimizer.step()
+        return time.perf_counter() - began
+
+    return turn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", choices=MODELS, default="sage")
+    parser.add_argument("--batch", type=int, default=1024, help="nodes of a mini-batch")
+    parser.add_argument("--rounds", type=int, default=9, help="steps timed")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
+    parser.add_argument("--nodes", type=int, default=232_965, help="of the graph")
+    parser.add_argument("--edges", type=int, default=114_615_892, help="of the graph")
+    given = parser.parse_args()
+    settings = {name: getattr(given, name) for name in ("model", "batch", "nodes", "edges")}
+    entries = {
+        form: Entry("benchmarks.bench_sampled:contestant", {"form": form} | settings)
+        for form in FORMS
+    }
+    entries = those_that_run(entries, given.threads)
+    seconds = compete(entries, given.rounds, given.threads, warmup=2)
+    for form, values in seconds.items():
+        ratios = sorted(v / o for v, o in zip(values, seconds["ours"], strict=True))
+        print(
+            f"{form:5} median {statistics.median(values):6.3f} s a step"
+            f"  ({min(values):.3f} to {max(values):.3f}), ours {statistics.median(ratios):5.2f}"
+            f" times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
