@@ -198,7 +198,8 @@ def _over_ranks(
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     ranks = sorted({int(count) for count in rows["replicas"]})
-    interval = (f"{column}_low", f"{column}_high")
+    stem = column.removesuffix("_s")
+    interval = (f"{stem}_low", f"{stem}_high")
     for one, (_, part) in zip(axes, parts, strict=False):
         for number, library in enumerate(libraries):
             mine = part[part["library"] == library].sort_values("replicas")

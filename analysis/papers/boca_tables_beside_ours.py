@@ -20,11 +20,11 @@ _COLUMNS = [
     *_KEYS,
     *("published_workers", "published_s"),
     *("data", "semantics", "workers"),
-    *("epochs_s", "epochs_s_low", "epochs_s_high", "told_from"),
+    *("epochs_s", "epochs_low", "epochs_high", "told_from"),
     *("waiting_percent", "waiting_percent_low", "waiting_percent_high"),
     *("runs", "settings"),
 ]
-_PAPER = ["setting", "published_s", "epochs_s", "epochs_s_low", "epochs_s_high"]
+_PAPER = ["setting", "published_s", "epochs_s", "epochs_low", "epochs_high"]
 _PAPER += ["waiting_percent", "waiting_percent_low", "waiting_percent_high"]
 _NOTES = (
     f"epochs_s: seconds of {EPOCHS} epochs, {EPOCHS} times those of one; told_from says whether "
@@ -97,8 +97,8 @@ def _line(row: BocaRow) -> dict[str, Any]:
         "semantics": row.settings["semantics"],
         "workers": row.workers,
         "epochs_s": seconds.value if seconds else None,
-        "epochs_s_low": seconds.low if seconds else None,
-        "epochs_s_high": seconds.high if seconds else None,
+        "epochs_low": seconds.low if seconds else None,
+        "epochs_high": seconds.high if seconds else None,
         "told_from": row.told_from,
         **share_waiting(row),
         "runs": row.runs,

@@ -125,7 +125,7 @@ def frameworks_table(beside: pd.DataFrame) -> NamedTable:
 
 def sampled_table(summary: pd.DataFrame) -> NamedTable:
     """Sampled training: an epoch, the parts of a step, edges drawn, memory."""
-    columns = ["epoch_s", "epoch_s_low", "epoch_s_high", "epoch_from", "mean_s", "data_s"]
+    columns = ["epoch_s", "epoch_low", "epoch_high", "epoch_from", "mean_s", "data_s"]
     columns += ["sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"]
     columns += ["peak_rss_mib", "peak_host_mib"]
     drawn = summary[summary["sampler"].notna() & (summary["phase"] == "train")]
@@ -141,7 +141,7 @@ def sampled_table(summary: pd.DataFrame) -> NamedTable:
             "allreduce_s: averaging gradients. peak_rss_mib: of a rank; peak_host_mib: of all "
             "ranks of a host, what they share counted for each.",
         ),
-        _for_paper(drawn, "epoch_s", "epoch_s_low", "epoch_s_high", "data_s", "compute_s"),
+        _for_paper(drawn, "epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
     )
 
 

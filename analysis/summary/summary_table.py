@@ -256,7 +256,9 @@ def _drawing_columns(row: Configuration) -> dict[str, Any]:
     drawn = row.phase == "train" and not pd.isna(row.settings["sampler"]) and row.step_times
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
     return {
-        **_interval_columns("epoch_s", row.epoch),
+        "epoch_s": row.epoch.value if row.epoch else None,
+        "epoch_low": row.epoch.low if row.epoch else None,
+        "epoch_high": row.epoch.high if row.epoch else None,
         "epoch_from": row.epoch_from,
         **{name: row.mean(name) if drawn else None for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,

@@ -12,16 +12,25 @@ from analysis.summary.summary_table import VARIANT_COLUMNS
 
 
 def varying_settings(summary: pd.DataFrame) -> list[str]:
-    """The settings in which rows of one model and data differ."""
+    """The settings in which rows of one model and data differ.
+
+    Of sampled runs without a number of steps that follows from the layout, as one of equal epochs
+    does.
+    """
     names = [str(name) for name in summary.columns]
     # Settings that a sweep varies stand between those of every run and the counts of cells.
     others = names[names.index(VARIANT_COLUMNS[-1]) + 1 : names.index("cells")]
     by_study = summary.groupby(["model", "data"])
-    return [
+    found = [
         key
         for key in (*VARIANT_COLUMNS, *others)
         if (by_study[key].nunique(dropna=False) > 1).any()
     ]
+    if "sampler" in summary and "train_steps" in found:
+        by_layout = summary.groupby(["model", "data", "layout", "microbatches"])
+        if (by_layout["train_steps"].nunique(dropna=False) == 1).all():
+            found.remove("train_steps")
+    return found
 
 
 def settings_in_words(row: Any, names: Sequence[str]) -> str:

@@ -12,9 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.compare.two_runs import compare_runs
+from analysis.foreign.exported_cells import exported_cells
 from analysis.loading.run import Run, load
+from analysis.report.report_tables import make_report_tables
 from analysis.summary.configurations import cell_phase_frame
 from analysis.summary.summary_table import summarise
+from analysis.summary.varying_settings import varying_settings
 from gnnhpc.kernels import sample
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import manifest_of, run, sampled
@@ -184,3 +188,50 @@ def test_fewer_steps_than_an_epoch_are_extrapolated_and_said_so(tmp_path: Path) 
     assert whole["epoch_from"] == "measured, 2 whole epochs of 6 steps"
     assert few["epoch_s"] == pytest.approx(whole["epoch_s"], rel=0.1)
     assert few["epoch_s"] == pytest.approx(few["mean_s"] * 90 / 16, rel=0.01)
+
+
+def test_steps_of_as_many_epochs_tell_no_rows_apart_and_others_do(tmp_path: Path) -> None:
+    """More ranks have fewer steps an epoch: a number that follows from the layout."""
+    follows = made(tmp_path / "follows", {}, {"layout": "dp2", "train_steps": 12})
+    assert varying_settings(summarise(follows)) == []
+    differs = made(tmp_path / "differs", {}, {"train_steps": 12})
+    assert varying_settings(summarise(differs)) == ["train_steps"]
+
+
+def test_whole_graphs_and_sampled_ones_of_one_model_are_rows_of_their_own(tmp_path: Path) -> None:
+    whole: dict[str, Any] = {"sampling": None, "batch_size": None}
+    found = made(tmp_path / "run", {}, {"layout": "dp2"}, whole, whole | {"layout": "dp2"})
+    rows = summarise(found)
+    assert len(rows) == 4
+    of_whole = rows["sampler"].isna()
+    assert rows.loc[of_whole, ["epoch_s", "epoch_from", "sample_s"]].isna().all(axis=None)
+    assert rows.loc[~of_whole, ["epoch_s", "epoch_from", "sample_s"]].notna().all(axis=None)
+    steps = found.steps.merge(found.cells[["cell", "sampler"]], on="cell")
+    drawn = steps["sampler"].notna()
+    assert (steps["step_s"][~drawn] == steps["wall_s"][~drawn]).all()
+    assert (steps["step_s"][drawn] > steps["wall_s"][drawn]).all()
+    speedups = rows.loc[rows["layout"] == "dp2", "speedup"]
+    assert speedups.notna().all(), "each over one of its own kind"
+    beside = make_report_tables(found, rows)
+    (table,) = [one.frame for one in beside if one.name == "sampled"]
+    assert len(table) == 2
+
+
+def test_a_run_without_sampling_has_no_column_of_it(tmp_path: Path) -> None:
+    rows = summarise(made(tmp_path / "run", {"sampling": None, "batch_size": None}))
+    assert not {"sampler", "epoch_s", "compute_s", "sampling", "peak_host_mib"} & {*rows.columns}
+
+
+def test_what_is_exported_and_compared_is_the_whole_step(tmp_path: Path) -> None:
+    """Drawing alone that takes longer is a step that does."""
+    a = made(tmp_path / "a", {}, noise=0.002)
+    (cell, *_) = exported_cells(a)
+    told = [one for one in cell.scalars if one.name == "train/step_s"]
+    steps = a.steps[(a.steps["cell"] == cell.cell) & (a.steps["phase"] == "train")]
+    assert [one.value for one in told] == steps["step_s"].tolist()
+    slower = {"noise": 0.002, "drawing_s": lambda _: 0.008}
+    made(tmp_path / "b", {}, **slower)
+    found = compare_runs(tmp_path / "a", tmp_path / "b")
+    (row,) = found.slower_steps
+    times = [run.steps.loc[run.steps["kept"], "step_s"].mean() for run in (a, load(tmp_path / "b"))]
+    assert row.ratio.value == pytest.approx(times[1] / times[0], rel=0.02)
