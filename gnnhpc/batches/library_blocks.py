@@ -46,16 +46,26 @@ class LibraryBlock(SampledBlock):
     def rows_out(self) -> int:
         return len(self._nodes)
 
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The rows of `neighbours`, int64 [edges without self-loops] each."""
+        source, target = self.neighbours
+        return source, target
+
+    @property
+    def first_neighbours(self) -> Tensor:
+        """int64 [rows_out + 1]: where each row's neighbours begin."""
+        target = self.ends[1]
+        return torch.searchsorted(target, torch.arange(self.rows_out + 1, device=target.device))
+
     @cached_property
     def indptr(self) -> Tensor:  # type: ignore[override]
-        degree = torch.bincount(self.neighbours[1], minlength=self.rows_out) + 1
-        indptr = torch.zeros(self.rows_out + 1, dtype=torch.int64, device=degree.device)
-        torch.cumsum(degree, 0, out=indptr[1:])
-        return indptr
+        first = self.first_neighbours
+        return first + torch.arange(len(first), device=first.device)
 
     @cached_property
     def source(self) -> Tensor:
-        return self._with_loops(self.neighbours[0], torch.arange(self.rows_out))
+        return self._with_loops(self.ends[0], torch.arange(self.rows_out))
 
     @cached_property
     def target(self) -> Tensor:
@@ -76,5 +86,5 @@ class LibraryBlock(SampledBlock):
     @cached_property
     def _places(self) -> Tensor:
         """Of each neighbour its place among all edges: every row before its own has a loop."""
-        target = self.neighbours[1]
+        target = self.ends[1]
         return torch.arange(len(target), device=target.device) + target

@@ -33,6 +33,6 @@ class MaskedAttention(PygNames):
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
-        self.attn_drop.mask, self.attn_drop.edge = mask, block.edge
+        self.attn_drop.mask, self.attn_drop.edge = mask, None if mask is None else block.edge
         out: Tensor = super().forward(dgl_block(block, loops=True), x.to_dense())
         return self.settings.joined(out) + self.bias

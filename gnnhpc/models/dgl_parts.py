@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import dgl
+import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.blocks import Block
@@ -54,12 +55,22 @@ def dgl_block(block: Block, *, loops: bool) -> Any:
     """The block's edges, in their order, as a graph of DGL's; made once."""
     name = "dgl, with self-loops" if loops else WITHOUT_LOOPS
     if name not in block.kept:
-        source, target = block.edge_index if loops else block.neighbours
         graph = dgl.create_block(
-            (source, target), num_src_nodes=block.rows_in, num_dst_nodes=block.rows_out
+            _by_target(block) if loops else tuple(block.neighbours),
+            num_src_nodes=block.rows_in,
+            num_dst_nodes=block.rows_out,
         )
         block.kept[name] = _in_all_formats(graph)
     return block.kept[name]
+
+
+def _by_target(block: Block) -> Any:
+    """All edges of a block, which are sorted so: nothing is left for DGL to sort.
+
+    Numbered in their order, which DGL takes for granted but for one of its kernels.
+    """
+    numbers = torch.arange(len(block.source), device=block.source.device)
+    return "csc", (block.indptr, block.source, numbers)
 
 
 def dgl_graph(block: Block) -> Any:
