@@ -338,6 +338,8 @@ def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn:
         f"{timeline.step}, the one nearest the median, above the same schedule with the "
         "measured forward and backward seconds and nothing else."
     )
+    if timeline.drawn_s is not None:
+        caption += f" Before that it waited {1e3 * timeline.drawn_s:.3g} ms for its mini-batch."
     name = f"timeline-{cell}"
     figure, origin = gantt.draw_timeline(timeline), origin_of(run, [cell], name)
     picture = _save_picture(figure, folder, name, cell, "timeline", caption, origin)

@@ -64,6 +64,8 @@ class Timeline:
     """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float
     """Waiting over all rank-time of equal stages: (S-1) / (M+S-1)."""
+    drawn_s: float | None = None
+    """Before the first barrier: the step's wait for its sampled mini-batch, if it has one."""
 
     @property
     def ideal_s(self) -> float | None:
@@ -156,7 +158,14 @@ def measured_timeline(
         bubble=None if cell in timed_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
         balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
+        drawn_s=_drawn_s(records),
     )
+
+
+def _drawn_s(records: pd.DataFrame) -> float | None:
+    """Of the slowest rank; None where nothing was sampled."""
+    before = float((records["step_s"] - records["wall_s"]).max())
+    return before if records["sampled_edges"].notna().any() else None
 
 
 def ideal_bars(

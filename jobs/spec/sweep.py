@@ -206,6 +206,9 @@ class _Grid:
         """One entry, or none; lists as the tuples that settings have."""
         if not isinstance(entry, dict) or not isinstance(entry.get("fanouts"), list):
             return entry
+        if not entry["fanouts"]:
+            key = f"{self.origin['sampling']}.fanouts"
+            raise InputError(self.where, key, "an empty list", "at least one value")
         return entry | {"fanouts": tuple(entry["fanouts"])}
 
     def _layout(self, entry: object) -> Layout:

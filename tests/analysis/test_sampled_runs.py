@@ -19,6 +19,7 @@ from analysis.report.report_tables import make_report_tables
 from analysis.summary.configurations import cell_phase_frame
 from analysis.summary.summary_table import summarise
 from analysis.summary.varying_settings import varying_settings
+from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.kernels import sample
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import manifest_of, run, sampled
@@ -33,6 +34,7 @@ CELLS = [
     sampled(**STEPS, **NO_THREAD),
     sampled(**STEPS, **ONCE),
 ]
+WHOLE: dict[str, Any] = {"batch_size": None, "spans": True}
 real = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
 
@@ -235,3 +237,13 @@ def test_what_is_exported_and_compared_is_the_whole_step(tmp_path: Path) -> None
     (row,) = found.slower_steps
     times = [run.steps.loc[run.steps["kept"], "step_s"].mean() for run in (a, load(tmp_path / "b"))]
     assert row.ratio.value == pytest.approx(times[1] / times[0], rel=0.02)
+
+
+def test_a_timeline_says_how_long_its_step_waited_for_its_mini_batch(tmp_path: Path) -> None:
+    found = made(tmp_path / "run", {"spans": True, "layout": "dp2"}, {"sampling": None, **WHOLE})
+    cell = str(found.cells["cell"].iloc[0])
+    shown = measured_timeline(found, cell)
+    ranks = found.ranks[(found.ranks["cell"] == cell) & (found.ranks["step"] == shown.step)]
+    assert shown.drawn_s == pytest.approx(ranks["data_s"].max())
+    whole = str(found.cells["cell"].iloc[1])
+    assert measured_timeline(found, whole).drawn_s is None

@@ -129,6 +129,8 @@ def test_a_batch_size_is_for_sampled_graphs_and_chunks_are_for_others() -> None:
         cells(spec(sage(batch_size=8, sampling=sampling, chunks="halo")))
     with pytest.raises(InputError, match=r"sampling: .*nothing here, sampling is for graph data"):
         cells(spec(vig(sampling=sampling)))
+    with pytest.raises(InputError, match=r"sampling\.fanouts: found an empty list; allowed: at le"):
+        cells(spec(sage(batch_size=8, sampling={"fanouts": []})))
     with pytest.raises(InputError, match=r"0\.sampling\.workers: found -1; allowed: at least"):
         cells(spec(sage(batch_size=8, sampling=sampling | {"workers": -1})))
 
