@@ -107,10 +107,9 @@ constexpr int GROUP = Picks::ROWS;
 struct Drawer {
   const Drawing& d;
   Picks picks = {};
-  std::vector<u32> picked, others = {};
+  std::vector<u32> picked = {}, others = {};
 
-  explicit Drawer(const Drawing& drawing)
-      : d(drawing), picked(std::max<i64>(drawing.fanout, 1)) {}
+  explicit Drawer(const Drawing& drawing) : d(drawing) {}
 
   // The edges of nodes [count], at most GROUP of them, from edge + starts[row] - starts[0] on:
   // numbers in the graph, ascending unless drawn with replacement; that of the node to itself last.
@@ -149,6 +148,8 @@ struct Drawer {
       for (i64 k = 0; k < d.fanout; ++k) edge[k] = first + draws.below(static_cast<u32>(all));
       return;
     }
+    // Where a node has more neighbours alone: a fan-out may be far more than any node has.
+    picked.resize(d.fanout);
     pick(draws, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);
     for (i64 k = 0; k < d.fanout; ++k) edge[k] = first + picked[k];
   }

@@ -23,7 +23,7 @@ from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
 from gnnhpc.models.registry import parse_model
-from gnnhpc.spec.sampling import Sampling
+from gnnhpc.spec.sampling import MOST_SEED, Sampling
 
 SPEC_VERSION = 1
 
@@ -182,6 +182,8 @@ class Experiment(Strict):
                 f"microbatches: found {self.microbatches}; allowed: at most batch_size "
                 f"{self.batch_size}, a node of each"
             )
+        if self.seed > MOST_SEED:
+            raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MOST_SEED} with sampling")
         nodes, replicas = self.data.facts().nodes, self.layout.replicas
         if self.batch_size * replicas > nodes:
             raise ValueError(

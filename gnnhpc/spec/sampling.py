@@ -17,12 +17,18 @@ SEMANTICS_OF: dict[SamplerName, tuple[Semantics, ...]] = {
     "dgl": ("resample",),
 }
 """What each sampler can do, its default first."""
+MOST_NEIGHBOURS = 2**31 - 1
+"""A fan-out that draws all neighbours of any node; samplers count them by 32 bits."""
+MOST_SEED = 2**64 - 1
+"""The key of the random numbers that draw neighbours has 64 bits."""
+
+Fanout = Annotated[Positive, Field(le=MOST_NEIGHBOURS)]
 
 
 class Sampling(Strict):
     """Of a run whose mini-batches are sampled; `batch_size` is then nodes a replica."""
 
-    fanouts: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)]
     """The most neighbours of a node that are drawn, from the nodes of the mini-batch outward: one
     number for each layer that uses neighbours, the last layer's first."""
     sampler: SamplerName = "ours"

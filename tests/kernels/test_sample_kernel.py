@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,6 +21,7 @@ from gnnhpc.check.plain.draws import below, draws, philox, pick
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.spec.sampling import MOST_NEIGHBOURS
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
@@ -193,6 +195,17 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
         assert set(layer.source.tolist()) == set(range(layer.rows_in))
         rows = layer.rows_in
     assert rows == len(nodes)
+
+
+def test_a_fan_out_beyond_all_degrees_draws_them_all_and_holds_no_room_for_it() -> None:
+    graph = make_csr(40, 3)
+    (wanted,), _ = sampled(graph, [3, 17], [39])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (found,), _ = sampled(graph, [3, 17], [MOST_NEIGHBOURS])
+    # In KiB; one number of 32 bits for each neighbour that might be drawn were 8 GiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+    assert found.edge.equal(wanted.edge)
+    assert found.source.equal(wanted.source)
 
 
 def test_a_sampler_draws_the_same_for_a_node_in_any_batch_and_anew_in_another_step() -> None:
