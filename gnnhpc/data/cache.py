@@ -45,7 +45,7 @@ def load_or_build(config: Data, raw: list[Path], build: Build, made_by: str = ""
     if target.is_dir():
         try:
             return _read(target)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             log.warning("%s is damaged (%s) and is built again", target, error)
             _set_aside(target)
     try:

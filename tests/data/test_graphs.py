@@ -105,6 +105,8 @@ def test_the_cache_is_built_anew_for_changed_or_damaged_files(small: Path, cache
     assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     (kept / "test.npy").unlink()
     assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+    (kept / "labels.npy").write_bytes(b"")
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
     labels = small / "Cora" / "raw" / "ind.cora.y"
     stat = labels.stat()
     os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
