@@ -41,7 +41,7 @@ def compare_activations(
     for each in found:
         number = _piece_of(each.replica, each.microbatch, pieces)
         expected, squares = sketches[number]
-        ours, rows = each.sketch, _rows(each.ids, pieces[number])
+        ours, rows = each.sketch, _rows(each.ids, pieces[number], len(expected))
         if rows is not None and each.ids is not None:
             ours, expected, squares = ours[each.ids >= 0], expected[rows], squares[rows]
         where = f"replica {each.replica}, micro-batch {each.microbatch}"
@@ -92,7 +92,7 @@ def compare_targets(
             ours, expected = given, pieces[number].targets[split].numpy()
             if each.ids is not None:
                 ids = each.ids[: len(ours)]
-                ours, expected = ours[ids >= 0], expected[_rows(ids, pieces[number])]
+                ours, expected = ours[ids >= 0], expected[_rows(ids, pieces[number], len(expected))]
             wrong = int((ours != expected).sum()) if ours.shape == expected.shape else len(ours)
             if wrong:
                 return (
@@ -110,22 +110,26 @@ def _piece_of(replica: int, microbatch: int, pieces: Sequence[Piece]) -> int:
     return places.index((replica, microbatch))
 
 
-def _rows(ids: Ids | None, piece: Piece) -> Ids | None:
-    """The piece's rows of these nodes; None for images, whose rows are in order."""
+def _rows(ids: Ids | None, piece: Piece, count: int) -> Ids | None:
+    """Which of the piece's `count` rows are these nodes'; None for images, whose rows are in order.
+
+    A node that the twin has not drawn has no row there.
+    """
     if ids is None:
         return None
     real = ids[ids >= 0]
     if piece.graph is not None:
         return real
-    if piece.sampled:
-        assert piece.ids is not None
-        known: Ids = piece.ids.numpy()
-        rows: Ids = np.searchsorted(known, real).clip(max=max(len(known) - 1, 0))
-        # A node that the twin has not drawn has no row there.
-        found: Ids = rows[known[rows] == real]
-        return found
-    # A chunk of the run: its rows as they are, less the padding.
-    return np.flatnonzero(ids >= 0)
+    drawn = piece.context is not None and piece.context.chunk.sampled
+    if not (piece.sampled or drawn):
+        # A chunk of the run: its rows as they are, less the padding.
+        return np.flatnonzero(ids >= 0)
+    assert piece.ids is not None
+    known: Ids = piece.ids[:count].numpy()
+    order = np.argsort(known)
+    rows: Ids = order[np.searchsorted(known[order], real).clip(max=max(len(known) - 1, 0))]
+    found: Ids = rows[known[rows] == real]
+    return found
 
 
 def _sketch(x: Tensor | SparseInput) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

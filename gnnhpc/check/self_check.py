@@ -260,7 +260,7 @@ def _compare(
         graph, drawn = sliced_graph(part, root), SeenRanks(seen, experiment.layout.replicas).edges
         data = TwinGraphData(part, graph, whole=not own, drawn=drawn)
     if isinstance(twin, OwnModelTwin):
-        layer = twin.random_layer(data.pieces("train", 0)[0])
+        layer = twin.random_layer(data.pieces("train", part.first)[0])
         if layer is not None:
             return {"own_arithmetic": True, "random_layer": layer}
     comparison = StepComparison(

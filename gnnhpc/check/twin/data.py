@@ -61,9 +61,11 @@ class TwinGraphData:
         experiment = self._part.experiment
         if phase == "test":
             experiment = self._evaluated
-        elif self._sampled and self._whole:
+        elif self._sampled:
             drawn = self._drawn(step) if self._drawn is not None else None
-            return sampled_pieces(experiment, self._graph, step, drawn)
+            if self._whole:
+                return sampled_pieces(experiment, self._graph, step, drawn)
+            return chunk_pieces(experiment, self._part.outlines, self._graph, step, drawn)
         if self._piece is not None:
             return [self._piece]
         return chunk_pieces(experiment, self._part.outlines, self._graph, step)

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.check.capture import SeenEdges
 from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.twin.drawn_chunk import drawn_chunk
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.core.outline import Outlines, hops
 from gnnhpc.graphs.blocks import GraphChunk
@@ -107,10 +109,14 @@ def graph_piece(experiment: Experiment, graph: Graph) -> Piece:
 
 
 def chunk_pieces(
-    experiment: Experiment, outlines: Outlines, graph: Graph, step: int
+    experiment: Experiment,
+    outlines: Outlines,
+    graph: Graph,
+    step: int,
+    drawn: Mapping[tuple[int, int], SeenEdges] | None = None,
 ) -> list[Piece]:
-    """The run's own chunks, for a model that is its own twin."""
-    chunks = _chunks_of(experiment, outlines, graph, step)
+    """The run's own chunks, for a model that is its own twin; `drawn` if a library drew edges."""
+    chunks = _chunks_of(experiment, outlines, graph, step, drawn)
     dtype: torch.dtype = getattr(torch, experiment.dtype)
     pieces = []
     for place, chunk in enumerate(chunks):
@@ -134,18 +140,28 @@ def chunk_pieces(
 
 
 def _chunks_of(
-    experiment: Experiment, outlines: Outlines, graph: Graph, step: int
+    experiment: Experiment,
+    outlines: Outlines,
+    graph: Graph,
+    step: int,
+    drawn: Mapping[tuple[int, int], SeenEdges] | None,
 ) -> Sequence[GraphChunk]:
     sampling, seed = experiment.sampling, experiment.seed
     if sampling is None:
         count = experiment.total_chunks
         return build_chunks(graph, count, experiment.chunks, hops(outlines)).chunks
-    sampler = GraphSampler(
-        graph, sampling.fanouts, seed, semantics=sampling.semantics, replace=sampling.replace
-    )
     train = graph.masks["train"].nonzero().flatten().numpy()
     replicas = range(experiment.layout.replicas)
     seeds = [PlainShares.of(experiment, train, replica).nodes(step) for replica in replicas]
+    if drawn is not None:
+        return [
+            drawn_chunk(graph, part, drawn[replica, microbatch].layers)
+            for replica, parts in enumerate(seeds)
+            for microbatch, part in enumerate(parts)
+        ]
+    sampler = GraphSampler(
+        graph, sampling.fanouts, seed, semantics=sampling.semantics, replace=sampling.replace
+    )
     return [sampler.chunk(torch.from_numpy(part), step) for each in seeds for part in each]
 
 

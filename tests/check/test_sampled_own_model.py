@@ -1,0 +1,46 @@
+"""A user's own model on sampled mini-batches is held against itself, whoever draws them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.kernels import sample
+from gnnhpc.records.schema import Result
+from tests.tools.dgl import needs_dgl
+from tests.tools.forked import started
+from tests.tools.pyg_sampler import needs_pyg_sampler
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
+]
+EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
+CELL = ["--model", "deep_gcn:DeepGcn", "--set", "model.layers=2", "--set", "model.hidden=8"]
+CELL += ["--data", "synthetic-citation", "--set", "data.nodes=150", "--set", "data.edges=1500"]
+CELL += ["--set", "data.features=12", "--layout", "dp2", "--microbatches", "2"]
+CELL += ["--set", "batch_size=12", "--set", "train_steps=4", "--set", "test_steps=1"]
+
+
+@pytest.mark.parametrize("replace", ["false", "true"])
+@pytest.mark.parametrize("sampler", ["ours", "pyg", "dgl"])
+def test_a_users_model_is_its_twin(sampler: str, replace: str, tmp_path: Path) -> None:
+    if sampler == "dgl":
+        needs_dgl()
+    if sampler == "pyg":
+        needs_pyg_sampler()
+    drawn = f"sampling={{fanouts: [4, 3], sampler: {sampler}, replace: {replace}}}"
+    out = tmp_path / "out"
+    command = ["run", *CELL, "--set", drawn, "--out", out]
+    with started(command, 2, tmp_path, plant=add_example) as ranks:
+        assert ranks.wait() == [0, 0], ranks.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check.verdict for check in Result.read(path).audit}
+    assert "invalid" not in checks.values()
+    assert (checks["self-check"], checks["last self-check"]) == ("ok", "ok")
+
+
+def add_example() -> None:
+    sys.path.insert(0, str(EXAMPLE))
