@@ -57,6 +57,7 @@ class Sampling(Strict):
                 f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
                 f"sampler {self.sampler}"
             )
+        # A node reached first in another layer would draw others: not the same in parts of a batch.
         if (self.sampler, self.semantics) == ("ours", "once") and len(set(self.fanouts)) > 1:
             raise ValueError(
                 f"fanouts: found {list(self.fanouts)}; allowed: the same number for all layers "
