@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.draws import features_of
 from gnnhpc.batches.graph_sampler import GraphSampler
@@ -83,9 +83,10 @@ class InTurnBatches:
         )
 
     def _microbatch(self, phase: Phase, m: int, step: int) -> MicroBatch:
-        inputs: Inputs = self._microbatches[m][0]
+        mesh = self._plan.mesh
+        inputs = self._microbatches[m][0] if mesh.is_first else None
         targets = self._microbatches[m][1].targets
-        wanted = {split: targets[split] for split in SPLITS[phase]}
+        wanted = {split: targets[split] for split in SPLITS[phase]} if mesh.is_last else {}
         return MicroBatch(inputs, wanted, self._context(m, step))
 
     def _context(self, m: int, step: int) -> Context:

@@ -58,6 +58,7 @@ class OwnDraws:
         began = time.perf_counter()
         chunks = tuple(sampler.chunk(seeds, step) for seeds in share.seeds)
         sampled = time.perf_counter()
-        inputs = gathered(self._graph, chunks, self._plan)
+        is_first = self._plan.mesh.is_first
+        inputs = gathered(self._graph, chunks, self._plan) if is_first else ()
         gather_s = time.perf_counter() - sampled
         return Drawn(share, chunks, edges_of(chunks), sampled - began, inputs, gather_s)

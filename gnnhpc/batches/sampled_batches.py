@@ -125,16 +125,18 @@ class SampledBatches:
     def _batch(self, drawn: Drawn) -> Batch:
         device, seed = self.plan.mesh.device, self.plan.experiment.seed
         share, inputs, gather_s = drawn.share, drawn.inputs, drawn.gather_s
+        mesh = self.plan.mesh
         if inputs is None:
             began = time.perf_counter()
             inputs = gathered(self.graph, drawn.chunks, self.plan)
             gather_s = time.perf_counter() - began
         microbatches = []
-        for m, (chunk, x) in enumerate(zip(drawn.chunks, inputs, strict=True)):
+        for m, chunk in enumerate(drawn.chunks):
             there = chunk if device.type == "cpu" else chunk.to(device)
-            targets = {"train": there.targets["train"]}
+            x = inputs[m].to(device) if mesh.is_first else None
+            targets = {"train": there.targets["train"]} if mesh.is_last else {}
             context = Context(m, share.step, seed, there)
-            microbatches.append(MicroBatch(x.to(device), targets, context))
+            microbatches.append(MicroBatch(x, targets, context))
         return Batch(
             microbatches=tuple(microbatches),
             labelled=share.together,

@@ -164,7 +164,7 @@ class CapturingEngine:
         self._phase, self._keeps = phase, True
         for microbatch in batch.microbatches:
             context = microbatch.context
-            if self._keeps_edges and phase == "train":
+            if self._keeps_edges and phase == "train" and self.seen.stage == 0:
                 replica, m = self.seen.replica, context.microbatch
                 layers = _edges(context.chunk)
                 self.seen.edges.append(SeenEdges(context.step, replica, m, layers))

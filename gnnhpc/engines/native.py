@@ -14,7 +14,7 @@ from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input, parameters_of
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
-from gnnhpc.engines.transfer import Receiver, Sender
+from gnnhpc.engines.transfer import Receiver, Sender, UnevenReceiver
 from gnnhpc.ranks.mesh import Direction
 
 
@@ -58,16 +58,26 @@ class StageLinks:
         tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
         # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
         needs = [n for action, n in self._done_before.items() if action.kind == direction]
-        return Receiver(peer, group, tensors, needs if mesh.links else None)
+        kind = Receiver if plan.fixed_rows else UnevenReceiver
+        return kind(peer, group, tensors, needs if mesh.links else None)
 
     def _sender(self, direction: Direction) -> Sender:
         mesh = self.plan.mesh
         peer = mesh.neighbour(1 if direction == "forward" else -1)
         return (StagedSender if mesh.staged else Sender)(peer, mesh.link(direction, peer))
 
-    def expect(self, count: int) -> None:
-        for receiver in (self.activations_in, self.gradients_in):
-            if receiver is not None:
+    def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
+        """`backwards` are the micro-batches in the order of their gradients."""
+        count = self.plan.microbatches
+        first, last = self.plan.stage.hops
+        for receiver, order, hop in (
+            (self.activations_in, range(count), first),
+            (self.gradients_in, backwards, last),
+        ):
+            if isinstance(receiver, UnevenReceiver):
+                chunks = [batch.microbatches[m].context.chunk for m in order]
+                receiver.expect_rows([chunk.rows[hop] for chunk in chunks])
+            elif receiver is not None:
                 receiver.expect(count)
 
     def allow(self, done: int) -> None:
@@ -92,6 +102,7 @@ class NativeEngine:
         self.order = stage_order(
             plan.schedule, plan.mesh.stage, plan.mesh.layout.stages, plan.microbatches
         )
+        self._backwards = [a.microbatch for a in self.order if a.kind == "backward"]
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
 
     def train_step(self, batch: Batch) -> StepOutput:
@@ -100,7 +111,7 @@ class NativeEngine:
         held: dict[int, tuple[Inputs, Tensor]] = {}
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
-        links.expect(plan.microbatches)
+        links.expect(batch, self._backwards)
         for done, action in enumerate(self.order):
             links.allow(done)
             m = action.microbatch
@@ -167,7 +178,7 @@ class ForwardOnly:
         plan, timer, links = self.plan, self.plan.timer, self.links
         plan.check(batch)
         outputs: list[Tensor] = []
-        links.expect(plan.microbatches)
+        links.expect(batch)
         with torch.no_grad():
             for m, microbatch in enumerate(batch.microbatches):
                 links.allow(m)

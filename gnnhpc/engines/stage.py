@@ -69,6 +69,11 @@ class Stage(nn.Module):
         needs = isinstance(x, Tensor) and x.requires_grad
         return needs or any(p.requires_grad for p in self.parameters())
 
+    @property
+    def hops(self) -> tuple[int, int]:
+        """How many layers use neighbours before these, and with them."""
+        return self._first_hop, self._hops[-1]
+
     @cached_property
     def with_buffers(self) -> list[nn.Module]:
         """Its modules that have buffers."""

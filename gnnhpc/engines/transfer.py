@@ -51,11 +51,15 @@ class Receiver:
 
     def _post(self) -> None:
         while self._count < self._expected and self._free and self._may_post():
-            buffer = self._free.popleft()
+            buffer = self._buffer()
             work = dist.irecv(buffer, src=self._peer, group=self._group)
             assert work is not None
             self._posted.append((work, buffer))
             self._count += 1
+
+    def _buffer(self) -> Tensor:
+        """Into which the next tensor is received."""
+        return self._free.popleft()
 
     def _may_post(self) -> bool:
         return self._needs is None or self._needs[self._count] <= self._done
@@ -70,6 +74,21 @@ class Receiver:
         """Let the buffer of a tensor be used for another one."""
         self._free.append(taken)
         self._post()
+
+
+class UnevenReceiver(Receiver):
+    """Receives tensors of other rows each; `buffers` say how many at a time, and all but rows."""
+
+    _rows: Sequence[int] = ()
+
+    def expect_rows(self, rows: Sequence[int]) -> None:
+        """Begin a step in which tensors of so many rows are received, in this order."""
+        self._rows = rows
+        self.expect(len(rows))
+
+    def _buffer(self) -> Tensor:
+        free, rows = super()._buffer(), self._rows[self._count]
+        return free if len(free) == rows else free.new_empty(rows, *free.shape[1:])
 
 
 class Sender:

@@ -175,6 +175,7 @@ class Experiment(Strict):
 
     def _check_sampled(self) -> None:
         """Without the number of layers, which the model's outline has."""
+        assert self.sampling is not None
         if self.batch_size is None:
             raise ValueError("batch_size: found none; allowed: nodes a mini-batch and replica")
         if self.microbatches > self.batch_size:
@@ -190,9 +191,12 @@ class Experiment(Strict):
                 f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
                 f"{nodes} nodes of {self.data.name}"
             )
-        if self.layout.stages > 1:
+        alone = (self.sampling.sampler, self.engine, self.device) == ("ours", "native", "cpu")
+        if self.layout.stages > 1 and not alone:
             raise ValueError(
-                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with sampling"
+                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with sampling, and "
+                "stages with sampler ours, engine native, device cpu: every stage draws what the "
+                "others draw"
             )
         if self.chunks != "contiguous" or self.rebuild != "once":
             key = "rebuild" if self.chunks == "contiguous" else "chunks"

@@ -111,7 +111,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
     # Values that do not fit each other.
     "data: found 'cora'; allowed: images data for model vig": vig(data={"name": "cora"}),
     "data: found 'cifar10'; allowed: graph data for model gat": gat(data={"name": "cifar10"}),
-    "batch_size: found 10; allowed: none, a graph is one mini-batch": gat(batch_size=10),
+    "batch_size: found 10; allowed: none without sampling, a graph is one mini-batch": gat(
+        batch_size=10
+    ),
     "microbatches: found 7; allowed: a divisor of batch_size 100": vig(microbatches=7),
     "microbatches: found 3000; allowed: at most one chunk a node": gat(microbatches=3000),
     "batch_size: found 300 x 2 replicas; allowed: at most the 400 images of synthetic-cifar10": vig(

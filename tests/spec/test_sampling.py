@@ -49,7 +49,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
     ),
     "microbatches: found 25; allowed: at most batch_size 24, a node of each": SAMPLED
     | {"microbatches": 25},
-    "layout: found 'pp2'; allowed: seq or dp<R> with sampling": SAMPLED | {"layout": "pp2"},
+    "layout: found 'pp2'; allowed: seq or dp<R> with sampling, and stages with sampler ours, "
+    "engine native, device cpu: every stage draws what the others draw": drawn(sampler="dgl")
+    | {"layout": "pp2"},
     "chunks: found 'halo'; allowed: none with sampling, which chooses edges itself": SAMPLED
     | {"chunks": "halo"},
     "rebuild: found 'layer'; allowed: none with sampling, which chooses edges itself": SAMPLED

@@ -68,6 +68,32 @@ def test_replicas_learn_what_one_process_learns(
         assert len(set(per_step)) == 2
 
 
+@pytest.mark.parametrize(
+    ("layout", "schedule", "plant"),
+    [
+        ("pp2", "1f1b", None),
+        ("dp2-pp2", "gpipe", None),
+        pytest.param("pp4", "gpipe", None, marks=pytest.mark.slow),
+        pytest.param("dp2-pp2", "1f1b", "few edges at once", marks=pytest.mark.slow),
+    ],
+)
+def test_stages_that_draw_the_same_learn_what_one_process_learns(
+    layout: str, schedule: str, plant: str | None, tmp_path: Path
+) -> None:
+    """Of micro-batches that have other rows each; and where large graphs are evaluated in turn."""
+    data = {"name": "synthetic-citation", "nodes": 400, "edges": 4_000, "features": 32}
+    settings = {"data": data, "model": GAT, **TRAIN}
+    alone = ran(tmp_path / "seq", sampled(**settings))
+    replicas = 2 if layout.startswith("dp2") else 1
+    pipeline = {"layout": layout, "schedule": schedule, "microbatches": 3}
+    pipeline |= {"batch_size": 24 // replicas}
+    few = few_edges_at_once if plant else None
+    together = ran(tmp_path / layout, sampled(**settings, **pipeline), plant=few)
+    assert not invalid(together)
+    for phase in ("train", "test"):
+        assert together.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) -> None:
     alone = ran(tmp_path / "one", sampled(**TRAIN))

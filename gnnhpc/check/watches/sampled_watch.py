@@ -91,6 +91,8 @@ class SampledWatch:
             )
             if cause is not None:
                 self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")
+            if not self.mesh.is_first:
+                continue
             self.findings.looks["inputs"] += 1
             cause = self.whole.features_cause(x, chunk.nodes.cpu().numpy(), rule)
             if cause is not None:
@@ -125,6 +127,8 @@ class SampledWatch:
         return self._shares.split(told if usable else told[:0])
 
     def _check_targets(self, step: int, batch: Batch) -> None:
+        if not self.mesh.is_last:
+            return
         self.findings.looks["targets"] += 1
         for m, (microbatch, nodes) in enumerate(
             zip(batch.microbatches, self._nodes(batch), strict=True)
