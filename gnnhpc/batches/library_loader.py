@@ -111,7 +111,14 @@ def _end_workers(batches: Any) -> None:
     """torch ends them when its iterator is dropped, which others may still hold."""
     inner = getattr(batches, "dataloader_it", batches)
     end = getattr(inner, "_shutdown_workers", None)
-    if end is not None:
+    if end is None:
+        return
+    try:
+        end()
+    except RuntimeError as error:
+        # Torch's handler of a child's death speaks whenever that comes; the others must end too.
+        if not str(error).startswith(_OF_WORKERS):
+            raise
         end()
 
 
