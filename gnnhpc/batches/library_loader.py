@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,9 @@ def _begin_worker(_worker: int) -> None:
 
 def _end_worker(error: Exception, _batch: object) -> None:
     try:
+        # What it could not fill, torch leaves behind under the worker's number.
+        for place in Path(SHARED_MEMORY).glob(f"torch_{os.getpid()}_*"):
+            place.unlink()
         traceback.print_exception(error)
     finally:
         os._exit(1)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.dgl_sampler import DglBlock, DglSampler
-from gnnhpc.batches.library_loader import random_seed
+from gnnhpc.batches.library_loader import SHARED_MEMORY, random_seed
 from gnnhpc.batches.pyg_sampler import PygBlock, PygSampler, _hops
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -298,7 +298,9 @@ def test_a_batch_that_shared_memory_has_no_room_for_is_an_error(name: str) -> No
             found = opened.enter_context(drawn_by.open(uneven(graph), STEP))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        (worker,) = multiprocessing.active_children()
         list(found)
+    assert not list(Path(SHARED_MEMORY).glob(f"torch_{worker.pid}_*"))
 
 
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
