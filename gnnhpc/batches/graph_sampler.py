@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
 from gnnhpc.spec.sampling import Semantics
@@ -25,6 +25,8 @@ class SampledBlock(Block):
 
     @cached_property
     def transpose(self) -> Transpose:
+        if self.source.device.type != "cpu":
+            return sorted_by_source(self)
         drawn = Drawn(self.indptr, self.source, self.edge, self.rows_in)
         indptr, edge, target = by_source(drawn)
         return Transpose(indptr, edge, target)

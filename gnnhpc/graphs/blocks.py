@@ -86,14 +86,19 @@ class Block(SegmentedRows):
     @cached_property
     def transpose(self) -> Transpose:
         """The same edges by source, sorted once."""
-        order = torch.argsort(self.source, stable=True)
-        counts = torch.bincount(self.source, minlength=self.rows_in)
-        indptr = torch.zeros(self.rows_in + 1, dtype=torch.int64, device=self.source.device)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        return Transpose(indptr, order, self.target[order])
+        return sorted_by_source(self)
 
     def to(self, device: torch.device | str) -> Block:
         return dataclasses.replace(self, **_moved(self, device))
+
+
+def sorted_by_source(block: Block) -> Transpose:
+    """A block's edges sorted in torch, on any device."""
+    order = torch.argsort(block.source, stable=True)
+    counts = torch.bincount(block.source, minlength=block.rows_in)
+    indptr = torch.zeros(block.rows_in + 1, dtype=torch.int64, device=block.source.device)
+    torch.cumsum(counts, 0, out=indptr[1:])
+    return Transpose(indptr, order, block.target[order])
 
 
 @dataclass(frozen=True)
