@@ -65,9 +65,9 @@ def step_parts(study: Study) -> Figure | str:
 
 def epoch_time(study: Study, published: pd.DataFrame | None = None) -> Figure | str:
     """Seconds of an epoch against ranks, with intervals over runs."""
-    rows = _sampled_rows(study).dropna(subset=["epoch_s"])
+    rows = _of_whole_models(study).dropna(subset=["epoch_s"])
     if rows.empty:
-        return "no epoch in the results"
+        return "no epoch in the results, of ranks with a whole model each"
     with styled():
         figure, axes = _over_ranks(study, rows, "epoch_s", published)
         axes[0].set_ylabel("epoch (s)")
@@ -78,7 +78,7 @@ def epoch_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
 
 def epoch_speedup(study: Study) -> Figure | str:
     """Speedup of an epoch against ranks, and the ideal, which is as many as there are ranks."""
-    rows = _sampled_rows(study).dropna(subset=["speedup"])
+    rows = _of_whole_models(study).dropna(subset=["speedup"])
     if rows["replicas"].nunique() < 2:
         return "one number of ranks alone, or no valid baseline to compare with"
     with styled():
@@ -100,6 +100,12 @@ def _sampled_rows(study: Study) -> pd.DataFrame:
     ours = rows.loc[rows["sampler"] == "ours", "semantics"].nunique() > 1
     names = [_library(row, told=ours) for row in rows.to_dict("records")]
     return rows.assign(library=names)
+
+
+def _of_whole_models(study: Study) -> pd.DataFrame:
+    """Without pipelines, whose ranks share a mini-batch's model."""
+    rows = _sampled_rows(study)
+    return rows[rows["stages"] == 1]
 
 
 def _library(row: dict[Any, Any], *, told: bool) -> str:

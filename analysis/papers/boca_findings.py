@@ -61,7 +61,7 @@ def _of_row(row: BocaRow, rows: BocaRows) -> Iterator[Finding]:
     yield Finding(claim, words, None, row.waiting, row.runs, row.label)
     for ranks, claims in ((2, ON_TWO), (4, ON_FOUR)):
         faster = claims.get(row.library)
-        if faster is not None and row.ranks == ranks and row.row.layout.stages == 1:
+        if faster is not None and row.ranks == ranks:
             fewer = rows.like(row, {"layout": "seq" if ranks == 2 else "dp2"}, ("train_steps",))
             if fewer is not None:
                 yield _speedup(faster, setting, row, fewer, 2.0)

@@ -119,7 +119,10 @@ class BocaRow:
 
 
 class BocaRows:
-    """All that were sampled and measured a training step, of GraphSAGE and GAT."""
+    """All that were sampled and measured a training step, of GraphSAGE and GAT.
+
+    Each rank has a whole model, as in the study: pipelines are rows of other tables.
+    """
 
     def __init__(self, run: Run, summary: pd.DataFrame) -> None:
         self.run = run
@@ -138,6 +141,7 @@ class BocaRows:
             if row.phase == "train"
             and row.settings["model"] in MODELS
             and not pd.isna(row.settings["sampler"])
+            and row.layout.stages == 1
             and row.step_times
         ]
 

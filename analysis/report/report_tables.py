@@ -41,8 +41,10 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     of_graphs = GatRows(run, summary)
     if of_graphs.rows or ("gat" in models and "sampler" not in run.settings):
         tables += gat_tables(of_graphs)
-    sampled = BocaRows(run, summary)
-    tables += [sampled_table(summary), *boca_tables(sampled)] if sampled.rows else [boca_table()]
+    if "sampler" in summary and summary["sampler"].notna().any():
+        tables.append(sampled_table(summary))
+    of_study = BocaRows(run, summary)
+    tables += boca_tables(of_study) if of_study.rows else [boca_table()]
     return [*tables, torchgpipe_table(), corrected_study_table(run, summary)]
 
 

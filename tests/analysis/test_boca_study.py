@@ -296,3 +296,28 @@ def test_the_page_has_a_section_of_sampled_training(
     assert "To draw a mini-batch is part of its step." in page
     for kind in ("step-parts", "epoch-time", "epoch-speedup"):
         assert (tmp_path / f"out/figures/{kind}-sage-synthetic-citation.png").is_file()
+
+
+def test_pipelines_are_no_ranks_of_the_study(tmp_path: Path) -> None:
+    """They stand in the table of sampled training and among the bars of its steps."""
+    layouts = ("seq", "dp2", "dp2-pp2")
+    both = [cell("ours", n, repeat) for repeat in range(3) for n in layouts]
+    run = load(make_run(tmp_path / "run", both, machine=MACHINE))
+    summary = summarise(run)
+    assert [str(row.row.layout) for row in BocaRows(run, summary)] == ["seq", "dp2"]
+    (sampled_table,) = [t for t in make_report_tables(run, summary) if t.name == "sampled"]
+    assert set(sampled_table.frame["layout"]) == set(layouts)
+    (study,) = find_studies(run, summary)
+    legend = legend_of(drawn(sampled_figures.epoch_speedup(study)))
+    assert {"seq", "dp2"} <= legend
+    assert "dp2-pp2" not in legend
+    bars = drawn(sampled_figures.step_parts(study)).axes[0]
+    assert [text.get_text() for text in bars.get_xticklabels()] == list(layouts)
+
+
+def test_sampled_models_that_the_study_has_not_are_in_the_table_too(tmp_path: Path) -> None:
+    gcn = {"model": {"name": "gcn"}}
+    run = load(make_run(tmp_path / "run", [cell("ours", "seq", r, **gcn) for r in range(3)]))
+    tables = {table.name: table.frame for table in make_report_tables(run, summarise(run))}
+    assert tables["sampled"]["model"].tolist() == ["gcn"]
+    assert "boca_conclusions" not in tables
