@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gnnhpc.batches.draws import Drawn, edges_of
+from gnnhpc.batches.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.watchdog import hang_seconds
@@ -28,6 +29,7 @@ class LibraryDraws:
     def __init__(self, graph: Graph, sampling: Sampling, seed: int, steps_per_epoch: int) -> None:
         self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
         self._sampler: PygSampler | DglSampler
+        self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
         options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
         # Of several ranks the watchdog speaks first; it does not watch a rank alone.
         options["timeout_s"] = _PATIENCE * hang_seconds()
@@ -43,7 +45,8 @@ class LibraryDraws:
     @contextlib.contextmanager
     def open(self, shares: Shares, steps: range) -> Iterator[Iterator[Drawn]]:
         drawn = self._epochs(shares, steps)
-        with contextlib.closing(drawn):
+        # Between mini-batches the loader does not run, and a step may hear of a worker's death.
+        with contextlib.closing(drawn), deaths_named(self._library):
             yield drawn
 
     def _epochs(self, shares: Shares, steps: range) -> Generator[Drawn]:

@@ -83,13 +83,22 @@ def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
         warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
         batches = iter(loader)
     try:
-        yield _fetched(batches)
+        with deaths_named(library):
+            yield _fetched(batches)
+    finally:
+        _end_workers(batches)
+
+
+@contextmanager
+def deaths_named(library: str) -> Iterator[None]:
+    """Raises GnnhpcError in one line where torch says that a worker died or gave nothing, which
+    it does in whatever the process computes just then."""
+    try:
+        yield
     except RuntimeError as error:
         if not str(error).startswith(_OF_WORKERS):
             raise
         raise GnnhpcError(f"{library}'s data loader: {_why(str(error))}") from error
-    finally:
-        _end_workers(batches)
 
 
 def _fetched(batches: Iterator[Any]) -> Iterator[Any]:

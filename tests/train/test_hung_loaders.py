@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
 import time
 from pathlib import Path
@@ -79,3 +80,30 @@ def test_no_room_in_shared_memory_is_one_line(sampler: str, tmp_path: Path) -> N
     found = ran(tmp_path, sampler, leave_no_room)
     assert found.statuses == [1]
     assert "exited unexpectedly; /dev/shm, through which" in found.err[0]
+
+
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_worker_that_dies_while_a_step_computes_is_one_line(sampler: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, sampler, kill_a_worker_within_a_step)
+    assert found.statuses == [1]
+    (line,) = found.err[0].splitlines()
+    library = {"pyg": "PyG", "dgl": "DGL"}[sampler]
+    assert f"{library}'s data loader: DataLoader worker (pid" in line
+    assert "is killed by signal: Killed" in line
+
+
+def kill_a_worker_within_a_step() -> None:
+    from gnnhpc.train.loop import Trainer
+
+    true = Trainer._train_step
+
+    def killing(self: Trainer, step: int, batch: Any) -> bool:
+        workers = multiprocessing.active_children()
+        if step == 2 and workers:
+            workers[0].kill()
+            # torch raises here once the kernel has told of the death.
+            while True:
+                time.sleep(0.01)
+        return true(self, step, batch)
+
+    Trainer._train_step = killing  # type: ignore[method-assign]
