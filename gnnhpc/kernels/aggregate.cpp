@@ -154,7 +154,8 @@ void max_rows(const i64* indptr, const i64* from, i64 rows, i64 width, Rows<cons
   });
 }
 
-// By source: grad[j] = sum over edges j -> i of upstream[i] where j is i's winner.
+// By source: grad[j] = sum over rows i that j leads to of upstream[i] where j is i's winner. An edge
+// that was drawn several times counts once: its like stand side by side, targets being ascending.
 template <typename T>
 void max_gradient(const i64* indptr, const i64* to, i64 rows, i64 width, const T* upstream,
                   const std::int32_t* winner, T* grad, int parts) {
@@ -165,7 +166,7 @@ void max_gradient(const i64* indptr, const i64* to, i64 rows, i64 width, const T
       std::fill(own, own + width, T(0));
       const auto number = static_cast<std::int32_t>(row);
       for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
-        if (to[e] == row) continue;
+        if (to[e] == row || (e > indptr[row] && to[e] == to[e - 1])) continue;
         const T* __restrict given = upstream + to[e] * width;
         const std::int32_t* __restrict won = winner + to[e] * width;
         for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? given[d] : T(0);
