@@ -546,6 +546,98 @@ EXPECTED: dict[str, Expected] = {
     "time of forwards computed again told twice on one stage": Expected(
         Complaint("step times", "recompute_s holds")
     ),
+    "every replica draws all nodes of a step": Expected(
+        Complaint("order", "replica 1 has the samples of replica 0"),
+        verify="samples were seen more than once",
+    ),
+    "a rank without the last mini-batch of an epoch": Expected(
+        Complaint("samples", "nodes were not used in an epoch"),
+        verify="nodes were not used in an epoch",
+    ),
+    "nodes never shuffled again": Expected(
+        Complaint("order", "epoch 1 has the order of epoch 0: never shuffled again"),
+        verify="never shuffled again",
+    ),
+    "the last mini-batch's loss divided by the batch size": Expected(
+        Complaint("targets", "the loss is divided by 16, the step has 3 nodes"),
+        verify="the loss is divided by 16",
+    ),
+    "Floyd's last candidate never drawn": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "neighbours drawn by 16 bits modulo their number": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "always the first neighbours": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "one neighbour fewer than the fan-out": Expected(
+        Complaint("chunks", "where 3 of its 12 are to be drawn"),
+        verify="where 3 of its 12 are to be drawn",
+    ),
+    "neighbours drawn with replacement unasked": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "the same neighbours in every layer, told as drawn anew": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "the neighbours of the step before": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "an edge that the graph does not have": Expected(
+        Complaint("chunks", "rows and numbers are of other edges"),
+        verify="rows and numbers are of other edges",
+    ),
+    "edges by source of another mini-batch's size": Expected(
+        Complaint("self-check", "though its output and the layers after it agree"),
+        verify="gradients: layer1.convolution",
+    ),
+    "features of the rows beside": Expected(
+        Complaint("inputs", "they are shifted"), verify="they are shifted"
+    ),
+    "labels of other nodes of the mini-batch": Expected(
+        Complaint("targets", "labels of micro-batch 0 are not its nodes'"),
+        verify="labels of micro-batch 0 are not its nodes'",
+    ),
+    "a mean over drawn neighbours divided by all": Expected(
+        Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
+    ),
+    "a sampled run evaluated on the validation mask": Expected(
+        Complaint("targets", "they are of the val split"), verify="they are of the val split"
+    ),
+    "drawing a mini-batch left out of its step": Expected(
+        Complaint("step times", "s that batches took in 10 steps"), verify="step times"
+    ),
+    "one replica draws by another seed": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "a mini-batch delivered twice": Expected(
+        Complaint("order", "the samples are those of the step before"),
+        verify="the samples are those of the step before",
+    ),
+    "two mini-batches delivered out of order": Expected(
+        Complaint("order", "the samples are not those of the epoch's permutation"),
+        verify="the samples are not those of the epoch's permutation",
+    ),
+    "labels of the other micro-batch": Expected(
+        Complaint("targets", "labels of micro-batch 0 are not its nodes'"),
+        verify="labels of micro-batch 0 are not its nodes'",
+    ),
+    "rows of a buffer that the next draw writes to": Expected(
+        Complaint("chunks", "its own nodes are not those of the mini-batch"),
+        verify="its own nodes are not those of the mini-batch",
+    ),
+    "sampled edges counted twice": Expected(
+        Complaint("chunks", "sampled edges are told, its layers have"),
+        verify="sampled edges are told, its layers have",
+    ),
+    "degrees of the sample for those of the graph": Expected(
+        Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
+    ),
+    "a node left out of its mini-batch": Expected(
+        Complaint("chunks", "its own nodes are not those of the mini-batch"),
+        verify="its own nodes are not those of the mini-batch",
+    ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"
     ),
@@ -776,70 +868,5 @@ EXPECTED: dict[str, Expected] = {
     "a result cut short": Expected(Complaint("reader", "damaged JSON")),
     "a result of other settings than the cell's": Expected(
         Complaint("reader", "microbatches: found 2")
-    ),
-    "every replica draws all nodes of a step": Expected(
-        Complaint("order", "replica 1 has the samples of replica 0"),
-        verify="samples were seen more than once",
-    ),
-    "a rank without the last mini-batch of an epoch": Expected(
-        Complaint("samples", "nodes were not used in an epoch"),
-        verify="nodes were not used in an epoch",
-    ),
-    "nodes never shuffled again": Expected(
-        Complaint("order", "epoch 1 has the order of epoch 0: never shuffled again"),
-        verify="never shuffled again",
-    ),
-    "the last mini-batch's loss divided by the batch size": Expected(
-        Complaint("targets", "the loss is divided by 16, the step has 3 nodes"),
-        verify="the loss is divided by 16",
-    ),
-    "Floyd's last candidate never drawn": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "neighbours drawn by 16 bits modulo their number": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "always the first neighbours": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "one neighbour fewer than the fan-out": Expected(
-        Complaint("chunks", "where 3 of its 12 are to be drawn"),
-        verify="where 3 of its 12 are to be drawn",
-    ),
-    "neighbours drawn with replacement unasked": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "the same neighbours in every layer, told as drawn anew": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "the neighbours of the step before": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
-    ),
-    "an edge that the graph does not have": Expected(
-        Complaint("chunks", "rows and numbers are of other edges"),
-        verify="rows and numbers are of other edges",
-    ),
-    "edges by source of another mini-batch's size": Expected(
-        Complaint("self-check", "though its output and the layers after it agree"),
-        verify="gradients: layer1.convolution",
-    ),
-    "features of the rows beside": Expected(
-        Complaint("inputs", "they are shifted"), verify="they are shifted"
-    ),
-    "labels of other nodes of the mini-batch": Expected(
-        Complaint("targets", "labels of micro-batch 0 are not its nodes'"),
-        verify="labels of micro-batch 0 are not its nodes'",
-    ),
-    "a mean over drawn neighbours divided by all": Expected(
-        Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
-    ),
-    "a sampled run evaluated on the validation mask": Expected(
-        Complaint("targets", "they are of the val split"), verify="they are of the val split"
-    ),
-    "drawing a mini-batch left out of its step": Expected(
-        Complaint("step times", "s that batches took in 10 steps"), verify="step times"
-    ),
-    "one replica draws by another seed": Expected(
-        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
     ),
 }

@@ -106,12 +106,15 @@ SAMPLED = Setting("sage seq, sampled", _SAMPLED)
 SAMPLED_SLOW = Setting(
     "sage seq, sampled in the step", _SAMPLED | {"sampling": {"fanouts": [4, 3], "workers": 0}}
 )
+SAMPLED_PARTS = Setting("sage seq, sampled, 2 micro-batches", _SAMPLED | {"microbatches": 2})
+SAMPLED_GCN = Setting("gcn seq, sampled", _SAMPLED | {"model": {"name": "gcn", "layers": 2}})
 SAMPLED_REPLICAS = Setting("sage dp2, sampled", _SAMPLED | {"layout": "dp2", "batch_size": 8})
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
+    *(SAMPLED_PARTS, SAMPLED_GCN),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

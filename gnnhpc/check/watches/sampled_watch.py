@@ -82,6 +82,7 @@ class SampledWatch:
             self.whole.after(phase, step, number, batch, given)
             return
         self._check_targets(step, batch)
+        self._check_count(step, batch, [context.chunk for _, context in given])
         self.findings.looks["chunks"] += 1
         rule = random.Random(f"{self.experiment.seed}/{phase}/{step}")
         for m, ((x, context), seeds) in enumerate(zip(given, self._nodes(batch), strict=True)):
@@ -139,6 +140,17 @@ class SampledWatch:
                 wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
                 cause = f"{wrong} of {len(nodes)} labels of micro-batch {m} are not its nodes'"
                 self.findings.add("targets", "train", step, cause)
+
+    def _check_count(self, step: int, batch: Batch, chunks: list[GraphChunk]) -> None:
+        """Sampled edges, which rates of sampling are made of."""
+        drawn = sum(
+            int(block.indptr[-1]) - block.rows_out
+            for chunk in chunks
+            for block in chunk.present_blocks
+        )
+        if batch.loading is not None and batch.loading.edges != drawn:
+            cause = f"{batch.loading.edges} sampled edges are told, its layers have {drawn}"
+            self.findings.add("chunks", "train", step, cause)
 
     @staticmethod
     def _other_nodes(chunk: GraphChunk, seeds: Ids) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnhpc.batches import draws as draws_module
 from gnnhpc.batches import order
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.chunk_batches import ChunkBatches
@@ -243,3 +244,73 @@ def other_seed() -> None:
         true(sampler, graph, fanouts, seed + rank(), **options)
 
     around(GraphSampler, "__init__", changed)
+
+
+def with_step(of: dict[int, int]) -> None:
+    """Some steps draw what others should."""
+
+    def other(true: Any, draws: OwnDraws, sampler: GraphSampler, shares: Shares, step: int) -> Any:
+        return true(draws, sampler, shares, of.get(step, step))
+
+    around(OwnDraws, "_draw", other)
+
+
+@defect("a mini-batch delivered twice", setting=settings.SAMPLED)
+def delivered_twice() -> None:
+    with_step({5: 4})
+
+
+@defect("two mini-batches delivered out of order", setting=settings.SAMPLED)
+def out_of_order() -> None:
+    with_step({4: 5, 5: 4})
+
+
+@defect("labels of the other micro-batch", setting=settings.SAMPLED_PARTS)
+def labels_of_other() -> None:
+    def swapped(true: Any, batches: SampledBatches, drawn: Any) -> Batch:
+        batch: Batch = true(batches, drawn)
+        first, second = batch.microbatches
+        if len(first.targets["train"]) != len(second.targets["train"]):
+            return batch
+        parts = (
+            dataclasses.replace(first, targets=second.targets),
+            dataclasses.replace(second, targets=first.targets),
+        )
+        return dataclasses.replace(batch, microbatches=parts)
+
+    around(SampledBatches, "_batch", swapped)
+
+
+@defect("rows of a buffer that the next draw writes to", setting=settings.SAMPLED_PARTS)
+def buffer_used_again() -> None:
+    def shared(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, seeds, step)
+        return dataclasses.replace(chunk, nodes=sampler._sampler.nodes)
+
+    around(GraphSampler, "chunk", shared)
+
+
+@defect("sampled edges counted twice", setting=settings.SAMPLED)
+def edges_twice() -> None:
+    around(draws_module, "edges_of", lambda true, chunks: 2 * true(chunks))
+
+
+@defect("degrees of the sample for those of the graph", setting=settings.SAMPLED_GCN)
+def degrees_of_sample() -> None:
+    def drawn(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, seeds, step)
+        degree = chunk.degree.clone()
+        first = chunk.blocks[0]
+        degree[: first.rows_out] = first.indptr.diff()
+        return dataclasses.replace(chunk, degree=degree)
+
+    around(GraphSampler, "chunk", drawn)
+
+
+@defect("a node left out of its mini-batch", setting=settings.SAMPLED)
+def node_left_out() -> None:
+    def fewer_seeds(true: Any, shares: Shares, step: int) -> Share:
+        share: Share = true(shares, step)
+        return dataclasses.replace(share, seeds=tuple(seeds[1:] for seeds in share.seeds))
+
+    around(Shares, "of_step", fewer_seeds)
