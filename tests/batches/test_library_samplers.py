@@ -31,7 +31,7 @@ from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
-from tests.tools.dgl import needs_dgl
+from tests.tools.dgl import needs_dgl, workers_may_crash
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -70,7 +70,7 @@ def sampler(name: str, graph: Graph, fanouts: Sequence[int] = FANOUTS, **options
 
 
 def chunks(drawn_by: Any, seeds: Sequence[Tensor], first_step: int = STEP) -> list[GraphChunk]:
-    with drawn_by.open(seeds, first_step) as found:
+    with workers_may_crash(), drawn_by.open(seeds, first_step) as found:
         return list(found)
 
 
