@@ -162,4 +162,5 @@ class _Repeating:
 
     def sample(self, graph: Any, batch: _Batch) -> Any:
         self.dgl.seed(random_seed(self.seed, batch.step, int(batch.seeds[0])))
-        return self.sampler.sample(graph, batch.seeds)
+        # A worker sends them too, which moves their memory while the next may be drawn from it.
+        return self.sampler.sample(graph, batch.seeds.clone())

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnnhpc.batches import dgl_sampler
 from gnnhpc.batches.dgl_sampler import DglBlock, DglSampler
 from gnnhpc.batches.library_loader import SHARED_MEMORY, random_seed
 from gnnhpc.batches.pyg_sampler import PygBlock, PygSampler, _hops
@@ -31,7 +32,7 @@ from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
-from tests.tools.dgl import needs_dgl, workers_may_crash
+from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -70,7 +71,7 @@ def sampler(name: str, graph: Graph, fanouts: Sequence[int] = FANOUTS, **options
 
 
 def chunks(drawn_by: Any, seeds: Sequence[Tensor], first_step: int = STEP) -> list[GraphChunk]:
-    with workers_may_crash(), drawn_by.open(seeds, first_step) as found:
+    with drawn_by.open(seeds, first_step) as found:
         return list(found)
 
 
@@ -259,6 +260,16 @@ def test_no_two_batches_draw_with_the_same_numbers(name: str, workers: int) -> N
     assert len({tuple(chunk.blocks[-1].edge.tolist()) for chunk in drawn}) == 4
     firsts = [random_seed(SEED, step, node) for step in range(5) for node in range(5)]
     assert len(set(firsts)) == 25
+
+
+def test_what_dgl_sends_is_not_what_it_draws_from() -> None:
+    """A worker moves what it sends into shared memory, in place, while it draws the next."""
+    graph, seeds = dense_graph(), torch.arange(20)
+    drawn_by = sampler("dgl", graph)
+    repeating = dgl_sampler._Repeating(drawn_by._dgl, drawn_by._sampler, SEED)
+    _, sent, _ = repeating.sample(drawn_by._graph, dgl_sampler._Batch(STEP, seeds))
+    assert sent.equal(seeds)
+    assert sent.untyped_storage().data_ptr() != seeds.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("name", ["pyg", "dgl"])

@@ -12,7 +12,7 @@ import pytest
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
-from tests.tools.dgl import expect_no_crash, needs_dgl
+from tests.tools.dgl import needs_dgl
 from tests.tools.pyg_sampler import needs_pyg_sampler
 
 pytestmark = [
@@ -125,7 +125,6 @@ def test_the_libraries_samplers_run_in_replicas(
     sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": workers}
     model = {"name": "sage", "layers": 2, "implementation": sampler}
     found = ran(tmp_path, sampled(layout="dp2", batch_size=12, sampling=sampling, model=model))
-    expect_no_crash(found.err)
     assert not invalid(found)
     assert found.result.experiment["sampling"]["semantics"] == semantics
     steps = [step for rank in range(2) for step in found.steps(rank, "train")]
