@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
-from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
 from gnnhpc.spec.sampling import Semantics
 
@@ -57,9 +57,7 @@ class GraphSampler:
         indptr = torch.zeros(graph.nodes + 1, dtype=torch.int64)
         torch.cumsum(self._degree, 0, out=indptr[1:])
         self._sampler = Sampler(indptr, source.to(torch.int32), threads=threads)
-        self._full = FullGraph(
-            graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
-        )
+        self._full = FullGraph.of(graph)
 
     def another(self) -> GraphSampler:
         """One that draws the same, for another thread; the graph is shared."""
@@ -101,15 +99,8 @@ class GraphSampler:
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
             degree=self._degree[nodes] + 1,
-            targets=self._targets(nodes[: rows[0]]),
+            targets=self.graph.targets(nodes[: rows[0]]),
             own=rows[0],
             full=self._full,
             sampled=True,
         )
-
-    def _targets(self, seeds: Tensor) -> dict[str, Tensor]:
-        labels = self.graph.labels[seeds]
-        return {
-            split: labels.where(mask[seeds], torch.tensor(IGNORED))
-            for split, mask in self.graph.masks.items()
-        }

@@ -17,7 +17,7 @@ from gnnhpc.batches.graph_sampler import GraphSampler
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
-from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import RowsInTurn
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
@@ -46,20 +46,14 @@ class InTurnBatches:
     def _chunk(self, own: range, in_turn: RowsInTurn) -> GraphChunk:
         graph = self._graph
         nodes = (torch.arange(graph.nodes) + own.start) % graph.nodes
-        labels = graph.labels[own.start : own.stop]
         return GraphChunk(
             nodes=nodes,
             rows=(graph.nodes,) * in_turn.hops + (len(own),),
             blocks=(),
             degree=in_turn.indptr.diff()[nodes] + 1,
-            targets={
-                split: labels.where(mask[own.start : own.stop], torch.tensor(IGNORED))
-                for split, mask in graph.masks.items()
-            },
+            targets=graph.targets(nodes[: len(own)]),
             own=len(own),
-            full=FullGraph(
-                graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
-            ),
+            full=FullGraph.of(graph),
             in_turn=in_turn,
         )
 

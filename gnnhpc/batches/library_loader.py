@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.graph import Graph
 
 START_METHOD = "fork"
 """Of workers: they share the graph's memory, and need none of /dev/shm for it."""
@@ -141,9 +141,7 @@ class Chunks:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.degree = torch.bincount(graph.edges[1], minlength=graph.nodes)
-        self._full = FullGraph(
-            graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes
-        )
+        self._full = FullGraph.of(graph)
 
     @property
     def indptr(self) -> Tensor:
@@ -153,21 +151,13 @@ class Chunks:
     def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
         """Of these global ids int64 [rows], the first `seeds` of them to be learnt from."""
         rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
-        own = nodes[:seeds]
         return GraphChunk(
             nodes=nodes,
             rows=rows,
             blocks=tuple(blocks),
             degree=self.degree[nodes] + 1,
-            targets={
-                split: self._labels(own, mask, rows[-1]) for split, mask in self.graph.masks.items()
-            },
+            targets=self.graph.targets(nodes[:seeds], rows[-1]),
             own=seeds,
             full=self._full,
             sampled=True,
         )
-
-    def _labels(self, own: Tensor, mask: Tensor, rows: int) -> Tensor:
-        labels = torch.full((rows,), IGNORED)
-        labels[: len(own)] = self.graph.labels[own].where(mask[own], IGNORED)
-        return labels

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.csr import pieces
+from gnnhpc.graphs.graph import Graph
 
 
 class SegmentedRows:
@@ -109,6 +110,10 @@ class FullGraph:
     edges: int
     features: int
     classes: int
+
+    @classmethod
+    def of(cls, graph: Graph) -> FullGraph:
+        return cls(graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes)
 
 
 class InTurn(Protocol):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
 from gnnhpc.graphs.csr import Ids, offsets, segments
-from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.partition import contiguous_ranges, metis_clusters
 
 ChunkMode = Literal["contiguous", "clustered", "halo"]
@@ -165,11 +165,9 @@ def _chunk(
         rows=rows,
         blocks=blocks,
         degree=torch.from_numpy(_degree(edges, nodes)),
-        targets=_targets(graph, zones[0], rows[-1]),
+        targets=graph.targets(torch.from_numpy(zones[0]), rows[-1]),
         own=len(zones[0]),
-        full=FullGraph(
-            len(graph.labels), graph.edges.shape[1], graph.features.shape[1], graph.classes
-        ),
+        full=FullGraph.of(graph),
     )
 
 
@@ -205,16 +203,6 @@ def _degree(edges: _InEdges, nodes: Ids) -> Ids:
     real = nodes >= 0
     degree[real] = np.diff(edges.indptr)[nodes[real]] + 1
     return degree
-
-
-def _targets(graph: Graph, own: Ids, rows: int) -> dict[str, Tensor]:
-    nodes = torch.from_numpy(own)
-    targets = {}
-    for split, mask in graph.masks.items():
-        labels = torch.full((rows,), IGNORED, dtype=torch.int64)
-        labels[: len(own)] = torch.where(mask[nodes], graph.labels[nodes], IGNORED)
-        targets[split] = labels
-    return targets
 
 
 def _ratio(part: int, whole: int) -> float:

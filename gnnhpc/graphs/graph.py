@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 IGNORED = -100
@@ -29,3 +30,15 @@ class Graph:
     @property
     def nodes(self) -> int:
         return len(self.labels)
+
+    def targets(self, nodes: Tensor, rows: int | None = None) -> dict[str, Tensor]:
+        """Of each split the labels of `nodes`, int64 [n], `IGNORED` where it has not the node.
+
+        With `rows` that many, of which those after the nodes' are ignored.
+        """
+        found = {}
+        for split, mask in self.masks.items():
+            labels = torch.full((len(nodes) if rows is None else rows,), IGNORED)
+            labels[: len(nodes)] = self.labels[nodes].where(mask[nodes], IGNORED)
+            found[split] = labels
+        return found

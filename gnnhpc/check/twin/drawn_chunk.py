@@ -39,7 +39,7 @@ def drawn_chunk(graph: Graph, seeds: Ids, layers: Sequence[tuple[Ids, Ids, Ids]]
             for split, mask in graph.masks.items()
         },
         own=len(seeds),
-        full=FullGraph(graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes),
+        full=FullGraph.of(graph),
         sampled=True,
     )
 

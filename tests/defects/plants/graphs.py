@@ -13,6 +13,7 @@ import torch
 from gnnhpc.data import graphs as graph_data
 from gnnhpc.graphs import chunks
 from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.rebuilt import RebuiltBlocks
 from tests.defects import settings
 from tests.defects.defect import planted
@@ -120,14 +121,14 @@ def not_rebuilt() -> None:
 
 @defect("the last node of each chunk left out of the loss", setting=settings.GAT)
 def left_out() -> None:
-    def without_last(true: Any, graph: Any, own: Any, rows: int) -> Any:
+    def without_last(true: Any, graph: Any, own: Any, rows: int | None = None) -> Any:
         targets = true(graph, own, rows)
-        labelled = np.flatnonzero(graph.masks["train"].numpy()[own])
+        labelled = np.flatnonzero(graph.masks["train"][own].numpy())
         if len(labelled):
             targets["train"][labelled[-1]] = -100
         return targets
 
-    around(chunks, "_targets", without_last)
+    around(Graph, "targets", without_last)
 
 
 @defect("chunks without halo recorded as halo", setting=settings.GAT)

@@ -17,7 +17,8 @@ from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.data import graphs as graph_data
 from gnnhpc.data import images as image_data
 from gnnhpc.data.images import Images
-from gnnhpc.graphs import chunks, features
+from gnnhpc.graphs import features
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
@@ -175,11 +176,11 @@ def reordered() -> None:
 
 @defect("node labels rolled within a chunk", setting=settings.GAT)
 def node_labels() -> None:
-    def rolls(true: Any, graph: Any, own: Any, rows: int) -> Any:
+    def rolls(true: Any, graph: Any, own: Any, rows: int | None = None) -> Any:
         targets = true(graph, own, rows)
         return {split: torch.roll(labels, 1) for split, labels in targets.items()}
 
-    around(chunks, "_targets", rolls)
+    around(Graph, "targets", rolls)
 
 
 @defect("node labels of other nodes, later in the run", setting=settings.GAT)

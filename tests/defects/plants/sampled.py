@@ -21,6 +21,7 @@ from gnnhpc.batches.sampled_batches import SampledBatches
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.models.convolutions import weights
 from gnnhpc.train.loop import Trainer
@@ -199,10 +200,10 @@ def shifted_features() -> None:
 
 @defect("labels of other nodes of the mini-batch", setting=settings.SAMPLED)
 def shifted_labels() -> None:
-    def rolled(true: Any, sampler: GraphSampler, seeds: Tensor) -> dict[str, Tensor]:
-        return {split: labels.roll(1) for split, labels in true(sampler, seeds).items()}
+    def rolled(true: Any, graph: Graph, *asked: Any) -> dict[str, Tensor]:
+        return {split: labels.roll(1) for split, labels in true(graph, *asked).items()}
 
-    around(GraphSampler, "_targets", rolled)
+    around(Graph, "targets", rolled)
 
 
 @defect("a mean over drawn neighbours divided by all", setting=settings.SAMPLED)
