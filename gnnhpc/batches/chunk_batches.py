@@ -60,10 +60,7 @@ class ChunkBatches:
         self._labelled = {split: int(mask.sum()) for split, mask in graph.masks.items()}
 
     def _features(self, graph: Graph, chunk: GraphChunk) -> Inputs:
-        rows = feature_rows(graph.features, chunk.nodes, self.plan.dtype)
-        if isinstance(rows, SparseRows) and not self.plan.experiment.model.loaded.sparse_inputs:
-            rows = rows.to_dense()
-        return rows.to(self.plan.mesh.device)
+        return copied_rows(graph, chunk, self.plan).to(self.plan.mesh.device)
 
     def _rebuilt(self, graph: Graph, chunks: tuple[GraphChunk, ...]) -> tuple[GraphChunk, ...]:
         """The same chunks, whose edges are cut out of the graph whenever a layer asks for them."""
@@ -131,6 +128,14 @@ class ChunkBatches:
             "rows": list(chunkset.rows),
             "own": [chunk.own for chunk in chunkset.chunks],
         }
+
+
+def copied_rows(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    """The features of a chunk's rows, as stored if the model takes them so."""
+    rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
+    if isinstance(rows, SparseRows) and not plan.experiment.model.loaded.sparse_inputs:
+        rows = rows.to_dense()
+    return rows
 
 
 def checksum(chunks: tuple[GraphChunk, ...]) -> int:

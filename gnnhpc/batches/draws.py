@@ -10,13 +10,12 @@ from typing import Protocol
 import torch
 
 from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,7 @@ def features_of(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
     in_place = features.layout == torch.strided and features.dtype == plan.dtype
     if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:
         return IndexedRows(features, chunk.nodes)
-    rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
-    if isinstance(rows, SparseRows) and not model.sparse_inputs:
-        rows = rows.to_dense()
-    return rows
+    return copied_rows(graph, chunk, plan)
 
 
 def edges_of(chunks: tuple[GraphChunk, ...]) -> int:

@@ -36,6 +36,7 @@ def sampled_pieces(
     uses change nothing.
     """
     inputs = graph_inputs(graph, experiment.dtype)
+    degrees = torch.bincount(graph.edges[1], minlength=graph.nodes)
     train = graph.masks["train"].nonzero().flatten().numpy()
     pieces = []
     for replica in range(experiment.layout.replicas):
@@ -57,7 +58,7 @@ def sampled_pieces(
                     replica,
                     microbatch,
                     ids=ids,
-                    sampled=tuple(_twin_graph(graph, ids, *layer) for layer in reversed(layers)),
+                    sampled=tuple(_twin_graph(degrees, ids, *layer) for layer in reversed(layers)),
                 )
             )
     return pieces
@@ -93,17 +94,16 @@ def _drawn_layers(experiment: Experiment, graph: Graph, seeds: Tensor, step: int
 
 
 def _twin_graph(
-    graph: Graph, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
+    degrees: Tensor, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
 ) -> TwinGraph:
     """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
     rows = torch.arange(len(ids))
-    degrees = torch.bincount(graph.edges[1], minlength=graph.nodes)
-    drawn = torch.bincount(target, minlength=graph.nodes)
+    drawn = torch.bincount(target, minlength=len(degrees))
     return TwinGraph(
         len(ids),
         torch.cat((torch.searchsorted(ids, source), rows)),
         torch.cat((torch.searchsorted(ids, target), rows)),
-        torch.cat((number, graph.edges.shape[1] + ids)),
+        torch.cat((number, int(degrees.sum()) + ids)),
         (degrees - drawn)[ids],
         sampled=True,
     )
