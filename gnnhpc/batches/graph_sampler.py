@@ -78,12 +78,13 @@ class GraphSampler:
         """int64 [nodes + 1]: where each node's edges begin."""
         return self._sampler.indptr
 
-    def chunk(self, seeds: Tensor, step: int) -> GraphChunk:
+    def chunk(self, seeds: Tensor, step: int, without: Tensor | None = None) -> GraphChunk:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 
-        `degree` is of the whole graph.
+        It is drawn from the graph without the edges of the numbers `without`, int64 [n], none
+        twice. `degree` is of the whole graph, less those.
         """
-        self._sampler.begin(seeds)
+        self._sampler.begin(seeds, without)
         rows, blocks = [len(seeds)], []
         for hop, fanout in enumerate(self.fanouts):
             number = hop if self.semantics == "resample" else 0
@@ -94,11 +95,17 @@ class GraphSampler:
                 SampledBlock(drawn.indptr, drawn.source, target, drawn.edge, drawn.rows_in)
             )
         nodes = self._sampler.nodes.clone()
+        degree = self._degree[nodes] + 1
+        if without is not None:
+            into, left_out = self.graph.edges[1][without].unique(return_counts=True)
+            less = torch.zeros_like(self._degree)
+            less[into] = left_out
+            degree -= less[nodes]
         return GraphChunk(
             nodes=nodes,
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
-            degree=self._degree[nodes] + 1,
+            degree=degree,
             targets=self.graph.targets(nodes[: rows[0]]),
             own=rows[0],
             full=self._full,

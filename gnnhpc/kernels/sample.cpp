@@ -27,6 +27,30 @@ struct Bits {
   std::vector<u64> words;
   explicit Bits(i64 nodes) : words((nodes + 63) / 64) {}
   void add(i64 node) { words[node / 64] |= u64{1} << (node % 64); }
+  void remove(i64 node) { words[node / 64] &= ~(u64{1} << (node % 64)); }
+  bool has(i64 node) const { return words[node / 64] >> (node % 64) & 1; }
+};
+
+// Edges that a mini-batch must not draw, by their numbers in the graph, ascending; those of a node
+// follow one another. Nodes without any are told by a bit.
+struct Left {
+  std::vector<i64> out, nodes;
+  Bits some;
+  explicit Left(i64 nodes) : some(nodes) {}
+
+  void set(const i64* edges, const i64* targets, i64 count) {
+    for (i64 node : nodes) some.remove(node);
+    out.assign(edges, edges + count);
+    nodes.assign(targets, targets + count);
+    for (i64 node : nodes) some.add(node);
+  }
+  // Those among the edges `first` to `end` - 1.
+  std::pair<const i64*, const i64*> among(i64 first, i64 end) const {
+    const i64* begin = out.data();
+    const i64* last = begin + out.size();
+    const i64* from = std::lower_bound(begin, last, first);
+    return {from, std::lower_bound(from, last, end)};
+  }
 };
 
 // What is kept from layer to layer of one mini-batch, and used again for the next.
@@ -39,8 +63,9 @@ struct Sampler {
   // Nodes that a layer leads to, as each thread found them; of each edge, the node.
   std::vector<Bits> reached;
   std::vector<i32> source;
+  Left left;
 
-  explicit Sampler(i64 nodes) : nodes(nodes), seen(nodes), local(nodes) {}
+  explicit Sampler(i64 nodes) : nodes(nodes), seen(nodes), local(nodes), left(nodes) {}
 
   void begin(int parts) {
     std::fill(seen.words.begin(), seen.words.end(), u64{0});
@@ -90,8 +115,31 @@ struct Drawing {
   i64 edges, fanout;
   Key key;
   bool replace;
+  // Of the mini-batch; none if no edge is left out.
+  const Left* left;
 
-  i64 degree(i64 node) const { return indptr[node + 1] - indptr[node]; }
+  i64 degree(i64 node) const {
+    const i64 first = indptr[node], end = indptr[node + 1];
+    if (!leaves_out(node)) return end - first;
+    const auto out = left->among(first, end);
+    return end - first - (out.second - out.first);
+  }
+  bool leaves_out(i64 node) const { return left && left->some.has(node); }
+  // Edges [count] into a node, numbered as if those left out did not exist, get their own numbers.
+  // Of the edges left out, number k (from 0) has as many kept ones before it as its number less k.
+  void skip(i64 node, i64* edge, i64 count) const {
+    if (!leaves_out(node)) return;
+    const auto out = left->among(indptr[node], indptr[node + 1]);
+    for (i64 e = 0; e < count; ++e) {
+      i64 low = 0, high = out.second - out.first;
+      while (low < high) {
+        const i64 middle = (low + high) / 2;
+        if (out.first[middle] - middle <= edge[e]) low = middle + 1;
+        else high = middle;
+      }
+      edge[e] += low;
+    }
+  }
   // With the edge of a node to itself.
   i64 drawn(i64 node) const {
     const i64 all = degree(node);
@@ -99,6 +147,11 @@ struct Drawing {
     return 1 + (replace ? fanout : std::min(all, fanout));
   }
 };
+
+Drawing of_minibatch(const Sampler& sampler, Drawing drawing) {
+  drawing.left = sampler.left.out.empty() ? nullptr : &sampler.left;
+  return drawing;
+}
 
 // Rows drawn together; where their edges lie is anywhere, so memory is asked for a group ahead.
 constexpr int GROUP = Picks::ROWS;
@@ -131,7 +184,9 @@ struct Drawer {
         for (u32 place = 0; place < k; ++place) to[place] = first + picks.picked[place][row];
       else
         alone(node, to);
-      to[starts[row + 1] - starts[row] - 1] = d.edges + node;
+      const i64 drawn = starts[row + 1] - starts[row] - 1;
+      d.skip(node, to, drawn);
+      to[drawn] = d.edges + node;
     }
   }
 
@@ -177,17 +232,21 @@ void* sampler_create(i64 nodes) { return new Sampler(nodes); }
 
 void sampler_destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
 
-// A new mini-batch of `count` different seeds; nodes [count ...] become they, ascending.
-void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, int parts) {
+// A new mini-batch of `count` different seeds; nodes [count ...] become they, ascending. Of the graph
+// `out` edges are left out: numbers `left` ascending, which lead to nodes `into`.
+void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, const i64* left,
+                   const i64* into, i64 out, int parts) {
   Sampler& s = *static_cast<Sampler*>(sampler);
   s.begin(parts);
+  s.left.set(left, into, out);
   for (i64 k = 0; k < count; ++k) s.reached[0].add(seeds[k]);
   s.number(nodes, parts);
 }
 
 // indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
-void sampler_count(const Drawing* drawing, const i64* nodes, i64 rows, i64* indptr_out) {
-  const Drawing d = *drawing;
+void sampler_count(const void* sampler, const Drawing* drawing, const i64* nodes, i64 rows,
+                   i64* indptr_out) {
+  const Drawing d = of_minibatch(*static_cast<const Sampler*>(sampler), *drawing);
   indptr_out[0] = 0;
   for (i64 row = 0; row < rows; ++row) {
     __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
@@ -201,7 +260,7 @@ void sampler_count(const Drawing* drawing, const i64* nodes, i64 rows, i64* indp
 i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, const i64* indptr_out,
                  i64* source, i64* edge, int parts) {
   Sampler& s = *static_cast<Sampler*>(sampler);
-  const Drawing d = *drawing;
+  const Drawing d = of_minibatch(s, *drawing);
   s.need(parts);
   const i64 edges = indptr_out[rows];
   if (static_cast<i64>(s.source.size()) < edges) s.source.resize(edges);

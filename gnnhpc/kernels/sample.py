@@ -82,15 +82,21 @@ class Sampler:
         """int64 [rows]: of each local row, the node; seeds first."""
         return self._nodes[: self._rows]
 
-    def begin(self, seeds: Tensor) -> None:
-        """A new mini-batch of these nodes, int64 [batch], none of them twice."""
+    def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
+        """A new mini-batch of these nodes, int64 [batch], none of them twice.
+
+        It is drawn as from a graph without the edges of the numbers `without`, int64 [n].
+        """
         seeds = seeds.contiguous()
         self._rows = len(seeds)
+        left = seeds.new_empty(0) if without is None else without.unique()
+        into = torch.searchsorted(self.indptr, left, right=True) - 1
         self._call(
             "sampler_begin",
             *pointers(seeds),
             size(self._rows),
-            *pointers(self._nodes),
+            *pointers(self._nodes, left, into),
+            size(len(left)),
             _parts(self.threads),
         )
 
@@ -99,10 +105,10 @@ class Sampler:
         rows = self._rows
         drawing = ctypes.byref(_Drawing(
             *pointers(self.indptr, self.columns), len(self.columns), layer.fanout,
-            layer.seed, layer.step, layer.layer, layer.replace,
+            layer.seed, layer.step, layer.layer, layer.replace, None,
         ))  # fmt: skip
         indptr = torch.empty(rows + 1, dtype=torch.int64)
-        self._library.sampler_count(drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
+        self._call("sampler_count", drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
         edges = int(indptr[-1])
         source = torch.empty(edges, dtype=torch.int64)
         edge = torch.empty_like(source)
@@ -160,4 +166,5 @@ class _Drawing(ctypes.Structure):
         ("step", ctypes.c_uint32),
         ("layer", ctypes.c_uint32),
         ("replace", ctypes.c_bool),
+        ("left", ctypes.c_void_p),
     )

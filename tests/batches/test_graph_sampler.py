@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,23 @@ def test_with_all_neighbours_it_is_a_chunk_with_a_halo() -> None:
             assert found.nodes[by.target].equal(wanted.nodes[wanted_by.target])
         for split, labels in found.targets.items():
             assert labels.equal(wanted.targets[split][: len(labels)])
+
+
+@pytest.mark.parametrize("fanouts", [(99, 99, 99), (3, 3, 3)])
+def test_without_some_edges_it_is_that_of_the_graph_without_them(fanouts: tuple[int, ...]) -> None:
+    graph = make_graph(40, 90, features=12, classes=5, seed=3)
+    left_out = torch.randperm(graph.edges.shape[1])[:50]
+    kept = torch.ones(graph.edges.shape[1], dtype=torch.bool)
+    kept[left_out] = False
+    smaller = replace(graph, edges=graph.edges[:, kept])
+    found = GraphSampler(graph, fanouts, SEED).chunk(torch.arange(9), STEP, left_out)
+    wanted = GraphSampler(smaller, fanouts, SEED).chunk(torch.arange(9), STEP)
+    assert found.nodes.equal(wanted.nodes)
+    assert found.degree.equal(wanted.degree)
+    for one, other in zip(found.blocks, wanted.blocks, strict=True):
+        assert one.indptr.equal(other.indptr)
+        assert one.source.equal(other.source)
+        assert not torch.isin(one.edge, left_out).any()
 
 
 def _of_own(graph: Graph, chunk: GraphChunk) -> GraphChunk:

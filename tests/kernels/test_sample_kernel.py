@@ -222,6 +222,64 @@ def test_a_sampler_draws_the_same_for_a_node_in_any_batch_and_anew_in_another_st
     assert len({tuple(of(busy, [busy], step=step)) for step in range(20)}) > 15
 
 
+def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The graph without some edges, and of each other edge its number in the whole one."""
+    indptr, columns = graph
+    kept = torch.ones(len(columns), dtype=torch.bool)
+    kept[left_out] = False
+    ends = torch.cat((torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)))
+    return (ends[indptr], columns[kept]), kept.nonzero().flatten()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 0.9]))
+def test_edges_left_out_are_as_if_the_graph_had_them_not(
+    seed: int, replace: bool, share: float
+) -> None:
+    graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
+    draw = np.random.default_rng(seed)
+    left_out = torch.from_numpy((draw.random(len(graph[1])) < share).nonzero()[0])
+    smaller, numbers = without(graph, left_out)
+    seeds = torch.from_numpy(draw.choice(90, 20, replace=False))
+    fanouts = draw.integers(1, 45, size=3).tolist()
+    ours, plain = Sampler(*graph), Sampler(*smaller)
+    for _ in range(2):
+        ours.begin(seeds, left_out)
+        plain.begin(seeds)
+        for number, fanout in enumerate(fanouts):
+            layer = Layer(fanout, 11, 5, number, replace)
+            found, wanted = ours.draw(layer), plain.draw(layer)
+            assert found.indptr.equal(wanted.indptr)
+            assert found.source.equal(wanted.source)
+            loops = wanted.edge >= len(numbers)
+            assert found.edge[~loops].equal(numbers[wanted.edge[~loops]])
+            assert found.edge[loops].equal(wanted.edge[loops] + len(left_out))
+        assert ours.nodes.equal(plain.nodes)
+    # What one mini-batch leaves out the next one has again.
+    ours.begin(seeds)
+    (drawn,), _ = sampled(graph, seeds.tolist(), fanouts[:1], replace=replace)
+    assert ours.draw(Layer(fanouts[0], 11, 5, 0, replace)).edge.equal(drawn.edge)
+
+
+@pytest.mark.parametrize("fanout", [3, 40])
+def test_of_those_that_are_not_left_out_every_neighbour_is_as_likely(fanout: int) -> None:
+    """Of 100 every third one stays out, the first and the last among them."""
+    indptr = torch.cat((torch.tensor([0, 100]), torch.full((100,), 100)))
+    sampler = Sampler(indptr, torch.arange(1, 101, dtype=torch.int32))
+    left_out = torch.arange(0, 100, 3)
+    counts = torch.zeros(101, dtype=torch.int64)
+    for seed in range(20_000):
+        sampler.begin(torch.tensor([0]), left_out)
+        counts += torch.bincount(sampler.draw(Layer(fanout, seed, 0, 0)).edge[:-1], minlength=101)
+    assert not counts[left_out].any()
+    kept = counts[counts > 0].double()
+    assert len(kept) == 66
+    expected = kept.sum() / 66
+    # Picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
+    statistic = ((kept - expected) ** 2 / expected).sum() * 65 / (66 - fanout)
+    assert stats.chi2.sf(float(statistic), 65) > ALPHA
+
+
 def test_one_sampler_serves_batch_after_batch() -> None:
     graph = make_csr(70, 2)
     sampler = Sampler(*graph)
