@@ -6,6 +6,7 @@
 // always in the same places, and partial sums are added in order: same input, same bits.
 
 #include "attention.h"
+#include "dropped_products.h"
 
 namespace {
 
@@ -42,157 +43,6 @@ void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T sc
       to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : dropped;
     }
   });
-}
-
-// The entries of one row that are not zero; dropout leaves about half of them so.
-template <typename T>
-struct Kept {
-  std::vector<i64> column;
-  std::vector<T> value, dropped;
-  // Of a dense row, whose first entry has the number `base`, after dropout.
-  i64 gather(const T* from, i64 width, u32 base, const Mask& mask, T scale) {
-    dropped.resize(width);
-    each_vector<T>(width, [&](auto lanes, i64 k) {
-      using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {}, given = V::load(from + k);
-      // Products, so that NaN and infinity do not vanish where they are dropped.
-      const auto kept = V::kept(mask, base + static_cast<u32>(k));
-      V::store(dropped.data() + k, kept ? given * scale : given * zero);
-    });
-    column.resize(width);
-    value.resize(width);
-    i64 count = 0;
-    for (i64 k = 0; k < width; ++k) {
-      column[count] = k;
-      value[count] = dropped[k];
-      count += dropped[k] != T(0);
-    }
-    return count;
-  }
-  i64 gather(const i64* columns, const T* values, i64 first, i64 last) {
-    if (static_cast<i64>(value.size()) < last - first) {
-      column.resize(last - first);
-      value.resize(last - first);
-    }
-    i64 count = 0;
-    for (i64 k = first; k < last; ++k) {
-      column[count] = columns[k];
-      value[count] = values[k];
-      count += values[k] != T(0);
-    }
-    return count;
-  }
-};
-
-// D neighbouring columns of one row of X [rows, F] @ weight [F, stride], held in registers.
-template <typename T, int D>
-void multiply_columns(const i64* column, const T* value, i64 count, const T* weight, T* out,
-                      i64 stride) {
-  constexpr int LANES = std::min(D, 8);
-  using V = Lanes<T, LANES>;
-  typename V::Real sum[D / LANES] = {};
-  for (i64 k = 0; k < count; ++k) {
-    const T* w = weight + column[k] * stride;
-    for (int d = 0; d < D / LANES; ++d) sum[d] += V::load(w + d * LANES) * value[k];
-  }
-  std::memcpy(out, sum, sizeof sum);
-}
-
-// One row's entries times weight [F, width].
-template <typename T>
-void multiply_row(const Kept<T>& kept, i64 count, const T* weight, T* to, i64 width) {
-  const i64* column = kept.column.data();
-  const T* value = kept.value.data();
-  i64 d = 0;
-  for (; d + 64 <= width; d += 64)
-    multiply_columns<T, 64>(column, value, count, weight + d, to + d, width);
-  for (; d + 8 <= width; d += 8)
-    multiply_columns<T, 8>(column, value, count, weight + d, to + d, width);
-  for (; d < width; ++d)
-    multiply_columns<T, 1>(column, value, count, weight + d, to + d, width);
-}
-
-// own [F, width] += the row's entries, as a column, times from [width].
-template <typename T>
-void add_row(const Kept<T>& kept, i64 count, const T* from, T* own, i64 width) {
-  for (i64 k = 0; k < count; ++k) {
-    T* __restrict to = own + kept.column[k] * width;
-    const T v = kept.value[k];
-    for (i64 d = 0; d < width; ++d) to[d] += v * from[d];
-  }
-}
-
-// `finite` becomes false where a product is not.
-template <typename T>
-void sparse_forward(const i64* indptr, const i64* columns, const T* values, i64 rows,
-                    const T* weight, T* out, i64 width, bool* finite, int parts) {
-  in_parts(parts, [&](int part) {
-    Kept<T> kept;
-    Watch<T> watch(finite);
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
-      const i64 count = kept.gather(columns, values, indptr[row], indptr[row + 1]);
-      multiply_row(kept, count, weight, out + row * width, width);
-      watch.see(out + row * width, width);
-    }
-  });
-}
-
-// The same of dropout of dense x [rows, F], whose rows are `ids` of the full graph.
-template <typename T>
-void dropped_forward(const T* x, const i64* ids, i64 rows, i64 features, const T* weight, T* out,
-                     i64 width, Mask mask, T scale, bool* finite, int parts) {
-  in_parts(parts, [&](int part) {
-    Kept<T> kept;
-    Watch<T> watch(finite);
-    const Mask own = mask;
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(features);
-      const i64 count = kept.gather(x + row * features, features, base, own, scale);
-      multiply_row(kept, count, weight, out + row * width, width);
-      watch.see(out + row * width, width);
-    }
-  });
-}
-
-// grad [parts, F, D]: each part's share of X^T @ upstream; the whole ends in grad[0]. Rows without a
-// gradient are left out if all products of forward were `finite`.
-template <typename T>
-void sparse_backward(const i64* indptr, const i64* columns, const T* values, i64 rows,
-                     const T* upstream, T* grad, i64 features, i64 width, bool finite, int parts) {
-  in_parts(parts, [&](int part) {
-    Kept<T> kept;
-    T* own = grad + part * features * width;
-    std::fill(own, own + features * width, T(0));
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
-      if (finite && all_zero(upstream + row * width, width)) continue;
-      const i64 count = kept.gather(columns, values, indptr[row], indptr[row + 1]);
-      add_row(kept, count, upstream + row * width, own, width);
-    }
-  });
-  add_parts(grad, features * width, parts);
-}
-
-// The same of dropout of dense x.
-template <typename T>
-void dropped_backward(const T* x, const i64* ids, i64 rows, const T* upstream, T* grad,
-                      i64 features, i64 width, Mask mask, T scale, bool finite, int parts) {
-  in_parts(parts, [&](int part) {
-    Kept<T> kept;
-    const Mask own_mask = mask;
-    T* own = grad + part * features * width;
-    std::fill(own, own + features * width, T(0));
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      if (finite && all_zero(upstream + row * width, width)) continue;
-      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(features);
-      const i64 count = kept.gather(x + row * features, features, base, own_mask, scale);
-      add_row(kept, count, upstream + row * width, own, width);
-    }
-  });
-  add_parts(grad, features * width, parts);
 }
 
 // Velickovic et al. 2018: an edge's score is the leaky ReLU of a number of its source and one of its
@@ -344,16 +194,17 @@ struct Attention : EdgeWise<T, N> {
     sparse_backward(indptr, columns, values, rows, upstream, grad, features, width, finite,     \
                     parts);                                                                     \
   }                                                                                             \
-  void dropped_forward_##SUFFIX(const T* x, const i64* ids, i64 rows, i64 features,             \
-                                const T* weight, T* out, i64 width, Mask mask, T scale,         \
-                                bool* finite, int parts) {                                      \
-    dropped_forward(x, ids, rows, features, weight, out, width, mask, scale, finite, parts);    \
+  void dropped_forward_##SUFFIX(const T* x, const i64* at, const i64* ids, i64 rows,            \
+                                i64 features, const T* weight, T* out, i64 width, Mask mask,    \
+                                T scale, bool* finite, int parts) {                             \
+    const DenseRows<T> given{x, at, ids, rows, features, mask, scale};                          \
+    dropped_forward(given, weight, out, width, finite, parts);                                  \
   }                                                                                             \
-  void dropped_backward_##SUFFIX(const T* x, const i64* ids, i64 rows, const T* upstream,       \
-                                 T* grad, i64 features, i64 width, Mask mask, T scale,          \
-                                 bool finite, int parts) {                                      \
-    dropped_backward(x, ids, rows, upstream, grad, features, width, mask, scale, finite,        \
-                     parts);                                                                    \
+  void dropped_backward_##SUFFIX(const T* x, const i64* at, const i64* ids, i64 rows,           \
+                                 i64 features, const T* upstream, T* grad, i64 width,           \
+                                 Mask mask, T scale, bool finite, int parts) {                  \
+    const DenseRows<T> given{x, at, ids, rows, features, mask, scale};                          \
+    dropped_backward(given, upstream, grad, width, finite, parts);                              \
   }                                                                                             \
   void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* score_source,   \
                                T* score_target, T* coefficient, Mask mask, T scale,             \

@@ -87,54 +87,6 @@ def sparse_backward(rows: SparseRows, upstream: Tensor, *, finite: bool) -> Tens
     return partial[0]
 
 
-def dropped_forward(x: Tensor, rows: Tensor, mask: Mask, weight: Tensor) -> tuple[Tensor, bool]:
-    """Dropout of `x` [n, F] @ weight [F, D], and whether all of it is finite.
-
-    Its rows are `rows` [n] of the full graph.
-    """
-    x = x.contiguous()
-    out = weight.new_empty(len(x), weight.shape[1])
-    finite = ctypes.c_bool(True)
-    call(
-        "gat",
-        "dropped_forward",
-        x,
-        *pointers(x, rows),
-        *sizes(x),
-        *pointers(weight, out),
-        size(weight.shape[1]),
-        mask_argument(mask),
-        real(x, mask.scale),
-        ctypes.byref(finite),
-        threads(),
-    )
-    return out, finite.value
-
-
-def dropped_backward(
-    x: Tensor, rows: Tensor, mask: Mask, upstream: Tensor, *, finite: bool
-) -> Tensor:
-    """Dropout of `x` [n, F], transposed, @ upstream [n, D]; `finite` is what forward found."""
-    x, upstream = x.contiguous(), upstream.contiguous()
-    width = upstream.shape[1]
-    partial = upstream.new_empty(torch.get_num_threads(), x.shape[1], width)
-    call(
-        "gat",
-        "dropped_backward",
-        x,
-        *pointers(x, rows),
-        size(len(x)),
-        *pointers(upstream, partial),
-        size(x.shape[1]),
-        size(width),
-        mask_argument(mask),
-        real(x, mask.scale),
-        ctypes.c_bool(finite),
-        ctypes.c_int(len(partial)),
-    )
-    return partial[0]
-
-
 @dataclass(frozen=True)
 class Attended:
     """What a forward pass leaves for its backward: scores [rows, H], signed softmax [edges, H].

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
@@ -47,17 +48,18 @@ class Dropout(nn.Module):
         self.before_product = before_product
 
     def forward(
-        self, x: Tensor | SparseRows, context: Context
-    ) -> Tensor | SparseRows | DroppedRows:
+        self, x: Tensor | SparseRows | IndexedRows, context: Context
+    ) -> Tensor | SparseRows | IndexedRows | DroppedRows:
         mask = active_mask(self.name, self.p, self.training, context)
         if mask is None:
             return x
         if isinstance(x, SparseRows):
             return x.with_values(drop(x.values[:, None], x.entries, mask)[:, 0])
         rows = context.chunk.nodes[: len(x)]
-        if self.before_product and kernel.fits(x):
-            return DroppedRows(x, rows, mask)
-        return drop(x, rows, mask)
+        features, at = (x.features, x.nodes) if isinstance(x, IndexedRows) else (x, None)
+        if self.before_product and kernel.fits(features):
+            return DroppedRows(features.contiguous(), rows, mask, at)
+        return drop(x if isinstance(x, Tensor) else x.to_dense(), rows, mask)
 
     def extra_repr(self) -> str:
         return f"{self.name}, p={self.p}"

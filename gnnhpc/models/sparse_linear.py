@@ -16,16 +16,19 @@ from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import aggregate, calls
+from gnnhpc.kernels import aggregate, calls, dropped_product
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.dropped_rows import DroppedRows
+from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
+
+Features = Tensor | SparseRows | IndexedRows | DroppedRows
 
 
-def project(x: Tensor | SparseRows | IndexedRows | DroppedRows, weight: Tensor) -> Tensor:
+def project(x: Features, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
     if isinstance(x, IndexedRows):
-        x = x.to_dense()
+        few = len(weight) <= FEW_OUTPUTS and kernel.fits(x.features)
+        x = DroppedRows(x.features, x.nodes, None, x.nodes) if few else x.to_dense()
     if isinstance(x, Tensor):
         return linear(x, weight)
     if isinstance(x, DroppedRows):
@@ -100,12 +103,9 @@ class _DroppedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dropped: DroppedRows, weight: Tensor) -> Tensor:
         ctx.dropped = dropped
-        given = (dropped.x, dropped.rows, dropped.mask)
-        product, ctx.finite = kernel.dropped_forward(*given, weight.contiguous())
+        product, ctx.finite = dropped_product.dropped_forward(dropped, weight.contiguous())
         return product
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
-        dropped: DroppedRows = ctx.dropped
-        given = (dropped.x, dropped.rows, dropped.mask)
-        return None, kernel.dropped_backward(*given, upstream, finite=ctx.finite)
+        return None, dropped_product.dropped_backward(ctx.dropped, upstream, finite=ctx.finite)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.batches.batch import Inputs
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
@@ -21,6 +20,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.dropout import Dropout
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.sparse_linear import Features
 from gnnhpc.spec.experiment import Experiment
 
 ELEMENTS = 512
@@ -78,11 +78,7 @@ class DropoutWatch:
             and isinstance(layer, Dropout | ReluDropout)
         ):
             given, entries = _elements(x, context)
-            if isinstance(output, DroppedRows):
-                # What the product will read: the whole would take as long as the product.
-                gave = given * output.mask.weights(entries.clamp(min=0), given.dtype)
-            else:
-                gave = _elements(output, context)[0]
+            gave, _ = _elements(output, context)
             self._kept.append(_Kept(layer, given, gave, entries))
 
     def _cause(self, kept: _Kept, step: int, rate: float) -> str | None:
@@ -112,15 +108,24 @@ class DropoutWatch:
         return bool((np.abs(found - wanted) <= 2 * unit * np.abs(wanted)).all())
 
 
-def _elements(x: Inputs, context: Context) -> tuple[Tensor, Tensor]:
+def _elements(x: Features, context: Context) -> tuple[Tensor, Tensor]:
     """Some elements of features, and their numbers in the whole graph."""
     if isinstance(x, SparseRows):
         stride = max(1, -(-len(x.values) // ELEMENTS))
         return x.values[::stride].detach().clone(), x.entries[::stride]
+    count, width = len(x) * x.shape[1], x.shape[1]
+    device = context.chunk.nodes.device
+    places = torch.arange(0, count, max(1, -(-count // ELEMENTS)), device=device)
+    rows, columns = places // width, places % width
+    nodes = context.chunk.nodes[rows]
+    numbers = torch.where(nodes >= 0, nodes * width + columns, -1)
+    # The whole of these would be as large as all features.
     if isinstance(x, IndexedRows):
-        x = x.to_dense()
-    flat, width = x.detach().reshape(-1), x.shape[1]
-    places = torch.arange(0, len(flat), max(1, -(-len(flat) // ELEMENTS)), device=flat.device)
-    nodes = context.chunk.nodes[places // width]
-    numbers = nodes * width + places % width
-    return flat[places], torch.where(nodes >= 0, numbers, -1)
+        return x.features[x.nodes[rows], columns], numbers
+    if isinstance(x, DroppedRows):
+        found = x.x[rows if x.at is None else x.at[rows], columns]
+        if x.mask is None:
+            return found, numbers
+        drawn = (x.rows[rows] * width + columns).clamp(min=0)
+        return found * x.mask.weights(drawn, found.dtype), numbers
+    return x.detach()[rows, columns], numbers

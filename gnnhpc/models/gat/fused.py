@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.gat_torch import attend
 from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.sparse_linear import project
+from gnnhpc.models.sparse_linear import Features, project
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""
@@ -45,7 +44,7 @@ class AttentionLayer(nn.Module):
         for parameter in (self.lin.weight, self.lin.weight, self.att_src, self.att_dst):
             glorot(parameter)
 
-    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+    def forward(self, x: Features, context: Context) -> Tensor:
         heads, channels = self.settings.heads, self.settings.channels
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         weight = self.lin.weight.view(heads, channels, -1)

@@ -29,6 +29,7 @@ class Gat(Model):
     uses_batchnorm: ClassVar[bool] = False
     title: ClassVar[str] = "GAT"
     sparse_inputs: ClassVar[bool] = True
+    indexed_inputs: ClassVar[bool] = True
 
     name: Literal["gat"] = "gat"
     layers: Annotated[Whole, Field(ge=2)] = 2

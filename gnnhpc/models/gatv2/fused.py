@@ -14,14 +14,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gatv2 as kernel
 from gnnhpc.kernels.mask import Mask, number_entries
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import SLOPE, glorot
-from gnnhpc.models.sparse_linear import project
+from gnnhpc.models.sparse_linear import Features, project
 
 
 class AttentionLayer(nn.Module):
@@ -40,7 +39,7 @@ class AttentionLayer(nn.Module):
             nn.init.zeros_(linear.bias)
         glorot(self.att)
 
-    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+    def forward(self, x: Features, context: Context) -> Tensor:
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         if not kernel.fits(self.bias):
             return self._in_torch(x, block, mask)
@@ -63,7 +62,7 @@ class AttentionLayer(nn.Module):
             parameter.view(self.heads, self.channels, -1).transpose(0, 1).reshape(parameter.shape)
         )
 
-    def _in_torch(self, x: Tensor | SparseRows, block: Block, mask: Mask | None) -> Tensor:
+    def _in_torch(self, x: Features, block: Block, mask: Mask | None) -> Tensor:
         """Plain torch, edge by edge: any device."""
         calls.count(calls.TORCH, "attend_forward")
         source, target = (
