@@ -52,11 +52,9 @@ class GraphSampler:
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics, self.replace = semantics, replace
-        source, target = graph.edges
-        self._degree = torch.bincount(target, minlength=graph.nodes)
-        indptr = torch.zeros(graph.nodes + 1, dtype=torch.int64)
-        torch.cumsum(self._degree, 0, out=indptr[1:])
-        self._sampler = Sampler(indptr, source.to(torch.int32), threads=threads)
+        edges = graph.in_edges
+        self._degree = edges.degrees
+        self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
         self._full = FullGraph.of(graph)
 
     def another(self) -> GraphSampler:

@@ -140,13 +140,13 @@ class Chunks:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.degree = torch.bincount(graph.edges[1], minlength=graph.nodes)
+        self.degree = graph.in_edges.degrees
         self._full = FullGraph.of(graph)
 
     @property
     def indptr(self) -> Tensor:
         """int64 [nodes + 1]: where each node's edges begin."""
-        return torch.cat((torch.zeros(1, dtype=torch.int64), self.degree.cumsum(0)))
+        return self.graph.in_edges.indptr
 
     def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
         """Of these global ids int64 [rows], the first `seeds` of them to be learnt from."""

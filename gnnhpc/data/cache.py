@@ -23,7 +23,7 @@ from gnnhpc.data.settings import Data
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 _CONTENTS = "arrays.json"
 _WORK = "work"
 _LARGE = 1 << 24

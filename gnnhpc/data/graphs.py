@@ -32,6 +32,7 @@ from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
 from gnnhpc.data.skewed import skewed_graph, skewed_version
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.in_edges import InEdges
 
 
 def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
@@ -56,6 +57,7 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
         torch.from_numpy(edges),
         {split: torch.from_numpy(mask) for split, mask in zip(SPLITS, masks, strict=True)},
         facts.classes,
+        _in_edges(arrays),
     )
 
 
@@ -79,12 +81,14 @@ def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
 
 def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
     made = skewed_graph(config)
-    return {
-        "labels": made.labels,
-        "edges": made.edges,
-        "dense": made.features,
-        **{split: getattr(made, split) for split in SPLITS},
-    }
+    return _with_in_edges(
+        {
+            "labels": made.labels,
+            "edges": made.edges,
+            "dense": made.features,
+            **{split: getattr(made, split) for split in SPLITS},
+        }
+    )
 
 
 def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
@@ -99,10 +103,10 @@ def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arra
     if isinstance(reader, Pyg):
         from gnnhpc.data.readers.pyg_reader import read_pyg
 
-        return read_pyg(config, reader, raw, work)
+        return _with_in_edges(read_pyg(config, reader, raw, work))
     from gnnhpc.data.readers.ogb_reader import read_ogb
 
-    return read_ogb(config, raw)
+    return _with_in_edges(read_ogb(config, raw))
 
 
 def _own(config: OwnGraph, root: Path | None) -> Arrays:
@@ -117,6 +121,19 @@ _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {
     PublishedGraph: published_arrays,
     OwnGraph: _own,
 }
+
+
+def _with_in_edges(arrays: Arrays) -> Arrays:
+    """With the edges by target, for ranks of a host to share."""
+    edges = torch.from_numpy(arrays["edges"])
+    found = InEdges.of(edges, len(arrays["labels"]))
+    return arrays | {"in_indptr": found.indptr.numpy(), "in_source": found.source.numpy()}
+
+
+def _in_edges(arrays: Arrays) -> InEdges | None:
+    if "in_source" not in arrays:
+        return None
+    return InEdges(*(torch.from_numpy(arrays[name]) for name in ("in_indptr", "in_source")))
 
 
 def _features(arrays: Arrays, shape: tuple[int, int], rng: np.random.Generator) -> Tensor:

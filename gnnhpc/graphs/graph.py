@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from gnnhpc.graphs.in_edges import InEdges
 
 IGNORED = -100
 """The target of a row that is not counted: padding, halo, or another split's node."""
@@ -26,10 +29,17 @@ class Graph:
     masks: dict[str, Tensor]
     """bool [nodes] each: train, val, test."""
     classes: int
+    stored_in_edges: InEdges | None = None
+    """`in_edges` where they are kept with the graph."""
 
     @property
     def nodes(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def in_edges(self) -> InEdges:
+        """The same edges by target."""
+        return self.stored_in_edges or InEdges.of(self.edges, self.nodes)
 
     def targets(self, nodes: Tensor, rows: int | None = None) -> dict[str, Tensor]:
         """Of each split the labels of `nodes`, int64 [n], `IGNORED` where it has not the node.
