@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
 from gnnhpc.spec.sampling import Semantics
 
@@ -37,7 +38,7 @@ class GraphSampler:
 
     `fanouts` are the most neighbours of a node, from the seeds outward. A draw takes as many
     `threads` as torch, if not told; mini-batches do not depend on them. Any one thread at a time
-    may draw.
+    may draw. `edges` are others than the graph's, by which then all edges are numbered.
     """
 
     def __init__(
@@ -49,13 +50,14 @@ class GraphSampler:
         semantics: Semantics = "resample",
         replace: bool = False,
         threads: int | None = None,
+        edges: InEdges | None = None,
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics, self.replace = semantics, replace
-        edges = graph.in_edges
+        edges = edges or graph.in_edges
         self._degree = edges.degrees
         self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
-        self._full = FullGraph.of(graph)
+        self._full = FullGraph.of(graph, edges=len(edges.source))
 
     def another(self) -> GraphSampler:
         """One that draws the same, for another thread; the graph is shared."""
@@ -95,7 +97,8 @@ class GraphSampler:
         nodes = self._sampler.nodes.clone()
         degree = self._degree[nodes] + 1
         if without is not None:
-            into, left_out = self.graph.edges[1][without].unique(return_counts=True)
+            into = torch.searchsorted(self.indptr, without, right=True) - 1
+            into, left_out = into.unique(return_counts=True)
             less = torch.zeros_like(self._degree)
             less[into] = left_out
             degree -= less[nodes]

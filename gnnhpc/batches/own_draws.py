@@ -30,15 +30,16 @@ class OwnDraws:
             found = f"ours ({kernel_status('sample')})"
             raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
         self._graph, self._plan, self._workers = graph, plan, sampling.workers
-        self.first = GraphSampler(
+        first = GraphSampler(
             graph,
             sampling.fanouts,
             seed,
             semantics=sampling.semantics,
             replace=sampling.replace,
+            edges=graph.in_edges.among(graph.masks["train"]) if sampling.inductive else None,
         )
         self._samplers: queue.SimpleQueue[GraphSampler] = queue.SimpleQueue()
-        for sampler in (self.first, *(self.first.another() for _ in range(1, sampling.workers))):
+        for sampler in (first, *(first.another() for _ in range(1, sampling.workers))):
             self._samplers.put(sampler)
 
     @contextlib.contextmanager

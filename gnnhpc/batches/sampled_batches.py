@@ -81,7 +81,8 @@ class SampledBatches:
             return OwnDraws(self.graph, sampling, seed, self.plan)
         from gnnhpc.batches.library_draws import LibraryDraws
 
-        return LibraryDraws(self.graph, sampling, seed, self.steps_per_epoch)
+        graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
+        return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)
 
     def _evaluation(self) -> ChunkBatches | InTurnBatches:
         """Of the whole graph: a large one layer by layer."""
@@ -91,9 +92,7 @@ class SampledBatches:
             and is_here()
             and self.plan.mesh.device.type == "cpu"
         ):
-            sampler = getattr(self._draws, "first", None) or GraphSampler(
-                graph, self.sampling.fanouts, experiment.seed
-            )
+            sampler = GraphSampler(graph, self.sampling.fanouts, experiment.seed)
             return InTurnBatches(self.plan, graph, sampler)
         whole = replace(self.plan, experiment=self.plan.experiment.whole_graph)
         return ChunkBatches(whole, self.graph)
@@ -157,6 +156,7 @@ class SampledBatches:
             "workers": sampling.workers,
             "train_nodes": self.total_samples,
             "steps_per_epoch": self.steps_per_epoch,
+            "inductive": sampling.inductive,
         }
 
 

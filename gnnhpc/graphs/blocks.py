@@ -112,8 +112,10 @@ class FullGraph:
     classes: int
 
     @classmethod
-    def of(cls, graph: Graph) -> FullGraph:
-        return cls(graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes)
+    def of(cls, graph: Graph, edges: int | None = None) -> FullGraph:
+        """With as many `edges` as the graph has, if not told."""
+        count = graph.edges.shape[1] if edges is None else edges
+        return cls(graph.nodes, count, graph.features.shape[1], graph.classes)
 
 
 class InTurn(Protocol):

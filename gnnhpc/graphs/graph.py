@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,6 +32,10 @@ class Graph:
     stored_in_edges: InEdges | None = None
     """`in_edges` where they are kept with the graph."""
 
+    def __post_init__(self) -> None:
+        kept, edges = self.stored_in_edges, self.edges.shape[1]
+        assert kept is None or len(kept.source) == edges, "in-edges of another graph"
+
     @property
     def nodes(self) -> int:
         return len(self.labels)
@@ -40,6 +44,11 @@ class Graph:
     def in_edges(self) -> InEdges:
         """The same edges by target."""
         return self.stored_in_edges or InEdges.of(self.edges, self.nodes)
+
+    def among(self, kept: Tensor) -> Graph:
+        """The same nodes with the edges between those `kept`, bool [nodes], numbered anew."""
+        edges = self.edges[:, kept[self.edges].all(0)]
+        return replace(self, edges=edges, stored_in_edges=None)
 
     def targets(self, nodes: Tensor, rows: int | None = None) -> dict[str, Tensor]:
         """Of each split the labels of `nodes`, int64 [n], `IGNORED` where it has not the node.

@@ -40,6 +40,9 @@ class Sampling(Strict):
     """Threads that draw in advance (of PyG and DGL, processes); 0 draws within the step."""
     replace: bool = False
     """Whether a neighbour may be drawn several times."""
+    inductive: bool = False
+    """Trains on the edges between training nodes alone, so that the other nodes are first seen when
+    they are evaluated, with all edges (Hamilton et al. 2017, section 4)."""
 
     @model_validator(mode="before")
     @classmethod

@@ -634,6 +634,14 @@ EXPECTED: dict[str, Expected] = {
     "degrees of the sample for those of the graph": Expected(
         Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
     ),
+    "inductive training with the edges of test nodes": Expected(
+        Complaint("chunks", "where 1 of its 1 are to be drawn"),
+        verify="where 1 of its 1 are to be drawn",
+    ),
+    "inductive training with edges from nodes to validate": Expected(
+        Complaint("chunks", "where 1 of its 1 are to be drawn"),
+        verify="where 1 of its 1 are to be drawn",
+    ),
     "a node left out of its mini-batch": Expected(
         Complaint("chunks", "its own nodes are not those of the mini-batch"),
         verify="its own nodes are not those of the mini-batch",

@@ -109,12 +109,20 @@ SAMPLED_SLOW = Setting(
 SAMPLED_PARTS = Setting("sage seq, sampled, 2 micro-batches", _SAMPLED | {"microbatches": 2})
 SAMPLED_GCN = Setting("gcn seq, sampled", _SAMPLED | {"model": {"name": "gcn", "layers": 2}})
 SAMPLED_REPLICAS = Setting("sage dp2, sampled", _SAMPLED | {"layout": "dp2", "batch_size": 8})
+SAMPLED_INDUCTIVE = Setting(
+    "gcn seq, sampled, inductive",
+    _SAMPLED
+    | {
+        "model": {"name": "gcn", "layers": 2},
+        "sampling": {"fanouts": [4, 3], "inductive": True},
+    },
+)
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
-    *(SAMPLED_PARTS, SAMPLED_GCN),
+    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

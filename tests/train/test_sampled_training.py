@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gnnhpc.data.graphs import load_graph
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
@@ -101,6 +103,37 @@ def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) 
     other = ran(tmp_path / "other", sampled(**TRAIN, sampling=sampling, microbatches=3))
     assert not invalid(other)
     assert other.losses() == pytest.approx(alone.losses(), rel=1e-10)
+
+
+@pytest.mark.parametrize("model", [GCN, GAT])
+def test_inductive_training_uses_no_edge_of_other_nodes(
+    model: dict[str, Any], tmp_path: Path
+) -> None:
+    """Degrees and edges' numbers, which GCN's weights and GAT's masks go by, are the part's."""
+    sampling = {"fanouts": [50, 50], "inductive": True}
+    alone = ran(tmp_path / "seq", sampled(**TRAIN, model=model, sampling=sampling))
+    layout = {"layout": "dp2", "batch_size": 12}
+    together = ran(tmp_path / "dp2", sampled(**TRAIN, **layout, model=model, sampling=sampling))
+    assert not invalid(alone) + invalid(together)
+    for phase in ("train", "test"):
+        assert together.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
+    graph = load_graph(alone.cell.experiment.data, None)
+    train = graph.masks["train"]
+    degrees = torch.bincount(graph.edges[1, train[graph.edges].all(0)], minlength=graph.nodes)
+    drawn = [step["sampled_edges"] for step in alone.steps(0, "train")]
+    # A layer takes no more than all edges into the nodes that it computes.
+    assert max(drawn) <= 2 * int(degrees.sum())
+    every = sampling | {"inductive": False}
+    other = ran(tmp_path / "all", sampled(**TRAIN, model=model, sampling=every))
+    assert min(step["sampled_edges"] for step in other.steps(0, "train")) > max(drawn)
+
+
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_libraries_sample_the_same_part(sampler: str, tmp_path: Path) -> None:
+    needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
+    sampling = {"fanouts": [50, 50], "sampler": sampler, "inductive": True, "workers": 0}
+    found = ran(tmp_path, sampled(**TRAIN, sampling=sampling))
+    assert not invalid(found)
 
 
 def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class PlainGraph:
     @property
     def nodes(self) -> int:
         return len(self.labels)
+
+    def among(self, kept: Mask) -> PlainGraph:
+        """With the edges between `kept` nodes alone, numbered anew; kept is bool [nodes]."""
+        alive = kept[self.source] & kept[self.target]
+        return replace(self, source=self.source[alive], target=self.target[alive])
 
     def degrees(self, nodes: Ids) -> Ids:
         """Edges into each node."""

@@ -99,6 +99,7 @@ def labelled_neighbourhood(graph: Graph, count: int) -> Graph:
         labels=graph.labels[nodes],
         edges=number[graph.edges[:, kept]],
         masks={split: mask[nodes] for split, mask in graph.masks.items()},
+        stored_in_edges=None,
     )
 
 

@@ -147,6 +147,8 @@ def _chunks_of(
     drawn: Mapping[tuple[int, int], SeenEdges] | None,
 ) -> Sequence[GraphChunk]:
     sampling, seed = experiment.sampling, experiment.seed
+    if sampling is not None and sampling.inductive:
+        graph = graph.among(graph.masks["train"])
     if sampling is None:
         count = experiment.total_chunks
         return build_chunks(graph, count, experiment.chunks, hops(outlines)).chunks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ def sampled_pieces(
     uses change nothing.
     """
     inputs = graph_inputs(graph, experiment.dtype)
+    graph = trained_graph(experiment, graph)
     degrees = torch.bincount(graph.edges[1], minlength=graph.nodes)
     train = graph.masks["train"].nonzero().flatten().numpy()
     pieces = []
@@ -62,6 +64,16 @@ def sampled_pieces(
                 )
             )
     return pieces
+
+
+def trained_graph(experiment: Experiment, graph: Graph) -> Graph:
+    """The graph whose edges training may use: all, or those between training nodes."""
+    if experiment.sampling is None or not experiment.sampling.inductive:
+        return graph
+    source, target = graph.edges
+    train = graph.masks["train"]
+    kept = (train[source] & train[target]).nonzero().flatten()
+    return replace(graph, edges=graph.edges[:, kept], stored_in_edges=None)
 
 
 _Edges = tuple[Tensor, Tensor, Tensor]

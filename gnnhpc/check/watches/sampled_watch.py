@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from gnnhpc.batches.batch import Batch, Inputs
-from gnnhpc.check.plain.graph import Ids
+from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.check.watches.data_watch import WatchedKind
@@ -56,6 +56,13 @@ class SampledWatch:
         train = np.flatnonzero(self.whole.graph.masks["train"])
         return PlainShares.of(self.experiment, train, self.mesh.replica)
 
+    @cached_property
+    def _trained(self) -> PlainGraph:
+        """What mini-batches may be drawn from."""
+        graph, sampling = self.whole.graph, self.experiment.sampling
+        inductive = sampling is not None and sampling.inductive
+        return graph.among(graph.masks["train"]) if inductive else graph
+
     def check_order(self, step: int, batch: Batch) -> None:
         """In every step: its nodes, and how many the loss is divided by."""
         self.findings.looks["order"] += 1
@@ -88,7 +95,7 @@ class SampledWatch:
         for m, ((x, context), seeds) in enumerate(zip(given, self._nodes(batch), strict=True)):
             chunk = context.chunk
             cause = self._other_nodes(chunk, seeds) or sampled_cause(
-                self.whole.graph, chunk, self.experiment, step, rule
+                self._trained, chunk, self.experiment, step, rule
             )
             if cause is not None:
                 self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gnnhpc.batches import draws as draws_module
 from gnnhpc.batches import order
@@ -22,6 +23,7 @@ from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.models.convolutions import weights
 from gnnhpc.train.loop import Trainer
@@ -315,3 +317,20 @@ def node_left_out() -> None:
         return dataclasses.replace(share, seeds=tuple(seeds[1:] for seeds in share.seeds))
 
     around(Shares, "of_step", fewer_seeds)
+
+
+@defect("inductive training with the edges of test nodes", setting=settings.SAMPLED_INDUCTIVE)
+def edges_of_test_nodes() -> None:
+    around(InEdges, "among", lambda true, edges, kept: edges)
+
+
+@defect("inductive training with edges from nodes to validate", setting=settings.SAMPLED_INDUCTIVE)
+def edges_from_others() -> None:
+    """Only the ends that edges lead to are looked at."""
+
+    def into(true: Any, edges: InEdges, kept: Tensor) -> InEdges:
+        alive = torch.repeat_interleave(kept, edges.degrees)
+        degrees = torch.where(kept, edges.degrees, 0)
+        return InEdges(functional.pad(degrees.cumsum(0), (1, 0)), edges.source[alive])
+
+    around(InEdges, "among", into)
