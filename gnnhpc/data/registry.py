@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnnhpc.core.spec_values import parse_named
+from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PUBLISHED, PublishedGraph
 from gnnhpc.data.settings import (
@@ -18,10 +19,16 @@ DATA: dict[str, type[Data]] = {
     "synthetic-cifar10": SyntheticCifar10,
     "synthetic-citation": SyntheticCitation,
     "reddit-shaped": RedditShaped,
+    "synthetic-graphs": SyntheticGraphs,
     "file": OwnGraph,
     **dict.fromkeys(PUBLISHED, PublishedGraph),
+    **dict.fromkeys(TU, TuGraphs),
 }
-DEFAULT = {"images": "synthetic-cifar10", "graph": "synthetic-citation"}
+DEFAULT = {
+    "images": "synthetic-cifar10",
+    "graph": "synthetic-citation",
+    "graphs": "synthetic-graphs",
+}
 """Of each kind, what a single experiment runs on unless told otherwise: needs no files."""
 
 

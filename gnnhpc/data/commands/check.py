@@ -96,7 +96,12 @@ def _expected(data: Data, facts: Facts) -> dict[str, int]:
     if facts.kind == "images":
         return {"train": facts.train, "test": facts.test}
     # A user's own file may hold any number of duplicates and self-loops; its digest is checked.
-    keys = ("nodes", "features") if isinstance(data, OwnGraph) else ("nodes", "edges", "features")
+    if facts.kind == "graphs":
+        keys: tuple[str, ...] = ("graphs", "nodes", "edges", "features")
+    else:
+        keys = (
+            ("nodes", "features") if isinstance(data, OwnGraph) else ("nodes", "edges", "features")
+        )
     return {key: getattr(facts, key) for key in keys}
 
 
@@ -114,6 +119,13 @@ def _image_counts(data: Data, root: Path | None) -> dict[str, int]:
 
 
 def _graph_sizes(data: Data, root: Path | None) -> dict[str, int]:
+    if data.facts().kind == "graphs":
+        from gnnhpc.data.load_graph_sets import load_graph_set
+
+        graphs = load_graph_set(data, root)
+        nodes, features = graphs.features.shape
+        edges = graphs.edges.shape[1]
+        return {"graphs": len(graphs), "nodes": nodes, "edges": edges, "features": features}
     from gnnhpc.data.graphs import load_graph
 
     graph = load_graph(data, root)

@@ -65,8 +65,9 @@ def _sizes(facts: Facts) -> str:
     if facts.kind == "images":
         size = facts.image_size
         return f"{facts.train:,} + {facts.test:,} of {size} x {size}, {facts.classes} classes"
+    graphs = f"{facts.graphs:,} graphs, " if facts.kind == "graphs" else ""
     return (
-        f"{facts.nodes:,} nodes, {facts.edges:,} edges, {facts.features:,} features, "
+        f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {facts.features:,} features, "
         f"{facts.classes} classes"
     )
 
