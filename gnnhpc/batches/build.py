@@ -8,10 +8,15 @@ from gnnhpc.batches.plan import BatchPlan
 
 def build_batches(plan: BatchPlan) -> Batches:
     """Load this rank's data; raises InputError for what is missing or damaged."""
-    if plan.experiment.data.facts().kind == "images":
+    kind = plan.experiment.data.facts().kind
+    if kind == "images":
         from gnnhpc.batches.image_batches import ImageBatches
 
         return ImageBatches(plan)
+    if kind == "graphs":
+        from gnnhpc.batches.graph_set_batches import GraphSetBatches
+
+        return GraphSetBatches(plan)
     if plan.experiment.sampling is not None:
         from gnnhpc.batches.sampled_batches import SampledBatches
 

@@ -20,6 +20,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.rebuilt import RebuiltBlocks
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -130,7 +131,7 @@ class ChunkBatches:
         }
 
 
-def copied_rows(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+def copied_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
     """The features of a chunk's rows, as stored if the model takes them so."""
     rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
     if isinstance(rows, SparseRows) and not plan.experiment.model.loaded.sparse_inputs:

@@ -15,6 +15,7 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.indexed_rows import IndexedRows
 
 
@@ -49,7 +50,7 @@ def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> t
     return tuple(features_of(graph, chunk, plan) for chunk in chunks)
 
 
-def features_of(graph: Graph, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+def features_of(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
     """Those of a chunk's rows, as the model's first layer takes them."""
     features, model = graph.features, plan.experiment.model.loaded
     in_place = features.layout == torch.strided and features.dtype == plan.dtype

@@ -16,9 +16,13 @@ from gnnhpc.core.facts import Facts, Kind
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
-neighbours' inputs, so a halo chunk loses its outermost zone. `pool`: many nodes become one row; no
-task here takes such rows yet."""
-ROWS_OF: dict[Kind, tuple[Rows, ...]] = {"images": ("same",), "graph": ("same", "hop")}
+neighbours' inputs, so a halo chunk loses its outermost zone. `pool`: the nodes of a graph become
+one row."""
+ROWS_OF: dict[Kind, tuple[Rows, ...]] = {
+    "images": ("same",),
+    "graph": ("same", "hop"),
+    "graphs": ("same", "hop", "pool"),
+}
 """What layers may do to the rows of each kind of data."""
 
 
@@ -26,10 +30,10 @@ ROWS_OF: dict[Kind, tuple[Rows, ...]] = {"images": ("same",), "graph": ("same", 
 class LayerOutline:
     """One layer on paper.
 
-    `inputs` and `shape` are a row's (an image's or a node's) shape before and after; `cost` is
-    relative seconds a row; `parameters` None where only building tells. `kind` and `number` are
-    for the model's own use in `build`; `group` names the layers whose times are summed (a block,
-    the readout), by default the first part of the layer's name.
+    `inputs` and `shape` are a row's (an image's, a node's or a graph's) shape before and after;
+    `cost` is relative seconds a row; `parameters` None where only building tells. `kind` and
+    `number` are for the model's own use in `build`; `group` names the layers whose times are summed
+    (a block, the readout), by default the first part of the layer's name.
     """
 
     name: str
@@ -55,6 +59,11 @@ def hops(layers: Iterable[LayerOutline]) -> int:
     return sum(layer.rows == "hop" for layer in layers)
 
 
+def row_changes(layers: Iterable[LayerOutline]) -> int:
+    """How many of them give other rows than they are given."""
+    return sum(layer.rows != "same" for layer in layers)
+
+
 def parameter_count(layers: Sequence[LayerOutline]) -> int | None:
     """The whole model's number of parameters; None if a layer does not give its own."""
     counts = [layer.parameters for layer in layers]
@@ -72,7 +81,7 @@ def check_outline(layers: Sequence[LayerOutline], facts: Facts, where: object) -
     given: tuple[int, ...] = (facts.features,)
     if facts.kind == "images":
         given = (facts.image_size**2, facts.features)
-    source = f"a {'node' if facts.kind == 'graph' else 'picture'} of the data"
+    source = f"a {'picture' if facts.kind == 'images' else 'node'} of the data"
     for number, layer in enumerate(layers):
         _check_layer(layer, facts, where, f"outline.{number}")
         if layer.inputs != given:
@@ -86,6 +95,8 @@ def check_outline(layers: Sequence[LayerOutline], facts: Facts, where: object) -
     if given != (facts.classes,):
         allowed = f"{(facts.classes,)}, the classes of the data"
         raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{given} in {source}", allowed)
+    if facts.kind == "graphs":
+        _check_pooling(layers, where)
     names = [layer.name for layer in layers]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -100,6 +111,18 @@ def check_outline(layers: Sequence[LayerOutline], facts: Facts, where: object) -
                 "a name of its own",
             )
     return tuple(layers)
+
+
+def _check_pooling(layers: Sequence[LayerOutline], where: object) -> None:
+    """Graphs have no neighbours: nodes become graphs once, after all layers that use neighbours."""
+    pools = [number for number, layer in enumerate(layers) if layer.rows == "pool"]
+    if len(pools) != 1:
+        allowed = "one, in which the nodes of a graph become one row"
+        raise InputError(where, "outline", f"{len(pools)} layers with rows 'pool'", allowed)
+    for number, layer in enumerate(layers[pools[0] :], pools[0]):
+        if layer.rows == "hop":
+            found = f"'hop' after {layers[pools[0]].name}, which pools"
+            raise InputError(where, f"outline.{number}.rows", found, "same")
 
 
 def _check_layer(layer: object, facts: Facts, where: object, key: str) -> None:

@@ -69,14 +69,14 @@ class StageLinks:
     def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
         """`backwards` are the micro-batches in the order of their gradients."""
         count = self.plan.microbatches
-        first, last = self.plan.stage.hops
-        for receiver, order, hop in (
+        first, last = self.plan.stage.row_changes
+        for receiver, order, changes in (
             (self.activations_in, range(count), first),
             (self.gradients_in, backwards, last),
         ):
             if isinstance(receiver, UnevenReceiver):
                 chunks = [batch.microbatches[m].context.chunk for m in order]
-                receiver.expect_rows([chunk.rows[hop] for chunk in chunks])
+                receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
             elif receiver is not None:
                 receiver.expect(count)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.outline import LayerOutline, hops
+from gnnhpc.core.outline import LayerOutline, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
@@ -25,8 +25,8 @@ from gnnhpc.spec.experiment import Experiment
 class Stage(nn.Module):
     """Neighbouring layers of a model; parameters have the same names in every layout.
 
-    `first_hop` is how many layers before these use neighbours. Of the micro-batches in `recomputed`
-    it keeps its input alone, and computes its forward again in backward.
+    `first_change` is how many layers before these change the rows. Of the micro-batches in
+    `recomputed` it keeps its input alone, and computes its forward again in backward.
     """
 
     recomputed: Collection[int] = ()
@@ -37,12 +37,14 @@ class Stage(nn.Module):
         outlines: Sequence[LayerOutline],
         modules: Sequence[nn.Module],
         timer: StepTimer | None,
-        first_hop: int = 0,
+        first_change: int = 0,
     ) -> None:
         super().__init__()
         self.outlines = list(outlines)
-        self._first_hop = first_hop
-        self._hops = [first_hop + hops(outlines[: n + 1]) for n in range(len(outlines))]
+        self._first_change = first_change
+        self._changes = [
+            first_change + row_changes(outlines[: n + 1]) for n in range(len(outlines))
+        ]
         self.timer = timer
         for layer, module in zip(outlines, modules, strict=True):
             parent: nn.Module = self
@@ -70,9 +72,9 @@ class Stage(nn.Module):
         return needs or any(p.requires_grad for p in self.parameters())
 
     @property
-    def hops(self) -> tuple[int, int]:
-        """How many layers use neighbours before these, and with them."""
-        return self._first_hop, self._hops[-1]
+    def row_changes(self) -> tuple[int, int]:
+        """How many layers change the rows before these, and with them."""
+        return self._first_change, self._changes[-1]
 
     @cached_property
     def with_buffers(self) -> list[nn.Module]:
@@ -83,15 +85,16 @@ class Stage(nn.Module):
         timer, again = self.timer, is_recomputing()
         # Each layer begins where the one before it ended: one mark a layer.
         began = start = timer.clock.mark() if timer is not None else None
-        for layer, module, hop in zip(self.outlines, self.layers, self._hops, strict=True):
+        for layer, module, changes in zip(self.outlines, self.layers, self._changes, strict=True):
             rows, given = len(x), x
             if timer is not None and start is not None and again:
                 timer.layer_backward(layer.name, start)
             if layer.rows == "hop":
-                x = _through_hop(module, x, context, hop - 1)
-                rows = context.chunk.rows[hop]
+                x = _through_hop(module, x, context, changes - 1)
             else:
                 x = module(x, context)
+            if layer.rows != "same":
+                rows = context.chunk.rows[changes]
             if len(x) != rows or x.shape[1:] != layer.shape:
                 raise _outline_mismatch(layer, rows, x)
             if timer is not None and start is not None:
@@ -122,7 +125,7 @@ class Stage(nn.Module):
                 [self.outlines[i] for i in part],
                 [self.layers[i] for i in part],
                 timer,
-                self._first_hop + hops(self.outlines[: part.start]),
+                self._first_change + row_changes(self.outlines[: part.start]),
             )
             for part in parts
         )
@@ -178,7 +181,9 @@ def build_stage(
         for index in layers:
             torch.manual_seed(layer_seed(experiment.seed, outlines[index].name))
             modules.append(model.build(outlines[index], options))
-    return Stage([outlines[i] for i in layers], modules, timer, hops(outlines[: layers.start]))
+    return Stage(
+        [outlines[i] for i in layers], modules, timer, row_changes(outlines[: layers.start])
+    )
 
 
 def layer_seed(seed: int, name: str) -> int:

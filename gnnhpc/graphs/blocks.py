@@ -131,10 +131,10 @@ class GraphChunk:
     """One micro-batch of a graph.
 
     `nodes` int64 [rows[0]] are global ids, -1 for padding; `rows` the rows that enter each
-    layer that uses neighbours, then those of the output; `blocks` one a layer; `degree` int64
-    [rows[0]] the edges into each node of the graph as it is cut, self-loop included, 0 on padding;
-    `targets` a split's labels, int64 [rows[-1]], -100 where the node is not this chunk's or not
-    in the split; `own` the nodes this chunk owns.
+    layer that uses neighbours or pools, then those of the output; `blocks` one a layer that uses
+    neighbours; `degree` int64 [rows[0]] the edges into each node of the graph as it is cut,
+    self-loop included, 0 on padding; `targets` a split's labels, int64 [rows[-1]], -100 where the
+    node or graph is not this chunk's or not in the split; `own` the nodes this chunk owns.
     """
 
     nodes: Tensor
@@ -148,6 +148,17 @@ class GraphChunk:
     """Whether edges into a node are drawn from those in the graph, which `degree` counts."""
     in_turn: InTurn | None = None
     """Computes some rows of a layer at a time, where there are no `blocks`."""
+    graphs: Tensor | None = None
+    """int64 [rows[-1]]: of many small graphs the numbers of those that are in it."""
+    pooling: Block | None = None
+    """From each node to its graph, where nodes become graphs."""
+
+    @property
+    def pooling_block(self) -> Block:
+        """`pooling`; ValueError where rows are no nodes of many graphs."""
+        if self.pooling is None:
+            raise ValueError("pooling needs a chunk of many graphs")
+        return self.pooling
 
     @property
     def present_blocks(self) -> Sequence[Block]:
@@ -161,6 +172,7 @@ class GraphChunk:
             self,
             blocks=known.to(device) if known else _BlocksOn(device, self.blocks),
             targets={split: labels.to(device) for split, labels in self.targets.items()},
+            pooling=None if self.pooling is None else self.pooling.to(device),
             **_moved(self, device),
         )
 

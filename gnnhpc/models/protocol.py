@@ -94,6 +94,13 @@ class Model(Strict):
         """
         return None
 
+    def misfit_of_data(self, kind: Kind) -> str | None:
+        """Why these settings mean nothing to data of this kind; None if all of them do.
+
+        Worded as `misfit` is.
+        """
+        return None
+
     def check_here(self) -> None:
         """Raises InputError where this machine lacks a library that these settings ask for."""
 

@@ -54,7 +54,7 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     if isinstance(raw["data"], dict):
         raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]
     raw["data"] = _planned_data(raw, "flags")
-    if raw["data"].facts().kind == "images":
+    if raw["data"].facts().kind != "graph":
         raw.setdefault("batch_size", _BATCH)
     experiment = _built(raw, "flags")
     return _check_data(Cell(array_name(experiment), 0, experiment, root))

@@ -71,8 +71,8 @@ class Experiment(Strict):
     """Of which micro-batches a stage keeps its input alone, and computes its forward again in
     backward: none, all, or all but the last. Nothing is written; see checkpoint_every."""
     batch_size: Positive | None = None
-    """Images, or of a sampled graph nodes, a mini-batch and replica; none for graphs that are not
-    sampled, whose mini-batch is the whole graph."""
+    """Images, many small graphs, or of a sampled graph nodes, a mini-batch and replica; none for a
+    graph that is not sampled, which is one mini-batch."""
     train_steps: Positive = 10
     """Mini-batches trained."""
     test_steps: Annotated[Whole, Field(ge=0)] = 2
@@ -114,8 +114,12 @@ class Experiment(Strict):
                 f"data: found {self.data.name!r}; allowed: {' or '.join(takes)} data for model "
                 f"{self.model.name}"
             )
+        if (misfit := self.model.misfit_of_data(kind)) is not None:
+            raise ValueError(misfit)
         if kind == "images":
             self._check_images()
+        elif kind == "graphs":
+            self._check_graphs()
         elif self.sampling is not None:
             self._check_sampled()
         elif self.batch_size is not None:
@@ -131,7 +135,7 @@ class Experiment(Strict):
             raise ValueError(misfit)
         self._check_schedule()
         if self.rebuild == "layer" and (kind != "graph" or self.chunks == "halo"):
-            of = "chunks: halo" if kind == "graph" else "images"
+            of = "chunks: halo" if kind == "graph" else kind
             raise ValueError(f"rebuild: found 'layer'; allowed: 'once' for {of}")
         self._check_engine()
         if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
@@ -205,6 +209,35 @@ class Experiment(Strict):
                 "edges itself"
             )
 
+    def _check_graphs(self) -> None:
+        """Of many graphs to classify."""
+        if self.sampling is not None:
+            raise ValueError("sampling: found a mapping; allowed: none for many small graphs")
+        if self.chunks != "contiguous":
+            raise ValueError(
+                f"chunks: found {self.chunks!r}; allowed: none for many small graphs, none of "
+                "which is cut"
+            )
+        if self.batch_size is None:
+            raise ValueError("batch_size: found none; allowed: graphs a mini-batch and replica")
+        if self.microbatches > self.batch_size:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at most batch_size "
+                f"{self.batch_size}, a graph of each"
+            )
+        train, replicas = self.data.facts().train, self.layout.replicas
+        if self.batch_size * replicas > train:
+            raise ValueError(
+                f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
+                f"{train} graphs to train on of {self.data.name}"
+            )
+        if self.layout.stages > 1 and (self.engine, self.device) != ("native", "cpu"):
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with many small "
+                "graphs, and stages with engine native, device cpu: micro-batches have other "
+                "rows each"
+            )
+
     def _check_images(self) -> None:
         if self.sampling is not None:
             raise ValueError("sampling: found a mapping; allowed: none for images")
@@ -236,6 +269,11 @@ class Experiment(Strict):
     def total_chunks(self) -> int:
         """Chunks of the graph over all replicas."""
         return self.microbatches * self.layout.replicas
+
+    @property
+    def epochs_end_unevenly(self) -> bool:
+        """Whether an epoch's last mini-batch has what is left, and each is made within its step."""
+        return self.sampling is not None or self.data.facts().kind == "graphs"
 
     @property
     def whole_graph(self) -> Experiment:

@@ -1,4 +1,4 @@
-"""Classification of images and of nodes, by cross-entropy."""
+"""Classification of images, nodes and graphs, by cross-entropy."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class ImageClassification(Classification):
     """Every image has a label."""
 
 
-class NodeClassification(Classification):
-    """Some nodes are labelled for training, others for validation and test.
+class _WithValidation(Classification):
+    """Some rows are labelled for training, others for validation and test.
 
-    In the test phase `loss` and `accuracy` are the test nodes'.
+    In the test phase `loss` and `accuracy` are those of the test split.
     """
 
     def metrics(self, phase: Phase) -> tuple[str, ...]:
@@ -67,6 +67,14 @@ class NodeClassification(Classification):
             tally["val_accuracy"] = (sum(r for r, _ in pairs), sum(n for _, n in pairs))
             tally["test_accuracy"] = tally["accuracy"]
         return tally
+
+
+class NodeClassification(_WithValidation):
+    """Of a graph's nodes."""
+
+
+class GraphClassification(_WithValidation):
+    """Of graphs; an evaluation is of those to validate and to test."""
 
 
 def _accuracy(output: Tensor, target: Tensor) -> tuple[float, float]:

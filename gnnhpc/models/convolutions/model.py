@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.outline import LayerOutline, Outlines
 from gnnhpc.core.settings import Positive, Probability, Whole
 from gnnhpc.models.implementations import (
@@ -17,6 +17,7 @@ from gnnhpc.models.implementations import (
     implementation_note,
 )
 from gnnhpc.models.protocol import BuildOptions, Model, Outputs
+from gnnhpc.models.readout import READOUT, Pooling, build_readout, pooling_misfit, readout
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 class Convolutions(Model):
     """Convolutions with ReLU and dropout between them, and log-softmax after the last.
 
-    The order is that of PyG's BasicGNN: no dropout of the features.
+    The order is that of PyG's BasicGNN: no dropout of the features. Of graphs to classify ReLU and
+    dropout come after the last convolution too, then pooling, a linear layer and log-softmax.
     """
+
+    takes: ClassVar[tuple[Kind, ...]] = ("graph", "graphs")
 
     outputs: ClassVar[Outputs] = "log_probabilities"
     uses_batchnorm: ClassVar[bool] = False
@@ -37,17 +41,20 @@ class Convolutions(Model):
     layers: Annotated[Whole, Field(ge=1)] = 2
     """Convolutions; each is two modules: convolution, activation."""
     hidden: Positive = 64
-    """Width of every layer but the last."""
+    """Width of every layer but the last; of graphs to classify, of every convolution."""
     dropout: Probability = 0.5
     """Of the activations between convolutions."""
+    pooling: Pooling = "mean"
+    """Of a graph's nodes, where graphs are classified."""
     implementation: Implementation = "fused"
 
     def outline(self, facts: Facts) -> Outlines:
         layers: list[LayerOutline] = []
         width = facts.features
+        pools = facts.kind == "graphs"
         degree = facts.edges / max(facts.nodes, 1)
         for number in range(self.layers):
-            last = number == self.layers - 1
+            last = number == self.layers - 1 and not pools
             out = facts.classes if last else self.hidden
             layers += (
                 LayerOutline(
@@ -71,7 +78,7 @@ class Convolutions(Model):
                 ),
             )
             width = out
-        return tuple(layers)
+        return (*layers, *readout(width, facts)) if pools else tuple(layers)
 
     def _parameters(self, inputs: int, outputs: int) -> int:
         """Numbers of one convolution."""
@@ -90,6 +97,8 @@ class Convolutions(Model):
         from gnnhpc.models.convolutions.activations import ReluDropout
         from gnnhpc.models.gat.activations import LogSoftmax
 
+        if layer.name.startswith(READOUT):
+            return build_readout(layer, self.pooling, self.implementation).to(options.dtype)
         if layer.kind == "relu_dropout":
             return ReluDropout(layer.name, self.dropout, fused=self.implementation == "fused")
         if layer.kind == "log_softmax":
@@ -109,6 +118,9 @@ class Convolutions(Model):
 
     def _options(self) -> dict[str, object]:
         return {}
+
+    def misfit_of_data(self, kind: Kind) -> str | None:
+        return pooling_misfit(self.pooling, kind)
 
     def check_here(self) -> None:
         check_library(self.implementation)

@@ -1,0 +1,77 @@
+"""What comes after the layers of a model that classifies graphs: pooling, linear, log-softmax.
+
+Free of torch until one is built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.models.implementations import build_implementation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Pooling = Literal["mean", "sum"]
+"""Over all nodes of a graph; Xu et al. 2019, section 4.2, compare what they can tell apart."""
+READOUT = "readout."
+"""The names of its layers begin so."""
+
+
+def readout(width: int, facts: Facts) -> Outlines:
+    """From nodes' rows [width] to log-probabilities of graphs [classes]."""
+    classes = facts.classes
+    # Costs are of a node: of the rows after the pooling there are fewer.
+    share = facts.graphs / max(facts.nodes, 1)
+    linear_cost = 2.0 * width * classes * share
+    return (
+        LayerOutline(
+            f"{READOUT}pooling",
+            (width,),
+            (width,),
+            kind="pooling",
+            rows="pool",
+            parameters=0,
+            cost=2.0 * width,
+        ),
+        LayerOutline(
+            f"{READOUT}linear",
+            (width,),
+            (classes,),
+            kind="linear",
+            parameters=width * classes + classes,
+            cost=linear_cost,
+        ),
+        LayerOutline(
+            f"{READOUT}log_softmax",
+            (classes,),
+            (classes,),
+            kind="log_softmax",
+            parameters=0,
+            cost=8.0 * classes * share,
+        ),
+    )
+
+
+def build_readout(layer: LayerOutline, pooling: Pooling, implementation: str) -> nn.Module:
+    """One of its layers; ValueError for an unknown one."""
+    from gnnhpc.models.gat.activations import LogSoftmax
+    from gnnhpc.models.linear_layer import Linear
+
+    match layer.kind:
+        case "pooling":
+            return build_implementation(implementation, "pooling", "Pooling", pooling)
+        case "linear":
+            return Linear(layer.inputs[0], layer.shape[0])
+        case "log_softmax":
+            return LogSoftmax()
+    raise ValueError(f"{layer.name}: a readout has no {layer.kind}")
+
+
+def pooling_misfit(pooling: Pooling, kind: Kind) -> str | None:
+    """The words of `Model.misfit_of_data` for a pooling where nothing is pooled."""
+    if kind == "graphs" or pooling == "mean":
+        return None
+    return f"model.pooling: found {pooling!r}; allowed: none where nodes are classified"
