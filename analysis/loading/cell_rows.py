@@ -17,8 +17,8 @@ from gnnhpc.spec.manifest import Cell
 _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
 SELF_CHECK = "self-check"
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
-_EPOCH = ("train_nodes", "steps_per_epoch")
-"""What is known of an epoch of a sampled cell."""
+_TRAINED = ("train_nodes", "train_graphs")
+"""What an epoch is all of, by kind of data."""
 
 
 def flat_settings(experiment: Experiment) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def cell_row(
         "test_steps_done": result.test_steps if result else None,
         "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
         **{name: graph.get(name) for name in _GRAPH},
-        **({name: graph.get(name) for name in _EPOCH} if experiment.sampling else {}),
+        **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "cpu_model": ";".join(sorted({h["cpu_model"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
@@ -95,6 +95,11 @@ def cell_row(
         "failure": _failure_of_cell(cell, result, attempts),
         **(result.final if result else {}),
     }
+
+
+def _epoch(graph: Mapping[str, Any]) -> dict[str, Any]:
+    trained = next((graph[name] for name in _TRAINED if name in graph), None)
+    return {"train_samples": trained, "steps_per_epoch": graph.get("steps_per_epoch")}
 
 
 def _self_check(result: Result | None) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def _check_file(
     _check_steps(rows, file, attempt)
     if attempt.result is not None and attempt.result.records:
         _check_warmup(rows, file, cell.experiment.warmup_steps)
-        if cell.experiment.sampling is None:
-            _check_samples(rows, file, cell.experiment.batch_size)
-        else:
+        if cell.experiment.epochs_end_unevenly:
             check_sampled(rows, file, header, cell.experiment, attempt)
+        else:
+            _check_samples(rows, file, cell.experiment.batch_size)
         if file.attempt == attempt.number:
             _check_final(rows, attempt)
     _check_times(rows, file)
@@ -190,7 +190,7 @@ def _check_times(rows: Rows, file: RankFile) -> None:
         allowed = f"0 to {rows['backward_s'][wrong[0]]:.6f}, as it is a part of backward_s"
         raise impossible(rows, wrong[0], file, "recompute_s", allowed)
     starts = rows["start_s"]
-    # A sampled mini-batch is drawn between the step before and its own.
+    # Such a mini-batch is made between the step before and its own.
     drawing = np.where(np.isnan(rows["sampled_edges"]), 0.0, rows["data_s"])
     late = np.flatnonzero(starts[1:] - drawing[1:] < starts[:-1] + wall[:-1] - _STAMP_TOLERANCE_S)
     if len(late):

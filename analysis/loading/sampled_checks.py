@@ -1,7 +1,7 @@
-"""Whether records of sampled mini-batches are possible: their nodes, epochs, and what was drawn.
+"""Whether records of mini-batches of nodes or graphs are possible: how many, which epoch, how made.
 
-An epoch is all nodes to train on, in mini-batches of `batch_size` nodes a replica; its last one has
-what is left, cut into parts that differ by one node at most.
+An epoch is all nodes or graphs to train on, in mini-batches of `batch_size` a replica; its last one
+has what is left, cut into parts that differ by one at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gnnhpc.spec.experiment import Experiment
 Rows = dict[str, NDArray[Any]]
 """Columns of step records by name, of one file."""
 DRAWN = ("sample_s", "gather_s", "sampled_edges")
-"""What only records of sampled mini-batches have."""
+"""What only records of mini-batches that are made within their step have."""
 
 
 def impossible(rows: Rows, place: int, file: RankFile, name: str, allowed: str) -> InputError:
@@ -36,10 +36,10 @@ def check_sampled(
     experiment: Experiment,
     attempt: Attempt,
 ) -> None:
-    """Of a sampled cell: its training steps; it evaluates the whole graph.
+    """Of a sampled cell or one of many graphs: its training steps; it evaluates all at once.
 
-    Raises InputError for an epoch or a number of nodes that is not the step's, and for a record
-    that does not say how many edges were drawn: its step would seem shorter than it was.
+    Raises InputError for an epoch or a number of samples that is not the step's, and for a record
+    that does not say how many edges there were: its step would seem shorter than it was.
     """
     assert experiment.batch_size is not None
     mine = {name: values[rows["phase"] == "train"] for name, values in rows.items()}
@@ -47,31 +47,33 @@ def check_sampled(
         unknown = np.isnan(mine[name]) if name != "sampled_edges" else False
         wrong = np.flatnonzero(~(unknown | (np.isfinite(mine[name]) & (mine[name] >= 0))))
         if len(wrong):
-            allowed = "a number from 0, of a sampled mini-batch"
+            allowed = "a number from 0, of a mini-batch that is made within its step"
             raise impossible(mine, wrong[0], file, name, allowed)
-    nodes = _train_nodes(attempt)
+    what = "graphs" if experiment.data.facts().kind == "graphs" else "nodes"
+    samples = _train_samples(attempt, what)
     replicas = experiment.layout.replicas
     replica = int((header or {}).get("replica", 0))
     together = experiment.batch_size * replicas
-    a_epoch = -(-nodes // together)
+    a_epoch = -(-samples // together)
     epoch, number = np.divmod(mine["step"], a_epoch)
     wrong = np.flatnonzero(mine["epoch"] != epoch)
     if len(wrong):
         allowed = f"{epoch[wrong[0]]}: an epoch is {a_epoch} steps"
         raise impossible(mine, wrong[0], file, "epoch", allowed)
-    left = np.minimum(together, nodes - number * together)
+    left = np.minimum(together, samples - number * together)
     share = left * (replica + 1) // replicas - left * replica // replicas
     wrong = np.flatnonzero(mine["samples"] != share)
     if len(wrong):
-        allowed = f"{share[wrong[0]]}: an epoch is {nodes} nodes, {together} a step"
+        allowed = f"{share[wrong[0]]}: an epoch is {samples} {what}, {together} a step"
         raise impossible(mine, wrong[0], file, "samples", allowed)
 
 
-def _train_nodes(attempt: Attempt) -> int:
+def _train_samples(attempt: Attempt, what: str) -> int:
     """As the result says; without it neither an epoch nor its last mini-batch is known."""
     assert attempt.result is not None
-    nodes = attempt.result.graph.get("train_nodes")
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+    key = f"train_{what}"
+    found = attempt.result.graph.get(key)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         where = attempt.paths.result
-        raise InputError(where, "graph.train_nodes", repr(nodes), "how many nodes are trained on")
-    return nodes
+        raise InputError(where, f"graph.{key}", repr(found), f"how many {what} are trained on")
+    return found

@@ -1,4 +1,4 @@
-"""Seconds of an epoch of sampled mini-batches: measured whole, or extrapolated from fewer steps."""
+"""Seconds of an epoch of nodes or graphs: measured whole, or extrapolated from fewer steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _COLUMNS = ["cell", "phase", "epoch_s", "whole_epochs"]
 
 
 def epoch_frame(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """A row a sampled cell in training: mean seconds of its whole epochs, and how many these are.
+    """A row a cell of which it is known, in training: mean seconds of its whole epochs, how many.
 
     Whole are epochs all of whose steps count, so not one that begins with warm-up. Of a cell
     without any, the seconds are those of as many samples as an epoch has, at the pace of the steps
@@ -16,7 +16,7 @@ def epoch_frame(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """
     if "steps_per_epoch" not in cells:
         return pd.DataFrame(columns=_COLUMNS).astype({"epoch_s": float, "whole_epochs": float})
-    planned = cells[["cell", "steps_per_epoch", "train_nodes"]].dropna()
+    planned = cells[["cell", "steps_per_epoch", "train_samples"]].dropna()
     kept = steps[steps["kept"] & (steps["phase"] == "train")].merge(planned, on="cell")
     by_epoch = kept.groupby(["cell", "epoch"], observed=True).agg(
         seconds=("step_s", "sum"), count=("step_s", "size"), whole=("steps_per_epoch", "first")
@@ -24,9 +24,9 @@ def epoch_frame(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     whole = by_epoch[by_epoch["count"] == by_epoch["whole"]]
     measured = whole.groupby(level="cell", observed=True)["seconds"].agg(["mean", "size"])
     by_cell = kept.groupby("cell", observed=True).agg(
-        seconds=("step_s", "sum"), samples=("samples", "sum"), nodes=("train_nodes", "first")
+        seconds=("step_s", "sum"), samples=("samples", "sum"), all=("train_samples", "first")
     )
-    at_this_pace = by_cell["seconds"] / by_cell["samples"] * by_cell["nodes"]
+    at_this_pace = by_cell["seconds"] / by_cell["samples"] * by_cell["all"]
     measured = measured.reindex(by_cell.index)
     return pd.DataFrame(
         {

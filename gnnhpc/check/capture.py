@@ -44,7 +44,8 @@ class SeenActivation:
     replica: int
     microbatch: int
     ids: Ids | None
-    """A graph's node numbers, -1 for padding; None for images."""
+    """A graph's node numbers, -1 for padding; None for images and for many small graphs, whose rows
+    are in the order of a rule."""
     sketch: Array
     """[rows, SKETCHES]"""
 
@@ -269,7 +270,7 @@ def _edges(chunk: GraphChunk) -> list[tuple[Ids, Ids, Ids]]:
 
 
 def _ids(context: Context, rows: int | None) -> Ids | None:
-    if context.graph is None:
+    if context.graph is None or context.graph.graphs is not None:
         return None
     found: Ids = context.graph.nodes[:rows].cpu().numpy()
     return found

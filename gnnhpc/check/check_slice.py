@@ -1,7 +1,8 @@
 """How much of an experiment the self-check works on, so that it costs about a second or two.
 
 All micro-batches of all replicas where that is possible, of few images, or of the top left corner
-of each; of a graph that is too large, some labelled nodes and their neighbours.
+of each; of a graph that is too large, some labelled nodes and their neighbours; of many small
+graphs that are too many, some of each split.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class CheckSlice:
     """Pixels of an image's side that are kept; None for all."""
     nodes: int | None = None
     """Nodes of the graph that are kept; None for all."""
+    graphs: int | None = None
+    """Of many small graphs, how many of each split are kept; None for all."""
     left_out: str = ""
     """What the slice is, in words; empty for a whole graph's real steps."""
     name: str = "self-check"
@@ -98,8 +101,10 @@ def _largest(
         }
     )
     layers = outline(experiment)
-    if experiment.data.facts().kind == "graph":
-        return dataclasses.replace(_graph_slice(small, layers, flops, steps), first=first)
+    kind = experiment.data.facts().kind
+    if kind != "images":
+        slice_of = _graph_slice if kind == "graph" else _graph_set_slice
+        return dataclasses.replace(slice_of(small, layers, flops, steps), first=first)
     found = None
     for found in _image_slices(small, layers, whole=whole, cropped=first > 0):
         images = (found.experiment.batch_size or 0) * experiment.layout.replicas
@@ -166,6 +171,22 @@ def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) 
         seeds = min(small.batch_size, nodes // 12 // small.layout.replicas)
         small = small.model_copy(update={"batch_size": seeds})
     return CheckSlice(small, layers, nodes=nodes, left_out=f"{nodes} of {facts.nodes} nodes")
+
+
+def _graph_set_slice(small: Experiment, layers: Outlines, flops: float, steps: int) -> CheckSlice:
+    facts = small.data.facts()
+    degree = facts.edges / max(facts.nodes, 1)
+    node = sum(_node_flops(layer, degree) for layer in layers)
+    affordable = flops / (node * facts.nodes / facts.graphs)
+    replicas, batch = small.layout.replicas, small.batch_size or 1
+    if 3 * steps * batch * replicas + facts.val + facts.test <= affordable:
+        return CheckSlice(small, layers)
+    # Two splits are evaluated; of the third a step takes what there is, if need be.
+    most = math.floor(affordable / (3 * steps + 2))
+    graphs = min(max(most, small.total_chunks), facts.train)
+    fewer = small.model_copy(update={"batch_size": min(batch, graphs // replicas)})
+    words = f"{graphs} of the {facts.train} graphs to train on and as many of other splits"
+    return CheckSlice(fewer, layers, graphs=graphs, left_out=words)
 
 
 def _node_flops(layer: LayerOutline, degree: float) -> float:

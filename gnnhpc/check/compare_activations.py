@@ -111,7 +111,7 @@ def _piece_of(replica: int, microbatch: int, pieces: Sequence[Piece]) -> int:
 
 
 def _rows(ids: Ids | None, piece: Piece, count: int) -> Ids | None:
-    """Which of the piece's `count` rows are these nodes'; None for images, whose rows are in order.
+    """Which of the piece's `count` rows are these nodes'; None for those whose rows are in order.
 
     A node that the twin has not drawn has no row there.
     """

@@ -325,7 +325,8 @@ class StepComparison:
 
     def _microbatch_losses(self, step: int, twin: TwinStep) -> tuple[tuple[float, float], ...]:
         """Of a graph in one piece, those of the run's chunks."""
-        if len(twin.row_losses) > 1 or self.experiment.sampling is not None:
+        graphs = self.experiment.data.facts().kind == "graphs"
+        if len(twin.row_losses) > 1 or self.experiment.sampling is not None or graphs:
             return tuple((float(rows.sum()), float(n)) for rows, n in twin.row_losses)
         rows, _ = twin.row_losses[0]
         found = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.data import TwinGraphData, TwinImages, sliced_graph
+from gnnhpc.check.twin.graph_sets import TwinGraphSet, sliced_graph_set
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
@@ -39,7 +40,8 @@ from gnnhpc.train.setup import TrainingParts
 MOST_EDGES = 8_000_000
 """Of a graph, that the twin computes one by one: each takes some kilobytes."""
 NODES = 8
-"""Of a graph, the nodes whose outputs are computed again, with all that they depend on."""
+"""Of a graph, the nodes whose outputs are computed again, with all that they depend on; of many
+graphs, these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class _Seen:
 class _Outputs(NamedTuple):
     microbatch: int
     rows: Ids
-    """Of an image micro-batch; of a graph, nodes."""
+    """Of an image micro-batch; of a graph, nodes; of many graphs, these."""
     values: Array
 
 
@@ -86,20 +88,25 @@ def final_check(
 
 def _is_affordable(experiment: Experiment) -> bool:
     """Whether the twin can hold all edges that outputs depend on."""
-    return experiment.data.facts().edges <= MOST_EDGES
+    facts = experiment.data.facts()
+    return facts.kind == "graphs" or facts.edges <= MOST_EDGES
 
 
 def _chosen(
     experiment: Experiment, parts: TrainingParts, outputs: Sequence[Tensor]
 ) -> list[_Outputs]:
-    """The first image, one in the middle and the last; nodes spread over the first chunk's own."""
+    """The first image, one in the middle and the last; nodes spread over the first chunk's own, or
+    graphs over the first micro-batch's."""
     if experiment.data.facts().kind == "images":
         size, last = len(outputs[0]), len(outputs) - 1
         images = sorted({(0, 0), (last // 2, size // 2), (last, size - 1)})
         return [_Outputs(m, np.array([n]), _array(outputs[m][[n]])) for m, n in images]
     chunk = parts.batches.evaluated().chunk
-    places = np.unique(np.linspace(0, chunk.own - 1, NODES).astype(np.int64))
-    return [_Outputs(0, chunk.nodes[places].cpu().numpy(), _array(outputs[0][places]))]
+    rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
+    if not len(rows):
+        return []
+    places = np.unique(np.linspace(0, len(rows) - 1, NODES).astype(np.int64))
+    return [_Outputs(0, rows[places].cpu().numpy(), _array(outputs[0][places]))]
 
 
 def _compare(
@@ -112,7 +119,7 @@ def _compare(
     part = CheckSlice(experiment, parts.outlines)
     twin, single = twin_of(part)
     step = experiment.test_steps - 1
-    pieces = _pieces(part, twin, root, step)
+    piece_of = _pieces(part, twin, root, step)
     worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
     for replica in range(experiment.layout.replicas):
         state = {n: v for each in seen if each.replica == replica for n, v in each.state.items()}
@@ -120,7 +127,7 @@ def _compare(
             if model is not None:
                 model.restore(replica, state)
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
-            piece, rows = _piece_of(ours, replica, pieces, hops(parts.outlines))
+            piece, rows = piece_of(ours, replica)
             expected = _outputs(twin, piece, state, step, rows)
             relative = _relative(ours.values, expected)
             if single is not None:
@@ -135,7 +142,7 @@ def _compare(
             if not relative <= worst:
                 worst, where = relative, f" on replica {replica}"
     passed = worst <= allowed
-    what = "images" if experiment.data.facts().kind == "images" else "nodes"
+    what = {"images": "images", "graph": "nodes", "graphs": "graphs"}[experiment.data.facts().kind]
     detail = (
         f"the last evaluation's outputs of {count} {what}, computed again in one process from the "
         f"final parameters, differ by {worst:.1e}{'' if passed else where}"
@@ -146,11 +153,24 @@ def _compare(
 
 def _pieces(
     part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, step: int
-) -> list[Piece]:
-    if part.experiment.data.facts().kind == "images":
-        return TwinImages(part, root).pieces("test", step)
+) -> Callable[[_Outputs, int], tuple[Piece, npt.NDArray[Any]]]:
+    """What some rows of a replica's outputs depend on, and where in it they are."""
     whole = isinstance(twin, PlainModel)
-    return TwinGraphData(part, sliced_graph(part, root), whole=whole).pieces("test", step)
+    kind, reach = part.experiment.data.facts().kind, hops(part.outlines)
+    if kind == "graphs":
+        graphs = TwinGraphSet(part, sliced_graph_set(part, root), whole=whole)
+
+        def of_graphs(ours: _Outputs, replica: int) -> tuple[Piece, npt.NDArray[Any]]:
+            piece = graphs.piece(ours.rows, "test", step, replica, ours.microbatch)
+            return piece, np.arange(len(ours.rows))
+
+        return of_graphs
+    if kind == "images":
+        pieces = TwinImages(part, root).pieces("test", step)
+    else:
+        graph = sliced_graph(part, root)
+        pieces = TwinGraphData(part, graph, whole=whole).pieces("test", step)
+    return lambda ours, replica: _piece_of(ours, replica, pieces, reach)
 
 
 def _piece_of(

@@ -19,6 +19,7 @@ import torch
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled_batches import SampledBatches
@@ -33,6 +34,7 @@ from gnnhpc.check.process_state import generators_put_back, one_thread
 from gnnhpc.check.run_state import go_on_from
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
+from gnnhpc.check.twin.graph_sets import TwinGraphSet, sliced_graph_set
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
 from gnnhpc.check.twin.sampled import drawn_by_library
@@ -197,7 +199,7 @@ def _take_steps(
         small.engine, small.stage, seen, keeps_edges=drawn_by_library(experiment)
     )
     # What is read again is whole images and graphs.
-    whole = part.side is None and part.nodes is None
+    whole = part.side is None and part.nodes is None and part.graphs is None
     watch = RunWatch.of(experiment, mesh, small, root) if audited and whole else None
     observer = RunObserver.of(mesh, small.batches, watch)
     trainer = Trainer(
@@ -237,6 +239,8 @@ def _batches(part: CheckSlice, parts: TrainingParts, mesh: Mesh, root: Path | No
         graph = sliced_graph(part, root)
         sampled = part.experiment.sampling is not None
         return SampledBatches(plan, graph) if sampled else ChunkBatches(plan, graph)
+    if part.graphs is not None:
+        return GraphSetBatches(plan, sliced_graph_set(part, root))
     # A whole graph's batches are the same in every step.
     return parts.batches
 
@@ -256,6 +260,8 @@ def _compare(
     data: TwinData
     if experiment.data.facts().kind == "images":
         data = TwinImages(part, root)
+    elif experiment.data.facts().kind == "graphs":
+        data = TwinGraphSet(part, sliced_graph_set(part, root), whole=not own)
     else:
         graph, drawn = sliced_graph(part, root), SeenRanks(seen, experiment.layout.replicas).edges
         data = TwinGraphData(part, graph, whole=not own, drawn=drawn)

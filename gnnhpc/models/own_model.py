@@ -38,7 +38,7 @@ class OwnModel(Model):
         return self.name.replace(":", ".")
 
     def kinds(self) -> tuple[Kind, ...]:
-        return self._loaded.takes if self._loaded else ("images", "graph")
+        return self._loaded.takes if self._loaded else ("images", "graph", "graphs")
 
     @property
     def loaded(self) -> Model:

@@ -54,7 +54,8 @@ GRID_KEYS = (
 )
 _NOT_FOR = {
     "images": (("chunks", "rebuild", "sampling"), "graph data"),
-    "whole": (("batch_size",), "images and sampled graphs"),
+    "graphs": (("chunks", "rebuild", "sampling"), "data of one graph"),
+    "whole": (("batch_size",), "images, many graphs and sampled graphs"),
     "sampled": (("chunks", "rebuild"), "graphs that are not sampled"),
 }
 """By kind of mini-batches, keys that it does not have: left out as a default, an error in a grid;
@@ -295,8 +296,9 @@ class _Grid:
 
 def _mini_batches(data: Data, sampling: object) -> str:
     """A key of `_NOT_FOR`."""
-    if data.facts().kind == "images":
-        return "images"
+    kind = data.facts().kind
+    if kind != "graph":
+        return kind
     return "whole" if sampling is None else "sampled"
 
 

@@ -123,7 +123,7 @@ def test_a_batch_size_is_for_sampled_graphs_and_chunks_are_for_others() -> None:
     assert drawn.sampling is not None
     assert (drawn.batch_size, drawn.chunks) == (8, "contiguous")
     assert images.sampling is None
-    with pytest.raises(InputError, match=r"nothing here, batch_size is for images and sampled gr"):
+    with pytest.raises(InputError, match=r"nothing here, batch_size is for images, many graphs a"):
         cells(spec(sage(batch_size=8)))
     with pytest.raises(InputError, match=r"chunks: found 'halo'; allowed: nothing here, chunks is"):
         cells(spec(sage(batch_size=8, sampling=sampling, chunks="halo")))

@@ -97,7 +97,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (NET + BAD_VALIDATOR, "net:Net", "net:Net: found KeyError: 'gone' while its settings were ch"),
     (NET.replace('("graph",)', '"graph"'), "net:Net", "takes: found 'graph'; allowed: a tuple of"),
     (NET.replace('("graph",)', "()"), "net:Net", "takes: found (); allowed: a tuple of 'images' "),
-    (NET.replace('"graph"', '"graphs"'), "net:Net", "takes: found ('graphs',); allowed: a tuple "),
+    (NET.replace('"graph"', '"atoms"'), "net:Net", "takes: found ('atoms',); allowed: a tuple "),
     (NET.replace("takes =", "takes: tuple ="), "net:Net", "takes: found a setting of this name; a"),
     (NET + "    outputs = 'odds'", "net:Net", "outputs: found 'odds'; allowed: 'logits' or 'log_p"),
     (NET + "    sparse_inputs = 1", "net:Net", "sparse_inputs: found 1; allowed: True or False"),

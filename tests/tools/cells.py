@@ -37,6 +37,14 @@ SAMPLED: dict[str, Any] = {
 }
 
 
+GRAPHS: dict[str, Any] = {
+    "model": {"name": "gin", "hidden": 16},
+    "data": {"name": "synthetic-graphs", "graphs": 80, "nodes": 8},
+    "batch_size": 24,
+    **STEPS,
+}
+
+
 def vig(**changes: Any) -> Experiment:
     return Experiment.model_validate(VIG | changes)
 
@@ -47,6 +55,10 @@ def gat(**changes: Any) -> Experiment:
 
 def sampled(**changes: Any) -> Experiment:
     return Experiment.model_validate(SAMPLED | changes)
+
+
+def graphs(**changes: Any) -> Experiment:
+    return Experiment.model_validate(GRAPHS | changes)
 
 
 @dataclass(frozen=True)

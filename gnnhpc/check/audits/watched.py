@@ -19,7 +19,7 @@ _GOOD = {
     "inputs": "inputs given to the first stage are those of the raw data",
     "targets": "labels given to the loss are those of the raw data",
     "order": "samples come in a new order each epoch, as the seed says",
-    "chunks": "chunks hold the nodes and the edges that their mode or sampling promises",
+    "chunks": "micro-batches hold the nodes and edges that their mode or sampling promises",
     "outputs": "the last stage's outputs are those that are judged",
     "metrics": "what is reported is what outputs and raw labels give",
     "raw loss": "the loss is that of the outputs and the raw labels",
@@ -40,8 +40,8 @@ _WHERE_SEEN = {
 _LENIENT = {"continuity", "modes", "initial values", "running statistics", "gradients used"}
 """Where a user's own layers may do so on purpose."""
 _OF_KIND: dict[str, tuple[str, ...]] = {
-    "order": ("images", "sampled"),
-    "chunks": ("graph", "sampled"),
+    "order": ("images", "sampled", "graphs"),
+    "chunks": ("graph", "sampled", "graphs"),
 }
 
 

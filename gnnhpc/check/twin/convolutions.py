@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.plain.masks import plain_weights
+from gnnhpc.check.twin import readout
 from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.graph_sums import (
     glorot,
@@ -23,6 +24,7 @@ from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, li
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.readout import READOUT
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,8 @@ def relu_dropout(x: Tensor, reach: Tensor | None, name: str, p: float, scene: Sc
 
 def layer(model: Convolutions, outline: LayerOutline) -> TwinLayer:
     inputs, outputs = outline.inputs[0], outline.shape[0]
+    if outline.name.startswith(READOUT):
+        return readout.layer(model.pooling, outline)
     if outline.kind == "relu_dropout":
         return ReluDropoutTwin(outline.name, model.dropout)
     if outline.kind == "log_softmax":

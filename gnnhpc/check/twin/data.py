@@ -95,7 +95,7 @@ def labelled_neighbourhood(graph: Graph, count: int) -> Graph:
     kept = chosen[graph.edges].all(0)
     return dataclasses.replace(
         graph,
-        features=_rows(graph.features, nodes),
+        features=chosen_rows(graph.features, nodes),
         labels=graph.labels[nodes],
         edges=number[graph.edges[:, kept]],
         masks={split: mask[nodes] for split, mask in graph.masks.items()},
@@ -103,7 +103,8 @@ def labelled_neighbourhood(graph: Graph, count: int) -> Graph:
     )
 
 
-def _rows(features: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+def chosen_rows(features: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+    """The stored features of these nodes alone."""
     if features.layout != torch.sparse_csr:
         return features[nodes]
     starts, counts = features.crow_indices()[nodes], features.crow_indices().diff()[nodes]

@@ -25,6 +25,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.partition import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
@@ -41,7 +42,7 @@ class Piece:
     inputs: Tensor | SparseInput
     """[rows, ...], float64 with the values that the run's precision has."""
     targets: Mapping[str, Tensor]
-    """int64 [rows] by split; IGNORED where a row is not counted."""
+    """int64 [rows of the output] by split; IGNORED where a row is not counted."""
     replica: int = 0
     microbatch: int = 0
     ids: Tensor | None = None
@@ -50,6 +51,8 @@ class Piece:
     sampled: tuple[TwinGraph, ...] = ()
     """Of a sampled mini-batch in place of `graph`: the edges of each layer that uses neighbours,
     the input's first, all between the same rows."""
+    pooled: Tensor | None = None
+    """Of many small graphs, as `Scene` has it."""
     context: Context | None = None
     """As the run's layers get it, for a model that is its own twin."""
     own_inputs: Inputs | None = None
@@ -167,7 +170,7 @@ def _chunks_of(
     return [sampler.chunk(torch.from_numpy(part), step) for each in seeds for part in each]
 
 
-def graph_inputs(graph: Graph, dtype: str) -> Tensor | SparseInput:
+def graph_inputs(graph: Graph | GraphSet, dtype: str) -> Tensor | SparseInput:
     """All nodes' features in float64, rounded as the run's precision rounds them."""
     features, exact = graph.features, getattr(torch, dtype)
     if features.layout != torch.sparse_csr:

@@ -96,6 +96,8 @@ class PlainModel:
             self._statistics[piece.replica],
             piece.graph,
             piece.ids,
+            piece.pooled,
+            max(map(len, piece.targets.values()), default=0),
             side=self._side,
             rounding=rounding,
         )

@@ -55,7 +55,7 @@ def sampled_pieces(
             targets[own] = graph.labels[ids[own]]
             pieces.append(
                 Piece(
-                    _rows(inputs, ids),
+                    rows_of(inputs, ids),
                     {"train": targets},
                     replica,
                     microbatch,
@@ -121,7 +121,8 @@ def _twin_graph(
     )
 
 
-def _rows(x: Tensor | SparseInput, ids: Tensor) -> Tensor | SparseInput:
+def rows_of(x: Tensor | SparseInput, ids: Tensor) -> Tensor | SparseInput:
+    """Those of these nodes, ascending, of all nodes' inputs."""
     if isinstance(x, Tensor):
         return x[ids]
     place = torch.full((x.shape[0],), -1).scatter(0, ids, torch.arange(len(ids)))

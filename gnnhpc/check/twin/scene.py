@@ -94,6 +94,10 @@ class Scene:
     graph: TwinGraph | None = None
     ids: Tensor | None = None
     """int64 [rows]: of a graph's rows the nodes; None for images."""
+    pooled: Tensor | None = None
+    """int64 [rows]: of nodes of many graphs the place of each one's among the graphs."""
+    graphs: int = 0
+    """How many graphs the rows are of."""
     side: int = 0
     """Of a square image's pixel grid."""
     kinks: list[Kink] = field(default_factory=list)

@@ -13,7 +13,7 @@ from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
-WatchedKind = Literal["images", "graph", "sampled"]
+WatchedKind = Literal["images", "graph", "sampled", "graphs"]
 Ids = npt.NDArray[np.int64]
 
 
@@ -29,7 +29,7 @@ class DataWatch(Protocol):
 
     @property
     def nodes_and_edges(self) -> tuple[int, int]:
-        """Of the whole graph, read again; zeros of images."""
+        """Of the whole graph, or of all graphs, read again; zeros of images."""
         ...
 
     def check_order(self, step: int, batch: Batch) -> None:

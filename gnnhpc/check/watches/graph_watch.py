@@ -137,7 +137,7 @@ class GraphWatch:
 
     def features_cause(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
         """How rows of the first stage's input differ from the nodes' features; none if not."""
-        row = _row_reader(x)
+        row = row_reader(x)
         for place in rule.sample(range(len(nodes)), min(ROWS, len(nodes))):
             found, node = row(place), int(nodes[place])
             wanted = self.graph.features(node) if node >= 0 else np.zeros_like(found)
@@ -218,7 +218,7 @@ class GraphWatch:
         return "other nodes are labelled"
 
 
-def _row_reader(inputs: Inputs) -> Callable[[int], Values]:
+def row_reader(inputs: Inputs) -> Callable[[int], Values]:
     """Reads rows of the first stage's input, float64 [F]."""
     if isinstance(inputs, Tensor):
         dense = inputs.detach()

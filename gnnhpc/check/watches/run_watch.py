@@ -23,6 +23,7 @@ from gnnhpc.check.watches.dropout_watch import DropoutWatch
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.gradient_watch import GradientWatch
+from gnnhpc.check.watches.graph_set_watch import GraphSetWatch
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
@@ -88,9 +89,12 @@ class RunWatch:
         """Watches of a rank whose parts are set up; nothing is read before the first look."""
         findings, stage = Findings(), parts.stage
         data: DataWatch
-        if experiment.data.facts().kind == "images":
+        kind = experiment.data.facts().kind
+        if kind == "images":
             total = parts.batches.total_samples
             data = ImageWatch(experiment, mesh, root, findings, total)
+        elif kind == "graphs":
+            data = GraphSetWatch(experiment, mesh, root, findings, hops(parts.outlines))
         elif experiment.sampling is not None:
             data = SampledWatch(experiment, mesh, root, findings, hops(parts.outlines))
         else:

@@ -18,7 +18,7 @@ class Watched:
     """Findings, and what only a comparison of ranks can judge."""
 
     kind: str
-    """Of the data: images, graph, or sampled of a graph's mini-batches."""
+    """Of the data: images, graph, graphs, or sampled of a graph's mini-batches."""
     own_model: bool
     """Whether the layers are a user's, who may have put a module into another mode."""
     findings: Findings
