@@ -81,8 +81,8 @@ class GraphSampler:
     def chunk(self, seeds: Tensor, step: int, without: Tensor | None = None) -> GraphChunk:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 
-        It is drawn from the graph without the edges of the numbers `without`, int64 [n], none
-        twice. `degree` is of the whole graph, less those.
+        It is drawn from the graph without the edges of the numbers `without`, int64 [n] ascending.
+        `degree` is of the whole graph, less those.
         """
         self._sampler.begin(seeds, without)
         rows, blocks = [len(seeds)], []

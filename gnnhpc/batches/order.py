@@ -25,8 +25,8 @@ def steps_per_epoch(samples: int, together: int) -> int:
 
 def share(
     samples: int, batch_size: int, replicas: int, replica: int, seed: int, step: int
-) -> tuple[int, int, Places]:
-    """The epoch of a step, its samples over all replicas, and the places of those of one replica.
+) -> tuple[int, Places, Places]:
+    """The epoch of a step, and the places of its samples: over all replicas, and of one replica.
 
     Every sample comes once an epoch: the last mini-batch has what is left, cut into parts that
     differ by one sample at most. A part may be empty.
@@ -35,4 +35,4 @@ def share(
     epoch, number = divmod(step, steps_per_epoch(samples, together))
     order = permutation(samples, seed, epoch)[number * together :][:together]
     first, stop = (len(order) * part // replicas for part in (replica, replica + 1))
-    return epoch, len(order), order[first:stop]
+    return epoch, order, order[first:stop]

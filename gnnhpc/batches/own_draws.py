@@ -6,14 +6,16 @@ import contextlib
 import queue
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gnnhpc.batches.draws import Drawn, edges_of, gathered
 from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.learnt import Asked, Learnt
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
-from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.build import kernel_status
 from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.spec.sampling import Sampling
@@ -25,11 +27,12 @@ class OwnDraws:
     It is compiled here, so that it is among the kernels that this rank is known by.
     """
 
-    def __init__(self, graph: Graph, sampling: Sampling, seed: int, plan: BatchPlan) -> None:
+    def __init__(self, learnt: Learnt, sampling: Sampling, seed: int, plan: BatchPlan) -> None:
         if not is_here():
             found = f"ours ({kernel_status('sample')})"
             raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
-        self._graph, self._plan, self._workers = graph, plan, sampling.workers
+        self._learnt, self._plan, self._workers = learnt, plan, sampling.workers
+        graph = learnt.graph
         first = GraphSampler(
             graph,
             sampling.fanouts,
@@ -57,9 +60,16 @@ class OwnDraws:
     def _draw(self, sampler: GraphSampler, shares: Shares, step: int) -> Drawn:
         share = shares.of_step(step)
         began = time.perf_counter()
-        chunks = tuple(sampler.chunk(seeds, step) for seeds in share.seeds)
+        chunks = tuple(_chunk(sampler, asked, step) for asked in self._learnt.asked(share))
         sampled = time.perf_counter()
         is_first = self._plan.mesh.is_first
-        inputs = gathered(self._graph, chunks, self._plan) if is_first else ()
+        inputs = gathered(self._learnt.graph, chunks, self._plan) if is_first else ()
         gather_s = time.perf_counter() - sampled
         return Drawn(share, chunks, edges_of(chunks), sampled - began, inputs, gather_s)
+
+
+def _chunk(sampler: GraphSampler, asked: Asked, step: int) -> GraphChunk:
+    chunk = sampler.chunk(asked.nodes, step, asked.without)
+    if asked.targets is None:
+        return chunk
+    return replace(chunk, targets={"train": asked.targets})

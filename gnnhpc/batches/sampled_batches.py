@@ -1,4 +1,4 @@
-"""Batches of a sampled graph: in each step some of its nodes to train on, and neighbours drawn.
+"""Batches of a sampled graph: in each step some nodes or links of it, and neighbours drawn.
 
 Replicas share each mini-batch by one order that all compute. An evaluation is of the whole graph.
 """
@@ -19,6 +19,8 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.draws import Drawn, Draws, gathered
 from gnnhpc.batches.graph_sampler import GraphSampler
 from gnnhpc.batches.in_turn_batches import InTurnBatches
+from gnnhpc.batches.learnt import Learnt, LinksLearnt, NodesLearnt
+from gnnhpc.batches.link_evaluation import LinkEvaluation
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
@@ -27,13 +29,14 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
 from gnnhpc.kernels.sample import is_here
+from gnnhpc.links.split import split_links
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 
 class SampledBatches:
-    """Raises InputError for a graph that is missing or damaged, for too few nodes to train on, and
-    for a sampler that is not here.
+    """Raises InputError for a graph that is missing or damaged, for too few nodes or links to train
+    on, and for a sampler that is not here.
 
     `graph` is given where it is loaded already.
     """
@@ -46,9 +49,14 @@ class SampledBatches:
         assert experiment.sampling is not None
         assert experiment.batch_size is not None
         self.plan, self.sampling = plan, experiment.sampling
-        self.graph = graph or load_graph(experiment.data, plan.root)
+        graph = graph or load_graph(experiment.data, plan.root)
+        self.links = None
+        if (task := experiment.task) is not None:
+            self.links = split_links(graph, experiment.seed, task.val_share, task.test_share)
+        self.learnt = self._learnt(graph)
+        self.graph = self.learnt.graph
         self.shares = Shares(
-            self.graph.masks["train"].nonzero().flatten(),
+            self.learnt.train,
             experiment.batch_size,
             experiment.microbatches,
             mesh.layout.replicas,
@@ -61,11 +69,17 @@ class SampledBatches:
         self._draws = self._choose_sampler()
         self._whole = self._evaluation() if experiment.test_steps else None
 
+    def _learnt(self, graph: Graph) -> Learnt:
+        task = self.plan.experiment.task
+        if task is None or self.links is None:
+            return NodesLearnt(graph)
+        return LinksLearnt(self.links, task.negatives, self.plan.experiment.seed)
+
     def _check_sizes(self) -> None:
         replicas, where = self.shares.replicas, f"data {self.plan.experiment.data.name}"
         if self.samples * replicas > self.total_samples:
             found = f"{self.samples} x {replicas} replicas"
-            allowed = f"at most the {self.total_samples} nodes to train on"
+            allowed = f"at most the {self.total_samples} {self.learnt.name}"
             raise InputError(where, "batch_size", found, allowed)
         parts = replicas * self.shares.microbatches
         if self.sampling.sampler != "ours" and self.shares.fewest < parts:
@@ -78,15 +92,17 @@ class SampledBatches:
         if sampling.sampler == "ours":
             from gnnhpc.batches.own_draws import OwnDraws
 
-            return OwnDraws(self.graph, sampling, seed, self.plan)
+            return OwnDraws(self.learnt, sampling, seed, self.plan)
         from gnnhpc.batches.library_draws import LibraryDraws
 
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)
 
-    def _evaluation(self) -> ChunkBatches | InTurnBatches:
+    def _evaluation(self) -> ChunkBatches | InTurnBatches | LinkEvaluation:
         """Of the whole graph: a large one layer by layer."""
         experiment, graph = self.plan.experiment, self.graph
+        if self.links is not None:
+            return LinkEvaluation(self.plan, self.links)
         if (
             graph.edges.shape[1] > EDGES_AT_ONCE
             and is_here()
@@ -138,7 +154,7 @@ class SampledBatches:
             microbatches.append(MicroBatch(x, targets, context))
         return Batch(
             microbatches=tuple(microbatches),
-            labelled=share.together,
+            labelled=share.together * self.learnt.predictions,
             samples=len(share.places),
             epoch=share.epoch,
             sample_ids=share.places,
@@ -154,7 +170,7 @@ class SampledBatches:
             "semantics": sampling.semantics,
             "fanouts": list(sampling.fanouts),
             "workers": sampling.workers,
-            "train_nodes": self.total_samples,
+            "train_links" if self.links else "train_nodes": self.total_samples,
             "steps_per_epoch": self.steps_per_epoch,
             "inductive": sampling.inductive,
         }

@@ -1,4 +1,4 @@
-"""A replica's share of each mini-batch: which nodes of a graph it trains on in a step."""
+"""A replica's share of each mini-batch: which nodes or links of a graph it trains on in a step."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ class Share:
 
     step: int
     epoch: int
-    together: int
-    """Nodes of the step over all replicas."""
+    whole: Places
+    """Of the step's nodes over all replicas, among those to train on."""
     places: Places
-    """Of this replica's nodes, among those to train on."""
+    """Of this replica's."""
     seeds: tuple[Tensor, ...]
     """Its nodes, int64 [n] ascending, one tensor a micro-batch."""
+
+    @property
+    def together(self) -> int:
+        """Nodes of the step over all replicas."""
+        return len(self.whole)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """`train` int64 [n] are the nodes to train on, ascending; `batch_size` is a replica's."""
+    """`train` int64 [n] are the nodes to train on, or the numbers of links, ascending;
+    `batch_size` is a replica's."""
 
     train: Tensor
     batch_size: int
@@ -47,9 +53,9 @@ class Shares:
         return len(self.train) - (self.steps_per_epoch - 1) * together
 
     def of_step(self, step: int) -> Share:
-        epoch, together, places = share(
+        epoch, whole, places = share(
             len(self.train), self.batch_size, self.replicas, self.replica, self.seed, step
         )
         parts = np.array_split(self.train[torch.from_numpy(places)].numpy(), self.microbatches)
         seeds = tuple(torch.from_numpy(np.sort(part)) for part in parts)
-        return Share(step, epoch, together, places, seeds)
+        return Share(step, epoch, whole, places, seeds)

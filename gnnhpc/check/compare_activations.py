@@ -89,17 +89,30 @@ def compare_targets(
     for each in found:
         number = _piece_of(each.replica, each.microbatch, pieces)
         for split, given in each.targets.items():
+            if given.ndim == 2 and split not in pieces[number].targets:
+                # Of links that are judged: the twin's piece is all of them.
+                continue
             ours, expected = given, pieces[number].targets[split].numpy()
-            if each.ids is not None:
+            if given.ndim == 2:
+                ours, expected = _as_nodes(ours, each.ids), _as_nodes(expected, pieces[number].ids)
+            elif each.ids is not None:
                 ids = each.ids[: len(ours)]
                 ours, expected = ours[ids >= 0], expected[_rows(ids, pieces[number], len(expected))]
-            wrong = int((ours != expected).sum()) if ours.shape == expected.shape else len(ours)
-            if wrong:
+            wrong = len(ours)
+            if ours.shape == expected.shape:
+                wrong = int((ours != expected).reshape(len(ours), -1).any(1).sum())
+            if wrong or ours.shape != expected.shape:
                 return (
                     f"{wrong} of {len(ours)} {split} labels of replica {each.replica}, "
                     f"micro-batch {each.microbatch} are not those of its inputs"
                 )
     return "" if found else "no labels were given"
+
+
+def _as_nodes(pairs: Ids, ids: Ids | Tensor | None) -> Ids:
+    """Targets of links, [n, 3], with nodes in place of their rows."""
+    assert ids is not None
+    return np.column_stack((np.asarray(ids)[pairs[:, :2]], pairs[:, 2]))
 
 
 def _piece_of(replica: int, microbatch: int, pieces: Sequence[Piece]) -> int:

@@ -85,7 +85,7 @@ class StepComparison:
         layers have no gradient in the twin either."""
         rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
         before = self._held(rule) if self.first else self._initial()
-        outputs = self.experiment.model.loaded.outputs
+        outputs = self.experiment.outputs
         for step in range(self.first, self.first + self.seen.steps):
             pieces = self.pieces("train", step)
             twin = train_step(self.twin, pieces, before, step, outputs)
@@ -121,7 +121,7 @@ class StepComparison:
         model = self.single or self.twin
         rule = OptimizerRule(self.experiment.optimizer, self.experiment.dtype)
         before = self._held(rule)
-        outputs = self.experiment.model.loaded.outputs
+        outputs = self.experiment.outputs
         for step in range(self.first, self.experiment.train_steps):
             twin = train_step(model, self.pieces("train", step), before, step, outputs)
             if not math.isfinite(twin.loss):
@@ -139,7 +139,7 @@ class StepComparison:
         """The same step of the twin in single precision: how far its gradients are off."""
         if self.single is None:
             return None
-        outputs = self.experiment.model.loaded.outputs
+        outputs = self.experiment.outputs
 
         def taken(model: PlainModel) -> TwinStep:
             return train_step(model, pieces, before, step, outputs)
@@ -276,7 +276,7 @@ class StepComparison:
             self.kinks += explained.kinks
             compared = differences(found, explained.gradients, self.layers)
         if largest(compared) > allowed and not self.causes:
-            outputs, eps = self.experiment.model.loaded.outputs, EPS[self.experiment.dtype]
+            outputs, eps = self.experiment.outputs, EPS[self.experiment.dtype]
             lost = lost_in_rounding(
                 self.twin, pieces, before, step, outputs, twin, self.layers, eps
             )

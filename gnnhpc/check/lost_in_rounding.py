@@ -15,7 +15,7 @@ from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.training import TwinModel, TwinStep, train_step
-from gnnhpc.models.protocol import Outputs
+from gnnhpc.models.protocol import OutputKind
 
 DRAWS = 4
 
@@ -25,7 +25,7 @@ def lost_in_rounding(
     pieces: Sequence[Piece],
     before: Mapping[str, Array],
     step: int,
-    outputs: Outputs,
+    outputs: OutputKind,
     twin: TwinStep,
     layers: list[str],
     eps: float,

@@ -12,6 +12,9 @@ namespace {
 
 using i32 = std::int32_t;
 
+// In place of a layer's number, that of the first negative of a link: no model has so many layers.
+constexpr u32 NEGATIVES = 1u << 31;
+
 // Nanoseconds of work that are worth waking threads for and waiting for them.
 constexpr i64 WORTH = 200'000;
 
@@ -354,6 +357,33 @@ void by_source(const i64* indptr, const i64* source, i64 rows, i64 rows_in, i64*
         target[place] = row;
       }
   });
+}
+
+// For each of `links` a node in place of its second end, `count` times: none that is joined to its
+// first end `kept`, nor that itself. Of the r-th of those nodes r is drawn; the others before it are
+// as many as there are k among them, ascending, whose number less k is at most r.
+void negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
+               const i64* kept, const i64* number, i64 links, i64 count, i64* drawn) {
+  for (i64 link = 0; link < links; ++link) {
+    const i64 node = kept[link], degree = indptr[node + 1] - indptr[node];
+    const i32* joined = columns + indptr[node];
+    const i64 own = std::lower_bound(joined, joined + degree, static_cast<i32>(node)) - joined;
+    const auto other = [&](i64 k) -> i64 {
+      return k < own ? joined[k] : k == own ? node : joined[k - 1];
+    };
+    for (i64 draw = 0; draw < count; ++draw) {
+      const u32 layer = NEGATIVES + static_cast<u32>(draw);
+      Draws draws{Key{seed, step, layer}, static_cast<u32>(number[link])};
+      const i64 r = draws.below(static_cast<u32>(nodes - degree - 1));
+      i64 low = 0, high = degree + 1;
+      while (low < high) {
+        const i64 middle = (low + high) / 2;
+        if (other(middle) - middle <= r) low = middle + 1;
+        else high = middle;
+      }
+      *drawn++ = r + low;
+    }
+  }
 }
 
 // What `Picks` has for rows of nodes 0 to 15 in step 0, layer 0, row by row; whether each row's

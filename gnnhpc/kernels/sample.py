@@ -85,11 +85,11 @@ class Sampler:
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """A new mini-batch of these nodes, int64 [batch], none of them twice.
 
-        It is drawn as from a graph without the edges of the numbers `without`, int64 [n].
+        It is drawn as from a graph without the edges of the numbers `without`, int64 [n] ascending.
         """
         seeds = seeds.contiguous()
         self._rows = len(seeds)
-        left = seeds.new_empty(0) if without is None else without.unique()
+        left = seeds.new_empty(0) if without is None else without
         into = torch.searchsorted(self.indptr, left, right=True) - 1
         self._call(
             "sampler_begin",

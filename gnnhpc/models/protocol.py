@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 Outputs = Literal["logits", "log_probabilities"]
+OutputKind = Outputs | Literal["embeddings"]
+"""Of a run: where links are learnt, a model's outputs are embeddings of nodes."""
 BatchNormMode = Literal["micro", "deferred"]
 
 

@@ -6,6 +6,7 @@ the data are stored, or which partition runs a cell, is not content and not here
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -15,14 +16,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedule import Checkpoint
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.protocol import Model, OutputKind
 from gnnhpc.models.registry import parse_model
+from gnnhpc.spec.links import Links
 from gnnhpc.spec.sampling import MOST_SEED, Sampling
 
 SPEC_VERSION = 1
@@ -71,8 +75,8 @@ class Experiment(Strict):
     """Of which micro-batches a stage keeps its input alone, and computes its forward again in
     backward: none, all, or all but the last. Nothing is written; see checkpoint_every."""
     batch_size: Positive | None = None
-    """Images, many small graphs, or of a sampled graph nodes, a mini-batch and replica; none for a
-    graph that is not sampled, which is one mini-batch."""
+    """Images, many small graphs, or nodes or links of a sampled graph, a mini-batch and replica;
+    none for a graph that is not sampled, which is one mini-batch."""
     train_steps: Positive = 10
     """Mini-batches trained."""
     test_steps: Annotated[Whole, Field(ge=0)] = 2
@@ -89,6 +93,8 @@ class Experiment(Strict):
     on the CPU, which Dearing & Wang time."""
     sampling: Sampling | None = None
     """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
+    task: Links | None = None
+    """What is learnt instead of the classes of images or nodes: links of a sampled graph."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Running statistics a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
@@ -131,6 +137,8 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
+        if self.task is not None:
+            self._check_links()
         if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
             raise ValueError(misfit)
         self._check_schedule()
@@ -190,7 +198,8 @@ class Experiment(Strict):
         if self.seed > MOST_SEED:
             raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MOST_SEED} with sampling")
         nodes, replicas = self.data.facts().nodes, self.layout.replicas
-        if self.batch_size * replicas > nodes:
+        # How many links there are, the graph tells.
+        if self.task is None and self.batch_size * replicas > nodes:
             raise ValueError(
                 f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
                 f"{nodes} nodes of {self.data.name}"
@@ -238,6 +247,23 @@ class Experiment(Strict):
                 "rows each"
             )
 
+    def _check_links(self) -> None:
+        if self.sampling is None or self.sampling.sampler != "ours":
+            found = "no sampling" if self.sampling is None else f"sampler {self.sampling.sampler}"
+            raise ValueError(
+                f"task: found 'links' and {found}; allowed: sampling with sampler ours, which "
+                "leaves out the links that a step predicts"
+            )
+        if self.sampling.inductive:
+            raise ValueError(
+                "sampling.inductive: found true; allowed: false with task links, which keeps the "
+                "links that are judged from all layers, but no nodes"
+            )
+        if isinstance(self.model, OwnModel):
+            raise ValueError(
+                f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+
     def _check_images(self) -> None:
         if self.sampling is not None:
             raise ValueError("sampling: found a mapping; allowed: none for images")
@@ -255,6 +281,19 @@ class Experiment(Strict):
                 f"batch_size: found {self.batch_size} x {self.layout.replicas} replicas; "
                 f"allowed: at most the {available} images of {self.data.name}"
             )
+
+    @property
+    def facts(self) -> Facts:
+        """Sizes of the data, as the model is built for them: of links its outputs' width."""
+        facts = self.data.facts()
+        if self.task is None:
+            return facts
+        return dataclasses.replace(facts, classes=self.task.embedding)
+
+    @property
+    def outputs(self) -> OutputKind:
+        """What the last layer gives."""
+        return self.model.loaded.outputs if self.task is None else "embeddings"
 
     @property
     def process_layout(self) -> Layout:
@@ -278,7 +317,7 @@ class Experiment(Strict):
     @property
     def whole_graph(self) -> Experiment:
         """What a sampled run evaluates: the whole graph in as many chunks, without losing edges."""
-        update = {"sampling": None, "batch_size": None, "chunks": "halo"}
+        update = {"sampling": None, "batch_size": None, "chunks": "halo", "task": None}
         return self.model_copy(update=update)
 
     def content(self) -> dict[str, Any]:
@@ -286,7 +325,15 @@ class Experiment(Strict):
         return self.model_dump(mode="json", exclude_defaults=True) | {
             "model": self.model.content(),
             "data": self.data.content(),
+            **self._task_content(),
         }
+
+    def _task_content(self) -> dict[str, Any]:
+        """With the name, though it is a default: a task that is nothing else is told by it."""
+        if self.task is None:
+            return {}
+        settings = self.task.model_dump(mode="json", exclude_defaults=True)
+        return {"task": {"name": self.task.name, **settings}}
 
     @cached_property
     def id(self) -> str:

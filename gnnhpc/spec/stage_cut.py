@@ -11,9 +11,14 @@ from gnnhpc.spec.experiment import Experiment
 
 
 def outline(experiment: Experiment, where: object = "spec") -> Outlines:
-    """The layers of the model on the experiment's data; InputError where they do not fit."""
-    facts = experiment.data.facts()
+    """The layers of the model on the experiment's data; InputError where they do not fit.
+
+    Embeddings are what goes into the log-softmax of a model that ends with one.
+    """
+    facts = experiment.facts
     layers = experiment.model.outline(facts)
+    if experiment.outputs == "embeddings" and layers[-1].kind == "log_softmax":
+        layers = layers[:-1]
     layers = check_outline(layers, facts, f"{where}: model {experiment.model.name}")
     if experiment.sampling is not None:
         found = list(experiment.sampling.fanouts)

@@ -8,11 +8,14 @@ from gnnhpc.tasks.classification import (
     ImageClassification,
     NodeClassification,
 )
+from gnnhpc.tasks.links import LinkPrediction
 from gnnhpc.tasks.task import Task
 
 
 def build_task(experiment: Experiment) -> Task:
-    """Classification of images, of nodes or of graphs, by the kind of data."""
+    """Links where they are asked for; else classification, by the kind of data."""
+    if experiment.task is not None:
+        return LinkPrediction(experiment.task.hits)
     outputs = experiment.model.loaded.outputs
     match experiment.data.facts().kind:
         case "images":

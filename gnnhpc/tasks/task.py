@@ -17,7 +17,7 @@ Targets = Mapping[str, Tensor]
 
 
 class Task(Protocol):
-    """What is learnt, from a micro-batch's outputs [rows, classes] and its targets."""
+    """What is learnt, from a micro-batch's outputs [rows, width] and its targets."""
 
     def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
         """The loss summed over the labelled rows of a split."""

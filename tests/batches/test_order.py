@@ -26,7 +26,8 @@ def test_an_epoch_is_all_samples_once(
             parts = [share(samples, batch_size, replicas, r, seed, step) for r in range(replicas)]
             assert {found_epoch for found_epoch, _, _ in parts} == {epoch}
             sizes = [len(places) for _, _, places in parts]
-            assert {together for _, together, _ in parts} == {sum(sizes)}
+            together = np.concatenate([places for _, _, places in parts]).tolist()
+            assert all(whole.tolist() == together for _, whole, _ in parts)
             assert max(sizes) - min(sizes) <= 1
             assert max(sizes) <= batch_size
             if step < (epoch + 1) * steps - 1:
@@ -62,9 +63,10 @@ def test_the_watch_works_out_the_same_shares(
     train = np.arange(samples) * 3 + 1
     for replica in range(replicas):
         plain = PlainShares(samples, batch_size, replicas, replica, 5, train=train, parts=parts)
-        _, together, places = share(samples, batch_size, replicas, replica, 5, step)
+        _, whole, places = share(samples, batch_size, replicas, replica, 5, step)
         assert plain.ids(step).tolist() == places.tolist()
-        assert plain.together(step) == together
+        assert plain.everyone(step).tolist() == whole.tolist()
+        assert plain.together(step) == len(whole)
         found = plain.nodes(step)
         assert len(found) == parts
         split = [np.sort(train[each]).tolist() for each in np.array_split(places, parts)]

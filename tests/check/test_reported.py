@@ -11,7 +11,7 @@ import pytest
 from gnnhpc.check.audits.reported import Key, planned_steps, reported
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.findings import Findings
-from gnnhpc.check.watches.plain_tally import PlainTallies, PlainTally
+from gnnhpc.check.watches.plain_tally import PlainSum, PlainTallies
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check
@@ -24,8 +24,8 @@ Files = dict[int, list[ReportedStep]]
 FINAL = {"train_loss": 0.3, "train_accuracy": 0.25, "test_loss": 2.0, "test_accuracy": 0.5}
 
 
-def tally(loss: float, right: int, labelled: int, ties: int = 0) -> PlainTally:
-    return PlainTally(loss, 1e-7, right, ties, labelled)
+def sums(loss: float, right: int, labelled: int, ties: int = 0) -> dict[str, PlainSum]:
+    return {"loss": PlainSum(loss, 1e-7, labelled), "accuracy": PlainSum(right, ties, labelled)}
 
 
 def observed() -> list[RankObservations]:
@@ -33,8 +33,10 @@ def observed() -> list[RankObservations]:
     tallies: dict[int, list[PlainTallies]] = {rank: [] for rank in range(4)}
     for rank, loss, right in zip(LAST, (1.0, 1.4), (0, 2), strict=True):
         tallies[rank] = [
-            PlainTallies("train", 0, {"train": tally(loss, right, 4)}),
-            PlainTallies(*("test", 0), {"test": tally(8.0, 2, 4, ties=1), "val": tally(1.0, 1, 1)}),
+            PlainTallies("train", 0, sums(loss, right, 4)),
+            PlainTallies(
+                "test", 0, sums(8.0, 2, 4, ties=1) | {"val_accuracy": PlainSum(1.0, 0.0, 1)}
+            ),
         ]
     return [
         cast(

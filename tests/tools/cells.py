@@ -43,6 +43,7 @@ GRAPHS: dict[str, Any] = {
     "batch_size": 24,
     **STEPS,
 }
+LINKED: dict[str, Any] = {**SAMPLED, "task": {"name": "links", "embedding": 8, "hits": 3}}
 
 
 def vig(**changes: Any) -> Experiment:
@@ -59,6 +60,10 @@ def sampled(**changes: Any) -> Experiment:
 
 def graphs(**changes: Any) -> Experiment:
     return Experiment.model_validate(GRAPHS | changes)
+
+
+def linked(**changes: Any) -> Experiment:
+    return Experiment.model_validate(LINKED | changes)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gnnhpc.check.observations import RankObservations
-from gnnhpc.check.watches.plain_tally import PlainTally
+from gnnhpc.check.watches.plain_tally import PlainSum
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check, Phase
@@ -20,8 +20,8 @@ DIGITS = 1e-9
 
 Key = tuple[Phase, int]
 """A phase and a step of it."""
-_Tallies = Mapping[str, PlainTally]
-"""By split."""
+_Sums = Mapping[str, PlainSum]
+"""By metric."""
 
 
 class _Value(NamedTuple):
@@ -48,7 +48,8 @@ def reported(
         return Check("reported", "ok", "labels are wrong, so metrics were not judged", {"looks": 0})
     ranks = layout.replica_ranks(layout.stages - 1)
     taken = [
-        {(each.phase, each.step): each.by_split for each in watched[rank].tallies} for rank in ranks
+        {(each.phase, each.step): each.by_metric for each in watched[rank].tallies}
+        for rank in ranks
     ]
     wrong = [
         f"rank {rank}{cause}"
@@ -88,7 +89,7 @@ def _other_order(rank: int, steps: Sequence[ReportedStep], planned: Sequence[Key
 
 
 def _other_steps(
-    steps: Sequence[ReportedStep], taken: Sequence[Mapping[Key, _Tallies]], place: int
+    steps: Sequence[ReportedStep], taken: Sequence[Mapping[Key, _Sums]], place: int
 ) -> Iterator[str]:
     """What one replica's file reports otherwise; `taken` are all replicas', its own at `place`."""
     told = {(each.phase, each.step): each.metrics for each in steps}
@@ -100,23 +101,18 @@ def _other_steps(
         everyone = [each[key] for each in taken if key in each]
         for name, value in metrics.items():
             parts = [taken[place][key]] if name == "replica_loss" else everyone
-            wanted = _wanted(name, phase, parts)
+            wanted = _wanted(name, parts)
             if not _agree(value, wanted):
                 yield f", {phase} step {step}: {_differs(name, value, wanted)}"
 
 
-def _wanted(name: str, phase: Phase, parts: Sequence[_Tallies]) -> _Value | None:
+def _wanted(name: str, parts: Sequence[_Sums]) -> _Value | None:
     """A metric over several replicas; None where none has a labelled row."""
-    named = name.endswith("_accuracy")
-    tallies = [each[name.removesuffix("_accuracy") if named else phase] for each in parts]
-    labelled = sum(each.labelled for each in tallies)
-    if not labelled:
+    sums = [each["loss" if name == "replica_loss" else name] for each in parts]
+    count = sum(each.count for each in sums)
+    if not count:
         return None
-    if name.endswith("loss"):
-        total = sum(each.loss for each in tallies)
-        return _Value(total / labelled, sum(each.loss_error for each in tallies) / labelled)
-    right = sum(each.right for each in tallies)
-    return _Value(right / labelled, sum(each.ties for each in tallies) / labelled)
+    return _Value(sum(s.value for s in sums) / count, sum(s.error for s in sums) / count)
 
 
 def _agree(told: float | None, wanted: _Value | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,29 @@ class PlainGraph:
         first = int(np.searchsorted(self.target, node, "left"))
         end = int(np.searchsorted(self.target, node, "right"))
         return self.source[first:end], np.arange(first, end)
+
+
+@dataclass(frozen=True)
+class LessEdges(PlainGraph):
+    """A graph without some of its edges, which keep their numbers."""
+
+    left_out: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    """Numbers, ascending."""
+
+    @classmethod
+    def of(cls, graph: PlainGraph, left_out: Ids) -> LessEdges:
+        given = {each.name: getattr(graph, each.name) for each in fields(graph)}
+        return cls(**given, left_out=left_out)
+
+    def degrees(self, nodes: Ids) -> Ids:
+        into = self.target[self.left_out]
+        first, end = (np.searchsorted(into, nodes, side) for side in ("left", "right"))
+        return np.asarray(super().degrees(nodes) - (end - first), dtype=np.int64)
+
+    def edges_into(self, node: int) -> tuple[Ids, Ids]:
+        sources, numbers = super().edges_into(node)
+        kept = ~np.isin(numbers, self.left_out)
+        return sources[kept], numbers[kept]
 
 
 def plain_graph(data: Data, root: Path | None) -> PlainGraph:

@@ -1,4 +1,4 @@
-"""Which nodes a replica of a sampled run is given in a step, worked out again.
+"""Which nodes or links a replica of a sampled run is given in a step, worked out again.
 
 An epoch is one permutation of the nodes to train on, drawn by numpy's default generator from the
 seed and the epoch's number. It is cut into global mini-batches, of which the last has what is left;
@@ -43,8 +43,12 @@ class PlainShares(PlainOrder):
         return len(range(0, self.samples, together))
 
     def together(self, step: int) -> int:
-        """Nodes of a step over all replicas."""
-        return len(self._global(step // self.steps_per_epoch, step))
+        """How many they have."""
+        return len(self.everyone(step))
+
+    def everyone(self, step: int) -> Ids:
+        """What all replicas have in a step."""
+        return self._global(step // self.steps_per_epoch, step)
 
     def ids(self, step: int) -> Ids:
         return self._part(step // self.steps_per_epoch, step)

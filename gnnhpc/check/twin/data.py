@@ -6,9 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from gnnhpc.check.check_slice import CheckSlice
+from gnnhpc.check.twin.link_pieces import plain_links
 from gnnhpc.check.twin.pieces import Labels, Piece, Pixels, chunk_pieces, graph_piece, image_pieces
 from gnnhpc.check.twin.raw_images import raw_images
 from gnnhpc.check.twin.sampled import DrawnEdges, drawn_by_library, sampled_pieces
@@ -51,11 +53,18 @@ class TwinGraphData:
         self, part: CheckSlice, graph: Graph, *, whole: bool, drawn: DrawnEdges | None = None
     ) -> None:
         self._drawn = drawn if drawn_by_library(part.experiment) else None
+        self._links = plain_links(part.experiment, graph.edges, graph.nodes)
+        if self._links is not None:
+            edges = np.stack((self._links.source, self._links.target))
+            graph = dataclasses.replace(graph, edges=torch.from_numpy(edges), stored_in_edges=None)
         self._part, self._graph, self._whole = part, graph, whole
         self._sampled = part.experiment.sampling is not None
         experiment = part.experiment.whole_graph if self._sampled else part.experiment
         self._evaluated = experiment
         self._piece = graph_piece(experiment, graph) if whole else None
+        if self._piece is not None and self._links is not None:
+            # Which micro-batch judges which links, the watch of evaluations tells.
+            self._piece = dataclasses.replace(self._piece, targets={})
 
     def pieces(self, phase: Phase, step: int) -> list[Piece]:
         experiment = self._part.experiment
@@ -64,7 +73,7 @@ class TwinGraphData:
         elif self._sampled:
             drawn = self._drawn(step) if self._drawn is not None else None
             if self._whole:
-                return sampled_pieces(experiment, self._graph, step, drawn)
+                return sampled_pieces(experiment, self._graph, step, drawn, self._links)
             return chunk_pieces(experiment, self._part.outlines, self._graph, step, drawn)
         if self._piece is not None:
             return [self._piece]

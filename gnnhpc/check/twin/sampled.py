@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import Ids, SeenEdges
 from gnnhpc.check.plain.draws import PlainDraw
+from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.twin.link_pieces import rows_of_pairs
 from gnnhpc.check.twin.pieces import Piece, graph_inputs
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.graphs.graph import IGNORED, Graph
@@ -30,29 +33,41 @@ def sampled_pieces(
     graph: Graph,
     step: int,
     drawn: Mapping[tuple[int, int], SeenEdges] | None = None,
+    links: PlainLinks | None = None,
 ) -> list[Piece]:
     """All micro-batches of all replicas in a training step; `drawn` if a library drew its edges.
 
+    Of `links` the step predicts some, whose edges no layer has. `graph` is the message graph then.
     Every layer has the same rows, all nodes that the mini-batch reaches: those that no later layer
     uses change nothing.
     """
     inputs = graph_inputs(graph, experiment.dtype)
     graph = trained_graph(experiment, graph)
-    degrees = torch.bincount(graph.edges[1], minlength=graph.nodes)
     train = graph.masks["train"].nonzero().flatten().numpy()
+    if links is not None:
+        train = np.arange(len(links.by_split["train"]))
+    edges = _KeptEdges.of(graph)
+    if links is not None:
+        predicted = links.edges_of(PlainShares.of(experiment, train).everyone(step))
+        edges = _KeptEdges.of(graph, torch.from_numpy(predicted))
     pieces = []
     for replica in range(experiment.layout.replicas):
         shares = PlainShares.of(experiment, train, replica)
-        for microbatch, seeds in enumerate(shares.nodes(step)):
+        for microbatch, learnt in enumerate(shares.nodes(step)):
+            pairs = links.pairs(learnt, step) if links is not None else None
+            seeds = learnt if pairs is None else np.unique(pairs)
             if drawn is None:
-                layers = _drawn_layers(experiment, graph, torch.from_numpy(seeds), step)
+                layers = _drawn_layers(experiment, edges, torch.from_numpy(seeds), step)
             else:
                 told = drawn[replica, microbatch].layers[::-1]
                 layers = [_as_tensors(*layer) for layer in told]
             ids = torch.cat([torch.from_numpy(seeds), *(s for s, _, _ in layers)]).unique()
-            targets = torch.full((len(ids),), IGNORED)
-            own = torch.searchsorted(ids, torch.from_numpy(seeds))
-            targets[own] = graph.labels[ids[own]]
+            if pairs is not None:
+                targets = rows_of_pairs(pairs, len(learnt), ids)
+            else:
+                targets = torch.full((len(ids),), IGNORED)
+                own = torch.searchsorted(ids, torch.from_numpy(seeds))
+                targets[own] = graph.labels[ids[own]]
             pieces.append(
                 Piece(
                     rows_of(inputs, ids),
@@ -60,7 +75,7 @@ def sampled_pieces(
                     replica,
                     microbatch,
                     ids=ids,
-                    sampled=tuple(_twin_graph(degrees, ids, *layer) for layer in reversed(layers)),
+                    sampled=tuple(_twin_graph(edges, ids, *layer) for layer in reversed(layers)),
                 )
             )
     return pieces
@@ -80,16 +95,40 @@ _Edges = tuple[Tensor, Tensor, Tensor]
 """Sources, targets and numbers in the graph, without self-loops."""
 
 
+@dataclass(frozen=True)
+class _KeptEdges:
+    """Of a graph, those that may be drawn, with their numbers in it."""
+
+    source: Tensor
+    target: Tensor
+    number: Tensor
+    degrees: Tensor
+    """int64 [nodes]"""
+    total: int
+    """Edges of the graph."""
+
+    @classmethod
+    def of(cls, graph: Graph, left_out: Tensor | None = None) -> _KeptEdges:
+        total = graph.edges.shape[1]
+        number = torch.arange(total)
+        if left_out is not None:
+            number = number[~torch.isin(number, left_out)]
+        source, target = graph.edges[:, number]
+        degrees = torch.bincount(target, minlength=graph.nodes)
+        return cls(source, target, number, degrees, total)
+
+
 def _as_tensors(source: Ids, target: Ids, number: Ids) -> _Edges:
     return torch.from_numpy(source), torch.from_numpy(target), torch.from_numpy(number)
 
 
-def _drawn_layers(experiment: Experiment, graph: Graph, seeds: Tensor, step: int) -> list[_Edges]:
+def _drawn_layers(
+    experiment: Experiment, edges: _KeptEdges, seeds: Tensor, step: int
+) -> list[_Edges]:
     """The edges of each layer, the output's first."""
     sampling = experiment.sampling
     assert sampling is not None
-    source, target = graph.edges
-    degrees = torch.bincount(target, minlength=graph.nodes)
+    degrees = edges.degrees
     first = degrees.cumsum(0) - degrees
     reached, layers = seeds.unique(), []
     for hop, fanout in enumerate(sampling.fanouts):
@@ -99,24 +138,25 @@ def _drawn_layers(experiment: Experiment, graph: Graph, seeds: Tensor, step: int
         counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
         into = torch.repeat_interleave(reached, counts)
         chosen = torch.tensor([p for each in places for p in each], dtype=torch.int64)
-        number_in_graph = first[into] + chosen
-        layers.append((source[number_in_graph], into, number_in_graph))
-        reached = torch.cat((reached, source[number_in_graph])).unique()
+        places_among_kept = first[into] + chosen
+        sources = edges.source[places_among_kept]
+        layers.append((sources, into, edges.number[places_among_kept]))
+        reached = torch.cat((reached, sources)).unique()
     return layers
 
 
 def _twin_graph(
-    degrees: Tensor, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
+    edges: _KeptEdges, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
 ) -> TwinGraph:
     """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
     rows = torch.arange(len(ids))
-    drawn = torch.bincount(target, minlength=len(degrees))
+    drawn = torch.bincount(target, minlength=len(edges.degrees))
     return TwinGraph(
         len(ids),
         torch.cat((torch.searchsorted(ids, source), rows)),
         torch.cat((torch.searchsorted(ids, target), rows)),
-        torch.cat((number, int(degrees.sum()) + ids)),
-        (degrees - drawn)[ids],
+        torch.cat((number, edges.total + ids)),
+        (edges.degrees - drawn)[ids],
         sampled=True,
     )
 

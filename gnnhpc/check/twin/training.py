@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.twin.backward_rounding import BackwardRounding, log_softmax
+from gnnhpc.check.twin.link_pieces import pair_losses, pair_scores
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.models.protocol import Outputs
+from gnnhpc.models.protocol import OutputKind
 
 Array = npt.NDArray[np.float64]
 Activations = Sequence[Tensor | SparseInput]
@@ -78,7 +79,7 @@ def train_step(
     pieces: Sequence[Piece],
     parameters: Mapping[str, Array],
     step: int,
-    outputs: Outputs,
+    outputs: OutputKind,
     rounding: BackwardRounding | None = None,
 ) -> TwinStep:
     """The mean loss over the labelled rows of all pieces, and its gradients, `rounding` added."""
@@ -96,10 +97,15 @@ def train_step(
         kinks += model.kinks
         scores = found[-1]
         assert isinstance(scores, Tensor)
-        if scores.numel():
-            largest_score = max(largest_score, float(scores.detach().abs().max()))
-        rows = losses(scores, piece.targets["train"], outputs, rounding)
-        row_losses.append((_array(rows), int((piece.targets["train"] != IGNORED).sum())))
+        target = piece.targets["train"]
+        judged = scores
+        if outputs == "embeddings":
+            judged = pair_scores(scores, target)
+        if judged.numel():
+            largest_score = max(largest_score, float(judged.detach().abs().max()))
+        rows = losses(scores, target, outputs, rounding)
+        labelled = len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
+        row_losses.append((_array(rows), labelled))
         total = total + rows.sum()
         activations.append([_detached(each) for each in found])
     model.end_minibatch()
@@ -131,9 +137,11 @@ def evaluate(
 
 
 def losses(
-    output: Tensor, target: Tensor, outputs: Outputs, rounding: BackwardRounding | None = None
+    output: Tensor, target: Tensor, outputs: OutputKind, rounding: BackwardRounding | None = None
 ) -> Tensor:
-    """Each row's cross-entropy, float64 [rows]; 0 for a row that is not labelled."""
+    """Each row's cross-entropy, float64 [rows], 0 for one that is not labelled; or each pair's."""
+    if outputs == "embeddings":
+        return pair_losses(output, target, rounding)
     scores = output.double()
     if outputs == "logits":
         scores = log_softmax(scores, rounding)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from gnnhpc.models.protocol import Outputs
+from gnnhpc.models.protocol import OutputKind, Outputs
 from gnnhpc.records.schema import Phase
 
 Ids = npt.NDArray[np.int64]
@@ -30,15 +30,40 @@ class PlainTally:
 
 
 @dataclass(frozen=True)
+class PlainSum:
+    """A metric of one replica's mini-batch, summed over what it is a mean of."""
+
+    value: float
+    error: float
+    """How far rounding may move it, or outputs that are equally high."""
+    count: int
+
+
+@dataclass(frozen=True)
 class PlainTallies:
     """Of one replica's mini-batch."""
 
     phase: Phase
     step: int
-    by_split: dict[str, PlainTally] = field(default_factory=dict)
+    by_metric: dict[str, PlainSum] = field(default_factory=dict)
 
 
-def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: Outputs) -> PlainTally:
+def class_metrics(
+    phase: Phase, names: Iterable[str], tally_of: Callable[[str], PlainTally]
+) -> dict[str, PlainSum]:
+    """Of metrics with these names; `tally_of` a split. Those without one are the phase's own."""
+    found = {}
+    for name in names:
+        split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
+        tally = tally_of(split)
+        value, error = (
+            (tally.loss, tally.loss_error) if name == "loss" else (tally.right, tally.ties)
+        )
+        found[name] = PlainSum(value, error, tally.labelled)
+    return found
+
+
+def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: OutputKind) -> PlainTally:
     """Cross-entropy in float64, and how many rows are right.
 
     `outputs` are [rows, classes] a micro-batch, `labels` [rows], negative where there is none.

@@ -28,6 +28,7 @@ from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.last_outputs import LastOutputs
+from gnnhpc.check.watches.link_watch import LinkWatch
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
 from gnnhpc.check.watches.sampled_watch import SampledWatch
@@ -95,6 +96,8 @@ class RunWatch:
             data = ImageWatch(experiment, mesh, root, findings, total)
         elif kind == "graphs":
             data = GraphSetWatch(experiment, mesh, root, findings, hops(parts.outlines))
+        elif experiment.task is not None:
+            data = LinkWatch(experiment, mesh, root, findings, hops(parts.outlines))
         elif experiment.sampling is not None:
             data = SampledWatch(experiment, mesh, root, findings, hops(parts.outlines))
         else:

@@ -105,8 +105,8 @@ def _row_cause(
     if (sources[-1], edges[-1]) != (node, len(graph.source) + node):
         return f"lacks the edge of node {node} to itself"
     known, numbers = graph.edges_into(node)
-    places = edges[:-1] - (numbers[0] if len(numbers) else 0)
-    if ((places < 0) | (places >= len(known))).any():
+    places = np.searchsorted(numbers, edges[:-1])
+    if not np.isin(edges[:-1], numbers).all():
         return f"has edges into node {node} that the graph does not have"
     if not np.array_equal(known[places], sources[:-1]):
         return f"numbers the edges into node {node} wrongly: rows and numbers are of other edges"

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gnnhpc.batches.batch import Batch, Inputs
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
@@ -31,6 +31,8 @@ class SampledWatch:
     """Of one replica's mini-batches; what it evaluates is a whole graph in chunks."""
 
     kind: ClassVar[WatchedKind] = "sampled"
+    terms: ClassVar[str] = "nodes"
+    """Of the loss, in words."""
     experiment: Experiment
     mesh: Mesh
     root: Path | None
@@ -69,9 +71,11 @@ class SampledWatch:
         told = np.asarray(batch.sample_ids)
         if not np.array_equal(told, self._shares.ids(step)):
             self.findings.add("order", "train", step, self._shares.explain(step, told))
-        together = self._shares.together(step)
+        together = self.labelled("train", step)
         if batch.labelled != together:
-            divided = f"the loss is divided by {batch.labelled}, the step has {together} nodes"
+            divided = (
+                f"the loss is divided by {batch.labelled}, the step has {together} {self.terms}"
+            )
             self.findings.add("targets", "train", step, divided)
 
     def before(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
@@ -92,10 +96,11 @@ class SampledWatch:
         self._check_count(step, batch, [context.chunk for _, context in given])
         self.findings.looks["chunks"] += 1
         rule = random.Random(f"{self.experiment.seed}/{phase}/{step}")
-        for m, ((x, context), seeds) in enumerate(zip(given, self._nodes(batch), strict=True)):
+        graph, asked = self._drawn_from(step), self._nodes(step, batch)
+        for m, ((x, context), seeds) in enumerate(zip(given, asked, strict=True)):
             chunk = context.chunk
             cause = self._other_nodes(chunk, seeds) or sampled_cause(
-                self._trained, chunk, self.experiment, step, rule
+                graph, chunk, self.experiment, step, rule
             )
             if cause is not None:
                 self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")
@@ -112,7 +117,7 @@ class SampledWatch:
             self.whole.check_cheaply(phase, step, number, batch)
             return
         self._check_targets(step, batch)
-        for microbatch, seeds in zip(batch.microbatches, self._nodes(batch), strict=True):
+        for microbatch, seeds in zip(batch.microbatches, self._nodes(step, batch), strict=True):
             cause = self._other_nodes(microbatch.context.chunk, seeds)
             if cause is not None:
                 self.findings.add("chunks", phase, step, cause)
@@ -120,14 +125,26 @@ class SampledWatch:
     def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
         if phase == "test":
             return self.whole.labels(phase, split, number, batch)
-        return [self.whole.graph.labels[nodes] for nodes in self._nodes(batch)]
+        return self._wanted(number, batch)
 
     def labelled(self, phase: Phase, number: int) -> int:
         if phase == "test":
             return self.whole.labelled(phase, number)
         return self._shares.together(number)
 
-    def _nodes(self, batch: Batch) -> list[Ids]:
+    def _drawn_from(self, step: int) -> PlainGraph:
+        """The graph whose edges are drawn in a step."""
+        return self._trained
+
+    def _wanted(self, step: int, batch: Batch) -> list[Ids]:
+        """The targets of each micro-batch."""
+        return [self.whole.graph.labels[nodes] for nodes in self._nodes(step, batch)]
+
+    def _nodes(self, step: int, batch: Batch) -> list[Ids]:
+        """The nodes whose outputs each micro-batch needs, ascending."""
+        return self._samples(batch)
+
+    def _samples(self, batch: Batch) -> list[Ids]:
         """Of each micro-batch; of a batch with other samples, which the order's check says, those
         that it says it has."""
         told = np.asarray(batch.sample_ids)
@@ -138,15 +155,16 @@ class SampledWatch:
         if not self.mesh.is_last:
             return
         self.findings.looks["targets"] += 1
-        for m, (microbatch, nodes) in enumerate(
-            zip(batch.microbatches, self._nodes(batch), strict=True)
-        ):
+        all_wanted = self._wanted(step, batch)
+        for m, (microbatch, wanted) in enumerate(zip(batch.microbatches, all_wanted, strict=True)):
             told = microbatch.targets["train"].detach().cpu().numpy()
-            wanted = self.whole.graph.labels[nodes]
             if not np.array_equal(told, wanted):
-                wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
-                cause = f"{wrong} of {len(nodes)} labels of micro-batch {m} are not its nodes'"
+                cause = self._other_targets(told, wanted, m, microbatch)
                 self.findings.add("targets", "train", step, cause)
+
+    def _other_targets(self, told: Ids, wanted: Ids, m: int, microbatch: MicroBatch) -> str:
+        wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
+        return f"{wrong} of {len(wanted)} labels of micro-batch {m} are not its nodes'"
 
     def _check_count(self, step: int, batch: Batch, chunks: list[GraphChunk]) -> None:
         """Sampled edges, which rates of sampling are made of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,15 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.data_watch import DataWatch
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.last_outputs import LastOutputs
-from gnnhpc.check.watches.plain_tally import PlainTallies, plain_gradient, plain_tally
+from gnnhpc.check.watches.plain_pairs import link_metrics, loss_gradient, plain_loss
+from gnnhpc.check.watches.plain_tally import (
+    Ids,
+    PlainSum,
+    PlainTallies,
+    PlainTally,
+    class_metrics,
+    plain_tally,
+)
 from gnnhpc.check.watches.stage_traffic import StageTraffic, sampled
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.ranks.mesh import Mesh
@@ -75,13 +84,13 @@ class StepChecks:
         if not self.mesh.is_last or self._wrong_targets:
             return
         labels = self.data.labels("train", "train", step, batch)
-        kind = self.experiment.model.loaded.outputs
-        wanted = plain_tally(trained.outputs, labels, kind)
+        kind = self.experiment.outputs
+        wanted = plain_loss(trained.outputs, labels, kind)
         self.findings.looks["raw loss"] += 1
         share = self.experiment.layout.replicas / self.data.labelled("train", step)
         told = float(sum(float(loss) for loss in trained.losses))
-        if not abs(told - wanted.loss * share) <= wanted.loss_error * share:
-            cause = f"the loss is {told:.6g}, of the raw labels {wanted.loss * share:.6g}"
+        if not abs(told - wanted.value * share) <= wanted.error * share:
+            cause = f"the loss is {told:.6g}, of the raw labels {wanted.value * share:.6g}"
             self.findings.add("raw loss", "train", step, cause)
         self.findings.looks["loss gradient"] += 1
         gradients = self.traffic.output_gradients()
@@ -90,7 +99,7 @@ class StepChecks:
             if found is None or output is None:
                 cause = f"no backward began at micro-batch {m}"
             else:
-                gradient, error = plain_gradient(output, label, kind, share)
+                gradient, error = loss_gradient(output, label, kind, share)
                 off = np.abs(found.cpu().double().numpy() - sampled(gradient.reshape(-1)))
                 if (off <= sampled(error.reshape(-1))).all():
                     continue
@@ -110,21 +119,32 @@ class StepChecks:
         """What will be reported; `number` counts within an evaluation, `step` does not."""
         if self._wrong_targets:
             return
-        kind = self.experiment.model.loaded.outputs
-        plain = PlainTallies(phase, step)
+        plain = PlainTallies(phase, step, self._plain_metrics(phase, number, batch, outputs, tally))
         self.tallies.append(plain)
         for name, (found, count) in tally.items():
-            split = name.removesuffix("_accuracy") if name.endswith("_accuracy") else phase
-            if split not in plain.by_split:
-                labels = self.data.labels(phase, split, number, batch)
-                plain.by_split[split] = plain_tally(outputs, labels, kind)
-            wanted = plain.by_split[split]
+            wanted = plain.by_metric[name]
             self.findings.looks["metrics"] += 1
-            exact = wanted.loss if name == "loss" else float(wanted.right)
-            error = wanted.loss_error if name == "loss" else float(wanted.ties)
-            if count != wanted.labelled or not abs(found - exact) <= error:
+            if count != wanted.count or not abs(found - wanted.value) <= wanted.error:
                 cause = (
                     f"{name} is {found:.6g} over {count:g}, of the outputs and the raw labels "
-                    f"{exact:.6g} over {wanted.labelled}"
+                    f"{wanted.value:.6g} over {wanted.count}"
                 )
                 self.findings.add("metrics", phase, step, cause)
+
+    def _plain_metrics(
+        self, phase: Phase, number: int, batch: Batch, outputs: Sequence[Tensor], names: Tally
+    ) -> dict[str, PlainSum]:
+        kind, task = self.experiment.outputs, self.experiment.task
+
+        @functools.cache
+        def labels(split: str) -> list[Ids]:
+            return self.data.labels(phase, split, number, batch)
+
+        if kind != "embeddings" or task is None:
+
+            @functools.cache
+            def tally_of(split: str) -> PlainTally:
+                return plain_tally(outputs, labels(split), kind)
+
+            return class_metrics(phase, names, tally_of)
+        return link_metrics(phase, names, outputs, labels, task.hits)

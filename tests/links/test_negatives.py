@@ -1,0 +1,122 @@
+"""Negatives are no links, drawn without bias, by numbers that depend on seed, step and link."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from gnnhpc.check.plain.links import PlainLinks
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.kernels import sample
+from gnnhpc.links.negatives import Negatives, pool
+from gnnhpc.links.split import split_links
+from tests.tools.cells import linked
+from tests.tools.graphs import make_graph
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+ALPHA = 1e-6
+"""Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
+
+
+def star(leaves: int, others: int) -> Graph:
+    """Node 0 has `leaves` neighbours; as many nodes as `others` have none."""
+    graph = make_graph(1 + leaves + others, 1, seed=0)
+    out = torch.stack((torch.zeros(leaves, dtype=torch.int64), torch.arange(1, leaves + 1) * 2 - 1))
+    both = torch.cat((out, out.flip(0)), 1)
+    order = (both[1] * graph.nodes + both[0]).argsort()
+    return Graph(graph.name, graph.features, graph.labels, both[:, order], graph.masks, 3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**40), st.integers(0, 10**5), st.integers(1, 4))
+def test_both_forms_draw_the_same_nodes_none_of_them_joined(
+    seed: int, step: int, count: int
+) -> None:
+    graph = make_graph(40, (60, 400)[seed % 2], seed=seed % 7)
+    split = split_links(graph, seed, 0.1, 0.1)
+    task = {"negatives": count, "val_share": 0.1, "test_share": 0.1}
+    plain = PlainLinks.of(linked(seed=seed, task=task), *graph.edges.numpy(), graph.nodes)
+    numbers = torch.randperm(len(split.train))[:20]
+    kept = split.train[numbers, 0]
+    found = Negatives(split.message, seed).of(kept, numbers, step, count)
+    pairs = plain.pairs(numbers.numpy(), step)
+    np.testing.assert_array_equal(found.flatten().numpy(), pairs[len(numbers) :, 1])
+    known = {frozenset(pair) for pair in split.train.tolist()}
+    assert not {frozenset(pair) for pair in pairs[len(numbers) :].tolist()} & known
+    assert not (found == kept[:, None]).any()
+
+
+def test_every_node_that_is_not_joined_is_as_likely() -> None:
+    """Of 60 nodes 20 are joined to the first, one in two of those before number 40."""
+    graph = star(20, 39)
+    found = Negatives(graph, 5).of(torch.zeros(60_000).long(), torch.arange(60_000), 3, 1)
+    counts = torch.bincount(found.flatten(), minlength=60)
+    joined = graph.edges[1][graph.edges[0] == 0]
+    assert not counts[joined].any()
+    assert not counts[0]
+    assert stats.chisquare(counts[counts > 0]).pvalue > ALPHA
+    assert int((counts > 0).sum()) == 39
+
+
+def test_another_step_link_or_draw_has_another_negative() -> None:
+    graph = star(3, 100_000)
+    negatives, kept = Negatives(graph, 5), torch.zeros(50).long()
+    numbers = torch.arange(50)
+    found = negatives.of(kept, numbers, 3, 2)
+    assert len(found.unique()) > 95
+    assert not (found == negatives.of(kept, numbers, 4, 2)).all(1).any()
+    assert found[7:9].equal(negatives.of(kept[:2], numbers[7:9], 3, 2))
+
+
+def test_a_node_joined_to_all_others_is_one_line() -> None:
+    with pytest.raises(InputError, match="found node 0, joined to all 5 others"):
+        Negatives(_joined_to_all(), 0)
+
+
+def _joined_to_all() -> Graph:
+    graph = star(3, 2)
+    ends = torch.stack((torch.zeros(5, dtype=torch.int64), torch.arange(1, 6)))
+    both = torch.cat((ends, ends.flip(0)), 1)
+    order = (both[1] * 6 + both[0]).argsort()
+    return Graph("all", graph.features, graph.labels, both[:, order], graph.masks, 3)
+
+
+def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:
+    graph = make_graph(12, 20, seed=4)
+    joined = split_links(graph, 0, 0.1, 0.1).joined
+    free = 66 - len(joined)
+    counts = np.zeros(144, dtype=np.int64)
+    for seed in range(4_000):
+        pairs = pool(joined, 12, free // 2, seed, "val")
+        assert bool((pairs[:, 0] < pairs[:, 1]).all())
+        counts += np.bincount(pairs[:, 0] * 12 + pairs[:, 1], minlength=144)
+    assert counts.max() <= 4_000
+    assert not counts[joined].any()
+    drawn = counts[counts > 0]
+    assert len(drawn) == free
+    # Pairs of one pool exclude one another, so the statistic is smaller by (n - k) / (n - 1).
+    statistic = ((drawn - drawn.mean()) ** 2 / drawn.mean()).sum()
+    statistic *= (free - 1) / (free - free // 2)
+    assert stats.chi2.sf(statistic, free - 1) > ALPHA
+
+
+def test_the_second_working_out_has_the_same_pools() -> None:
+    graph = make_graph(40, 200, seed=6)
+    task = {"pool": 13, "hits": 2, "test_share": 0.3}
+    plain = PlainLinks.of(linked(seed=9, task=task), *graph.edges.numpy(), graph.nodes)
+    joined = split_links(graph, 9, 0.05, 0.3).joined
+    for split, size in (("val", len(joined) // 20), ("test", 13)):
+        found = pool(joined, 40, size, 9, split)
+        np.testing.assert_array_equal(found.numpy(), plain.pool(split))
+    assert not found.equal(pool(joined, 40, 13, 9, "val"))
+
+
+def test_a_graph_with_few_pairs_without_an_edge_is_one_line() -> None:
+    joined = split_links(make_graph(6, 200, seed=0), 0, 0.1, 0.1).joined
+    with pytest.raises(InputError, match=r"task.pool: found 0 pairs"):
+        pool(joined, 6, 1, 0, "val")

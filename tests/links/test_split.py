@@ -1,0 +1,83 @@
+"""Every link is in one split, and the message graph has those to train on, in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnhpc.check.plain.links import PlainLinks
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.links.split import split_links
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import linked
+from tests.tools.graphs import make_graph
+
+
+def plain(experiment: Experiment, graph: Graph) -> PlainLinks:
+    return PlainLinks.of(experiment, *graph.edges.numpy(), graph.nodes)
+
+
+def pairs_of(links: torch.Tensor) -> set[frozenset[int]]:
+    return {frozenset(pair) for pair in links.tolist()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.05, 0.4), st.floats(0.05, 0.4))
+def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) -> None:
+    graph = make_graph(60, 150, seed=seed % 5)
+    split = split_links(graph, seed, val, test)
+    parts = [pairs_of(each) for each in (split.train, split.val, split.test)]
+    assert set().union(*parts) == pairs_of(graph.edges.T)
+    assert sum(map(len, parts)) == len(pairs_of(graph.edges.T))
+    assert [len(part) for part in parts[1:]] == [int(len(split.joined) * s) for s in (val, test)]
+    message = split.message.edges
+    assert pairs_of(message.T) == parts[0]
+    assert message.shape[1] == 2 * len(parts[0])
+    assert bool(((message[1] * 60 + message[0]).diff() > 0).all())
+    assert message[:, split.both[:, 0]].equal(split.train.T)
+    assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
+
+
+def test_the_second_working_out_has_the_same_links() -> None:
+    graph = make_graph(80, 300, seed=1)
+    for seed in range(5):
+        experiment = linked(seed=seed)
+        assert experiment.task is not None
+        shares = experiment.task.val_share, experiment.task.test_share
+        ours, theirs = split_links(graph, seed, *shares), plain(experiment, graph)
+        for name, links in theirs.by_split.items():
+            np.testing.assert_array_equal(getattr(ours, name).numpy(), links)
+        np.testing.assert_array_equal(ours.message.edges[0], theirs.source)
+        np.testing.assert_array_equal(ours.message.edges[1], theirs.target)
+        numbers = np.array([3, 0, 11])
+        found = ours.both[torch.from_numpy(numbers)].flatten().sort().values
+        np.testing.assert_array_equal(found, theirs.edges_of(numbers))
+
+
+def test_a_directed_graph_is_taken_for_an_undirected_one() -> None:
+    graph = make_graph(60, 150, seed=2)
+    source, target = graph.edges
+    once = replace(graph, edges=graph.edges[:, (source < target) | (target % 3 == 0)])
+    one, other = (split_links(each, 4, 0.1, 0.2) for each in (graph, once))
+    assert one.message.edges.equal(other.message.edges)
+    for split in ("train", "val", "test"):
+        assert getattr(one, split).equal(getattr(other, split))
+
+
+def test_which_end_comes_first_is_a_coin_and_another_seed_has_another_split() -> None:
+    graph = make_graph(300, 3_000, seed=3)
+    split = split_links(graph, 0, 0.1, 0.1)
+    ascending = int((split.train[:, 0] < split.train[:, 1]).sum())
+    assert abs(ascending - len(split.train) / 2) < 5 * len(split.train) ** 0.5 / 2
+    assert pairs_of(split.val) != pairs_of(split_links(graph, 1, 0.1, 0.1).val)
+
+
+def test_a_split_without_links_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"task: found \d+ links, of which 0 validate"):
+        split_links(make_graph(20, 15, seed=0), 0, 0.05, 0.1)
