@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import zlib
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import torch
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
+from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.draws import features_of
 from gnnhpc.batches.graph_sampler import GraphSampler
 from gnnhpc.batches.plan import BatchPlan
@@ -30,11 +30,11 @@ class InTurnBatches:
     def __init__(self, plan: BatchPlan, graph: Graph, sampler: GraphSampler) -> None:
         self._plan, self._graph = plan, graph
         mesh, parts = plan.mesh, plan.experiment.microbatches
-        shares = _cut(range(graph.nodes), mesh.layout.replicas)
+        shares = cut_evenly(range(graph.nodes), mesh.layout.replicas)
         mine = shares[mesh.replica]
         one_hop = sampler.whole()
         self._microbatches = []
-        for own in _cut(mine, parts):
+        for own in cut_evenly(mine, parts):
             in_turn = RowsInTurn(
                 one_hop, sampler.indptr, mine, own, hops(plan.outlines), mesh.sum_over_replicas
             )
@@ -85,9 +85,3 @@ class InTurnBatches:
 
     def _context(self, m: int, step: int) -> Context:
         return Context(m, step, self._plan.experiment.seed, self._microbatches[m][1])
-
-
-def _cut(whole: range, parts: int) -> list[range]:
-    """As equal as can be."""
-    ends = [whole.start + len(whole) * part // parts for part in range(parts + 1)]
-    return [range(first, stop) for first, stop in itertools.pairwise(ends)]

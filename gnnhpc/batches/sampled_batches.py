@@ -1,6 +1,7 @@
 """Batches of a sampled graph: in each step some nodes or links of it, and neighbours drawn.
 
-Replicas share each mini-batch by one order that all compute. An evaluation is of the whole graph.
+Replicas share each mini-batch by one order that all compute. An evaluation is of the whole graph,
+unless it is to be sampled.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gnnhpc.batches.in_turn_batches import InTurnBatches
 from gnnhpc.batches.learnt import Learnt, LinksLearnt, NodesLearnt
 from gnnhpc.batches.link_evaluation import LinkEvaluation
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
@@ -98,17 +100,26 @@ class SampledBatches:
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)
 
-    def _evaluation(self) -> ChunkBatches | InTurnBatches | LinkEvaluation:
-        """Of the whole graph: a large one layer by layer."""
-        experiment, graph = self.plan.experiment, self.graph
+    def _evaluation(self) -> ChunkBatches | InTurnBatches | LinkEvaluation | SampledEvaluation:
+        """Of the whole graph, a large one layer by layer, unless it is sampled too."""
+        experiment, graph, sampling = self.plan.experiment, self.graph, self.sampling
         if self.links is not None:
             return LinkEvaluation(self.plan, self.links)
+        if sampling.evaluation == "sampled":
+            sampler = GraphSampler(
+                graph,
+                sampling.fanouts,
+                experiment.seed,
+                semantics=sampling.semantics,
+                replace=sampling.replace,
+            )
+            return SampledEvaluation(self.plan, graph, sampler)
         if (
             graph.edges.shape[1] > EDGES_AT_ONCE
             and is_here()
             and self.plan.mesh.device.type == "cpu"
         ):
-            sampler = GraphSampler(graph, self.sampling.fanouts, experiment.seed)
+            sampler = GraphSampler(graph, sampling.fanouts, experiment.seed)
             return InTurnBatches(self.plan, graph, sampler)
         whole = replace(self.plan, experiment=self.plan.experiment.whole_graph)
         return ChunkBatches(whole, self.graph)
@@ -173,6 +184,7 @@ class SampledBatches:
             "train_links" if self.links else "train_nodes": self.total_samples,
             "steps_per_epoch": self.steps_per_epoch,
             "inductive": sampling.inductive,
+            "evaluation": sampling.evaluation,
         }
 
 

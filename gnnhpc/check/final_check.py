@@ -31,7 +31,9 @@ from gnnhpc.check.twin.graph_sets import TwinGraphSet, sliced_graph_set
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
+from gnnhpc.check.twin.sampled import evaluated_piece
 from gnnhpc.core.outline import hops
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
@@ -169,8 +171,19 @@ def _pieces(
         pieces = TwinImages(part, root).pieces("test", step)
     else:
         graph = sliced_graph(part, root)
+        if whole and part.experiment.evaluates_sampled:
+            return lambda ours, replica: _sampled_piece(part.experiment, graph, ours)
         pieces = TwinGraphData(part, graph, whole=whole).pieces("test", step)
     return lambda ours, replica: _piece_of(ours, replica, pieces, reach)
+
+
+def _sampled_piece(
+    experiment: Experiment, graph: Graph, ours: _Outputs
+) -> tuple[Piece, npt.NDArray[Any]]:
+    """What is drawn for these nodes alone, which is what is drawn for them among others."""
+    piece = evaluated_piece(experiment, graph, torch.from_numpy(ours.rows))
+    assert piece.ids is not None
+    return piece, np.searchsorted(piece.ids.numpy(), ours.rows)
 
 
 def _piece_of(

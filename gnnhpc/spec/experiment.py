@@ -259,6 +259,8 @@ class Experiment(Strict):
                 "sampling.inductive: found true; allowed: false with task links, which keeps the "
                 "links that are judged from all layers, but no nodes"
             )
+        if self.sampling.evaluation != "whole":
+            raise ValueError("sampling.evaluation: found 'sampled'; allowed: whole with task links")
         if isinstance(self.model, OwnModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
@@ -319,6 +321,11 @@ class Experiment(Strict):
         """What a sampled run evaluates: the whole graph in as many chunks, without losing edges."""
         update = {"sampling": None, "batch_size": None, "chunks": "halo", "task": None}
         return self.model_copy(update=update)
+
+    @property
+    def evaluates_sampled(self) -> bool:
+        """Whether evaluations take drawn neighbours, not all."""
+        return self.sampling is not None and self.sampling.evaluation == "sampled"
 
     def content(self) -> dict[str, Any]:
         """The experiment as plain data, defaults left out, so that new fields keep old ids."""

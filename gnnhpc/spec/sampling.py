@@ -19,6 +19,8 @@ SEMANTICS_OF: dict[SamplerName, tuple[Semantics, ...]] = {
 """What each sampler can do, its default first."""
 MOST_NEIGHBOURS = 2**31 - 1
 """A fan-out that draws all neighbours of any node; samplers count them by 32 bits."""
+EVALUATED_STEP = 2**32 - 1
+"""The step by which an evaluation's neighbours are drawn: no training step has this number."""
 MOST_SEED = 2**64 - 1
 """The key of the random numbers that draw neighbours has 64 bits."""
 
@@ -44,6 +46,10 @@ class Sampling(Strict):
     """Trains on the edges between training nodes alone, so that the other nodes are first seen when
     they are evaluated, with all edges (Hamilton et al. 2017, section 4)."""
 
+    evaluation: Literal["whole", "sampled"] = "whole"
+    """Over all neighbours, or over as many as in training, always the same ones: of all labelled
+    nodes that are not trained on, in one mini-batch."""
+
     @model_validator(mode="before")
     @classmethod
     def _default_semantics(cls, raw: Any) -> Any:
@@ -59,6 +65,10 @@ class Sampling(Strict):
             raise ValueError(
                 f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
                 f"sampler {self.sampler}"
+            )
+        if self.evaluation == "sampled" and self.sampler != "ours":
+            raise ValueError(
+                f"evaluation: found 'sampled'; allowed: whole for sampler {self.sampler}"
             )
         # A node reached first in another layer would draw others: not the same in parts of a batch.
         if (self.sampler, self.semantics) == ("ours", "once") and len(set(self.fanouts)) > 1:

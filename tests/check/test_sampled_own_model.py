@@ -24,14 +24,19 @@ CELL += ["--set", "data.features=12", "--layout", "dp2", "--microbatches", "2"]
 CELL += ["--set", "batch_size=12", "--set", "train_steps=4", "--set", "test_steps=1"]
 
 
-@pytest.mark.parametrize("replace", ["false", "true"])
+@pytest.mark.parametrize(
+    "options",
+    ["replace: false", "replace: true", "inductive: true", "evaluation: sampled, inductive: true"],
+)
 @pytest.mark.parametrize("sampler", ["ours", "pyg", "dgl"])
-def test_a_users_model_is_its_twin(sampler: str, replace: str, tmp_path: Path) -> None:
+def test_a_users_model_is_its_twin(sampler: str, options: str, tmp_path: Path) -> None:
+    if "evaluation" in options and sampler != "ours":
+        pytest.skip("sampler ours alone evaluates so")
     if sampler == "dgl":
         needs_dgl()
     if sampler == "pyg":
         needs_pyg_sampler()
-    drawn = f"sampling={{fanouts: [4, 3], sampler: {sampler}, replace: {replace}}}"
+    drawn = f"sampling={{fanouts: [4, 3], sampler: {sampler}, {options}}}"
     out = tmp_path / "out"
     command = ["run", *CELL, "--set", drawn, "--out", out]
     with started(command, 2, tmp_path, plant=add_example) as ranks:

@@ -642,6 +642,17 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "where 1 of its 1 are to be drawn"),
         verify="where 1 of its 1 are to be drawn",
     ),
+    "an evaluation without the edges of test nodes": Expected(
+        Complaint("chunks", "has 0 edges into node 0, where 3 of its 23 are to be drawn"),
+        verify="has 0 edges into node 0, where 3 of its 23 are to be drawn",
+    ),
+    "an evaluation whose neighbours are drawn anew": Expected(
+        Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
+    ),
+    "an evaluation of the easiest half of its nodes": Expected(
+        Complaint("chunks", "not this replica's of those to validate and to test"),
+        verify="not this replica's of those to validate and to test",
+    ),
     "a node left out of its mini-batch": Expected(
         Complaint("chunks", "its own nodes are not those of the mini-batch"),
         verify="its own nodes are not those of the mini-batch",

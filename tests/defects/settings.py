@@ -117,12 +117,16 @@ SAMPLED_INDUCTIVE = Setting(
         "sampling": {"fanouts": [4, 3], "inductive": True},
     },
 )
+SAMPLED_EVALUATION = Setting(
+    "sage seq, evaluation sampled",
+    _SAMPLED | {"sampling": {"fanouts": [4, 3], "inductive": True, "evaluation": "sampled"}},
+)
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
-    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE),
+    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

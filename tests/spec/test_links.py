@@ -22,6 +22,10 @@ from tests.tools.cells import GAT, LINKED, linked, sampled
         ),
         ({"task": {"val_share": 0.5, "test_share": 0.5}}, "test_share: found 0.5 beside val_share"),
         ({"sampling": {"fanouts": [4, 3], "inductive": True}}, "sampling.inductive: found true"),
+        (
+            {"sampling": {"fanouts": [4, 3], "evaluation": "sampled"}},
+            "sampling.evaluation: found 'sampled'; allowed: whole with task links",
+        ),
         ({"task": {"negatives": 0}}, "negatives"),
         ({"task": {"name": "edges"}}, "name"),
         ({"task": {"val_share": 0.0}}, "val_share"),

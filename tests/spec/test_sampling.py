@@ -37,6 +37,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "sampling.semantics: found 'once'; allowed: resample for sampler dgl": drawn(
         sampler="dgl", semantics="once"
     ),
+    "sampling.evaluation: found 'sampled'; allowed: whole for sampler dgl": drawn(
+        sampler="dgl", evaluation="sampled"
+    ),
     "sampling.fanouts: found [4, 3]; allowed: the same number for all layers with semantics once "
     "of sampler ours": drawn(semantics="once"),
     "seed: found 18446744073709551616; allowed: 0 to 18446744073709551615 with sampling": SAMPLED

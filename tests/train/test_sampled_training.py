@@ -128,6 +128,36 @@ def test_inductive_training_uses_no_edge_of_other_nodes(
     assert min(step["sampled_edges"] for step in other.steps(0, "train")) > max(drawn)
 
 
+@pytest.mark.parametrize(
+    ("model", "inductive"),
+    [(SAGE, False), (GAT, True), pytest.param(GCN, True, marks=pytest.mark.slow)],
+)
+def test_an_evaluation_may_be_sampled(
+    model: dict[str, Any], inductive: bool, tmp_path: Path
+) -> None:
+    """The same in any layout; of all nodes to validate and to test, and not of all edges."""
+    sampling: dict[str, Any] = {"fanouts": [4, 4], "evaluation": "sampled", "inductive": inductive}
+    settings = TRAIN | {"model": model, "sampling": sampling, "test_every": 3}
+    alone = ran(tmp_path / "seq", sampled(**settings))
+    assert not invalid(alone)
+    for layout, microbatches in (("dp2", 3), ("pp2", 2)):
+        size = {"layout": layout, "batch_size": 12 if layout == "dp2" else 24}
+        other = ran(tmp_path / layout, sampled(**settings, **size, microbatches=microbatches))
+        assert not invalid(other)
+        for phase in ("train", "test"):
+            assert other.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
+    steps = alone.steps(0, "test")
+    graph = load_graph(alone.cell.experiment.data, None)
+    assert steps[0]["samples"] == int((graph.masks["val"] | graph.masks["test"]).sum())
+    drawn = {step["sampled_edges"] for step in steps}
+    assert len(drawn) == 1
+    whole = ran(
+        tmp_path / "whole", sampled(**settings | {"sampling": sampling | {"evaluation": "whole"}})
+    )
+    assert whole.losses() == alone.losses()
+    assert whole.losses("test") != pytest.approx(alone.losses("test"), rel=1e-4)
+
+
 @pytest.mark.parametrize("sampler", ["pyg", "dgl"])
 def test_libraries_sample_the_same_part(sampler: str, tmp_path: Path) -> None:
     needs_dgl() if sampler == "dgl" else needs_pyg_sampler()

@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gnnhpc.check.plain.order import Ids, PlainOrder
 from gnnhpc.spec.experiment import Experiment
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass
@@ -76,3 +79,16 @@ class PlainShares(PlainOrder):
             self._epoch, self._order = epoch, self.order(epoch)
         start = step % self.steps_per_epoch * together
         return self._order[start : start + together]
+
+
+def evaluated_nodes(experiment: Experiment, val: Mask, test: Mask, replica: int) -> list[Ids]:
+    """Of each micro-batch of a replica, the nodes of an evaluation that is sampled, ascending.
+
+    Nodes to validate and to test are cut into replicas, and these into micro-batches.
+    """
+    nodes = np.flatnonzero(val | test)
+    replicas, parts = experiment.layout.replicas, experiment.microbatches
+    first, stop = (len(nodes) * each // replicas for each in (replica, replica + 1))
+    mine = nodes[first:stop]
+    ends = [len(mine) * part // parts for part in range(parts + 1)]
+    return [mine[ends[part] : ends[part + 1]] for part in range(parts)]

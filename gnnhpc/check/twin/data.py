@@ -13,11 +13,12 @@ from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.twin.link_pieces import plain_links
 from gnnhpc.check.twin.pieces import Labels, Piece, Pixels, chunk_pieces, graph_piece, image_pieces
 from gnnhpc.check.twin.raw_images import raw_images
-from gnnhpc.check.twin.sampled import DrawnEdges, drawn_by_library, sampled_pieces
+from gnnhpc.check.twin.sampled import DrawnEdges, drawn_by_library, evaluated_pieces, sampled_pieces
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.images import Split
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Phase
+from gnnhpc.spec.sampling import EVALUATED_STEP
 
 
 class TwinData(Protocol):
@@ -61,13 +62,18 @@ class TwinGraphData:
         self._sampled = part.experiment.sampling is not None
         experiment = part.experiment.whole_graph if self._sampled else part.experiment
         self._evaluated = experiment
-        self._piece = graph_piece(experiment, graph) if whole else None
+        one_piece = whole and not part.experiment.evaluates_sampled
+        self._piece = graph_piece(experiment, graph) if one_piece else None
         if self._piece is not None and self._links is not None:
             # Which micro-batch judges which links, the watch of evaluations tells.
             self._piece = dataclasses.replace(self._piece, targets={})
 
     def pieces(self, phase: Phase, step: int) -> list[Piece]:
         experiment = self._part.experiment
+        if phase == "test" and experiment.evaluates_sampled:
+            if self._whole:
+                return evaluated_pieces(experiment, self._graph)
+            return chunk_pieces(experiment, self._part.outlines, self._graph, EVALUATED_STEP)
         if phase == "test":
             experiment = self._evaluated
         elif self._sampled:

@@ -17,9 +17,10 @@ from torch import Tensor
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.graph_sampler import GraphSampler
 from gnnhpc.check.capture import SeenEdges
-from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.twin.drawn_chunk import drawn_chunk
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
+from gnnhpc.core.facts import SPLITS
 from gnnhpc.core.outline import Outlines, hops
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
@@ -30,6 +31,7 @@ from gnnhpc.graphs.partition import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import EVALUATED_STEP
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -150,14 +152,18 @@ def _chunks_of(
     drawn: Mapping[tuple[int, int], SeenEdges] | None,
 ) -> Sequence[GraphChunk]:
     sampling, seed = experiment.sampling, experiment.seed
-    if sampling is not None and sampling.inductive:
-        graph = graph.among(graph.masks["train"])
     if sampling is None:
         count = experiment.total_chunks
         return build_chunks(graph, count, experiment.chunks, hops(outlines)).chunks
-    train = graph.masks["train"].nonzero().flatten().numpy()
+    train, val, test = (graph.masks[split].numpy() for split in SPLITS)
     replicas = range(experiment.layout.replicas)
-    seeds = [PlainShares.of(experiment, train, replica).nodes(step) for replica in replicas]
+    if step == EVALUATED_STEP:
+        seeds = [evaluated_nodes(experiment, val, test, replica) for replica in replicas]
+    else:
+        shares = (PlainShares.of(experiment, np.flatnonzero(train), each) for each in replicas)
+        seeds = [share.nodes(step) for share in shares]
+        if sampling.inductive:
+            graph = graph.among(graph.masks["train"])
     if drawn is not None:
         return [
             drawn_chunk(graph, part, drawn[replica, microbatch].layers)

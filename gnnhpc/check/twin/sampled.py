@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +12,16 @@ from torch import Tensor
 from gnnhpc.check.capture import Ids, SeenEdges
 from gnnhpc.check.plain.draws import PlainDraw
 from gnnhpc.check.plain.links import PlainLinks
-from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.twin.link_pieces import rows_of_pairs
 from gnnhpc.check.twin.pieces import Piece, graph_inputs
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import EVALUATED_STEP
 
+_Edges = tuple[Tensor, Tensor, Tensor]
+"""Sources, targets and numbers in the graph, without self-loops."""
 DrawnEdges = Callable[[int], Mapping[tuple[int, int], SeenEdges]]
 """What a library drew in a step, by replica and micro-batch."""
 
@@ -61,24 +64,68 @@ def sampled_pieces(
             else:
                 told = drawn[replica, microbatch].layers[::-1]
                 layers = [_as_tensors(*layer) for layer in told]
-            ids = torch.cat([torch.from_numpy(seeds), *(s for s, _, _ in layers)]).unique()
+            ids = _reached(torch.from_numpy(seeds), layers)
             if pairs is not None:
                 targets = rows_of_pairs(pairs, len(learnt), ids)
             else:
-                targets = torch.full((len(ids),), IGNORED)
-                own = torch.searchsorted(ids, torch.from_numpy(seeds))
-                targets[own] = graph.labels[ids[own]]
-            pieces.append(
-                Piece(
-                    rows_of(inputs, ids),
-                    {"train": targets},
-                    replica,
-                    microbatch,
-                    ids=ids,
-                    sampled=tuple(_twin_graph(edges, ids, *layer) for layer in reversed(layers)),
-                )
-            )
+                targets = _labels(graph, torch.from_numpy(seeds), ids)
+            piece = _piece(inputs, edges, ids, layers, {"train": targets})
+            pieces.append(replace(piece, replica=replica, microbatch=microbatch))
     return pieces
+
+
+def evaluated_pieces(experiment: Experiment, graph: Graph) -> list[Piece]:
+    """All micro-batches of all replicas in an evaluation that is sampled."""
+    val, test = (graph.masks[split].numpy() for split in ("val", "test"))
+    return [
+        replace(
+            evaluated_piece(experiment, graph, torch.from_numpy(nodes)),
+            replica=replica,
+            microbatch=microbatch,
+        )
+        for replica in range(experiment.layout.replicas)
+        for microbatch, nodes in enumerate(evaluated_nodes(experiment, val, test, replica))
+    ]
+
+
+def evaluated_piece(experiment: Experiment, graph: Graph, nodes: Tensor) -> Piece:
+    """What an evaluation that is sampled gives of these nodes, int64 [n], follows from this."""
+    edges = _KeptEdges.of(graph)
+    layers = _drawn_layers(experiment, edges, nodes, EVALUATED_STEP)
+    ids = _reached(nodes, layers)
+    targets = {
+        split: _labels(graph, nodes[mask[nodes]], ids) for split, mask in graph.masks.items()
+    }
+    return _piece(graph_inputs(graph, experiment.dtype), edges, ids, layers, targets)
+
+
+def _reached(seeds: Tensor, layers: Sequence[_Edges]) -> Tensor:
+    """All nodes of a mini-batch, ascending."""
+    found: Tensor = torch.cat([seeds, *(source for source, _, _ in layers)]).unique()
+    return found
+
+
+def _labels(graph: Graph, nodes: Tensor, ids: Tensor) -> Tensor:
+    """int64 [ids]: of these nodes their labels, the others ignored."""
+    targets = torch.full((len(ids),), IGNORED)
+    targets[torch.searchsorted(ids, nodes)] = graph.labels[nodes]
+    return targets
+
+
+def _piece(
+    inputs: Tensor | SparseInput,
+    edges: _KeptEdges,
+    ids: Tensor,
+    layers: Sequence[_Edges],
+    targets: Mapping[str, Tensor],
+) -> Piece:
+    """Of `layers` the output's comes first."""
+    return Piece(
+        rows_of(inputs, ids),
+        targets,
+        ids=ids,
+        sampled=tuple(_twin_graph(edges, ids, *layer) for layer in reversed(layers)),
+    )
 
 
 def trained_graph(experiment: Experiment, graph: Graph) -> Graph:
@@ -89,10 +136,6 @@ def trained_graph(experiment: Experiment, graph: Graph) -> Graph:
     train = graph.masks["train"]
     kept = (train[source] & train[target]).nonzero().flatten()
     return replace(graph, edges=graph.edges[:, kept], stored_in_edges=None)
-
-
-_Edges = tuple[Tensor, Tensor, Tensor]
-"""Sources, targets and numbers in the graph, without self-loops."""
 
 
 @dataclass(frozen=True)

@@ -84,16 +84,17 @@ class GraphWatch:
                 cause = self.features_cause(x, chunk.nodes.cpu().numpy(), rule)
                 if cause is not None:
                     self.findings.add("inputs", phase, step, cause)
-        self._check_targets(phase, step, batch, chunks)
+        self.check_targets(phase, step, batch, chunks)
 
     def check_cheaply(self, phase: Phase, step: int, number: int, batch: Batch) -> None:
         """Labels alone: the features of a graph are never written again."""
         chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
-        self._check_targets(phase, step, batch, chunks)
+        self.check_targets(phase, step, batch, chunks)
 
-    def _check_targets(
+    def check_targets(
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
     ) -> None:
+        """All labels of the phase's splits, and what its loss is divided by."""
         if not self.mesh.is_last:
             return
         self.findings.looks["targets"] += 1

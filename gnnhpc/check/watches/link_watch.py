@@ -75,7 +75,7 @@ class JudgedLinks(GraphWatch):
                 self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")
         super()._check_chunks(phase, step, batch, chunks)
 
-    def _check_targets(
+    def check_targets(
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
     ) -> None:
         if not self.mesh.is_last:

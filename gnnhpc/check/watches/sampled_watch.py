@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.check.plain.graph import Ids, PlainGraph
-from gnnhpc.check.plain.shares import PlainShares
+from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
@@ -24,6 +24,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import EVALUATED_STEP
 
 
 @dataclass
@@ -90,7 +91,7 @@ class SampledWatch:
         given: list[tuple[Inputs, Context]],
     ) -> None:
         if phase == "test":
-            self.whole.after(phase, step, number, batch, given)
+            self._after_evaluation(step, number, batch, given)
             return
         self._check_targets(step, batch)
         self._check_count(step, batch, [context.chunk for _, context in given])
@@ -115,12 +116,47 @@ class SampledWatch:
         """All labels, and of which nodes they are."""
         if phase == "test":
             self.whole.check_cheaply(phase, step, number, batch)
+            if self.experiment.evaluates_sampled:
+                self._check_evaluated(step, batch)
             return
         self._check_targets(step, batch)
         for microbatch, seeds in zip(batch.microbatches, self._nodes(step, batch), strict=True):
             cause = self._other_nodes(microbatch.context.chunk, seeds)
             if cause is not None:
                 self.findings.add("chunks", phase, step, cause)
+
+    def _after_evaluation(
+        self, step: int, number: int, batch: Batch, given: list[tuple[Inputs, Context]]
+    ) -> None:
+        """The edges of an evaluation that is sampled are drawn again; else it has all of them."""
+        if not self.experiment.evaluates_sampled:
+            self.whole.after("test", step, number, batch, given)
+            return
+        chunks = [context.chunk for _, context in given]
+        self.whole.check_targets("test", step, batch, chunks)
+        self._check_evaluated(step, batch)
+        self.findings.looks["chunks"] += 1
+        rule = random.Random(f"{self.experiment.seed}/test/{step}")
+        for x, context in given:
+            chunk = context.chunk
+            drawn = (self.whole.graph, chunk, self.experiment, EVALUATED_STEP, rule)
+            cause = sampled_cause(*drawn)
+            if cause is not None:
+                self.findings.add("chunks", "test", step, cause)
+            if self.mesh.is_first:
+                self.findings.looks["inputs"] += 1
+                cause = self.whole.features_cause(x, chunk.nodes.cpu().numpy(), rule)
+                if cause is not None:
+                    self.findings.add("inputs", "test", step, cause)
+
+    def _check_evaluated(self, step: int, batch: Batch) -> None:
+        """Which nodes an evaluation that is sampled is of."""
+        masks = self.whole.graph.masks
+        wanted = evaluated_nodes(self.experiment, masks["val"], masks["test"], self.mesh.replica)
+        for microbatch, nodes in zip(batch.microbatches, wanted, strict=True):
+            if self._other_nodes(microbatch.context.chunk, nodes) is not None:
+                cause = "its own nodes are not this replica's of those to validate and to test"
+                self.findings.add("chunks", "test", step, cause)
 
     def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
         if phase == "test":

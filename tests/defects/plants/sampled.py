@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_sampler import GraphSampler, SampledBlock
 from gnnhpc.batches.own_draws import OwnDraws
 from gnnhpc.batches.sampled_batches import SampledBatches
+from gnnhpc.batches.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
 from gnnhpc.graphs.blocks import GraphChunk
@@ -334,3 +336,34 @@ def edges_from_others() -> None:
         return InEdges(functional.pad(degrees.cumsum(0), (1, 0)), edges.source[alive])
 
     around(InEdges, "among", into)
+
+
+@defect("an evaluation without the edges of test nodes", setting=settings.SAMPLED_EVALUATION)
+def evaluated_inductively() -> None:
+    def few(true: Any, evaluation: SampledEvaluation, *args: Any) -> None:
+        true(evaluation, *args)
+        graph, sampler = evaluation._graph, evaluation._sampler
+        edges = graph.in_edges.among(graph.masks["train"])
+        evaluation._sampler = GraphSampler(graph, sampler.fanouts, sampler.seed, edges=edges)
+
+    around(SampledEvaluation, "__init__", few)
+
+
+@defect("an evaluation whose neighbours are drawn anew", setting=settings.SAMPLED_EVALUATION)
+def evaluated_anew() -> None:
+    steps = itertools.count()
+
+    def other(true: Any, evaluation: SampledEvaluation, m: int) -> GraphChunk:
+        return evaluation._sampler.chunk(evaluation._seeds[m], next(steps))
+
+    around(SampledEvaluation, "_chunk", other)
+
+
+@defect("an evaluation of the easiest half of its nodes", setting=settings.SAMPLED_EVALUATION)
+def evaluated_half() -> None:
+    def few(true: Any, evaluation: SampledEvaluation, *args: Any) -> None:
+        true(evaluation, *args)
+        own = evaluation._own[: len(evaluation._own) // 2]
+        evaluation._own, evaluation._seeds = own, [torch.from_numpy(own)]
+
+    around(SampledEvaluation, "__init__", few)

@@ -1,0 +1,75 @@
+"""Evaluation of sampled neighbours: a replica's share of the nodes to validate and to test."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
+from gnnhpc.batches.chunk_batches import SPLITS
+from gnnhpc.batches.cuts import cut_evenly
+from gnnhpc.batches.draws import edges_of, gathered
+from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+from gnnhpc.spec.sampling import EVALUATED_STEP
+
+
+class SampledEvaluation:
+    """One mini-batch: all labelled nodes that are not trained on, cut into replicas and these into
+    micro-batches. Their neighbours are drawn alike in every evaluation, so that two differ by what
+    was learnt between them."""
+
+    def __init__(self, plan: BatchPlan, graph: Graph, sampler: GraphSampler) -> None:
+        self._plan, self._graph, self._sampler = plan, graph, sampler
+        mesh, parts = plan.mesh, plan.experiment.microbatches
+        nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
+        mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]
+        self._seeds = [nodes[part.start : part.stop] for part in cut_evenly(mine, parts)]
+        self._own = nodes[mine.start : mine.stop].numpy()
+        self._labelled = {split: int(mask.sum()) for split, mask in graph.masks.items()}
+
+    def evaluated(self) -> Context:
+        return self._context(0, 0, self._chunk(0))
+
+    @contextlib.contextmanager
+    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
+        yield (self._batch(phase, step) for step in range(start, stop))
+
+    def _batch(self, phase: Phase, step: int) -> Batch:
+        began = time.perf_counter()
+        chunks = tuple(self._chunk(m) for m in range(len(self._seeds)))
+        sampled = time.perf_counter()
+        mesh = self._plan.mesh
+        nothing: tuple[Inputs | None, ...] = (None,) * len(chunks)
+        inputs = gathered(self._graph, chunks, self._plan) if mesh.is_first else nothing
+        gathered_at = time.perf_counter()
+        microbatches = []
+        for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
+            there = chunk.to(mesh.device)
+            targets = {split: there.targets[split] for split in SPLITS[phase]}
+            context = self._context(m, step, there)
+            given = None if x is None else x.to(mesh.device)
+            microbatches.append(MicroBatch(given, targets if mesh.is_last else {}, context))
+        return Batch(
+            microbatches=tuple(microbatches),
+            labelled=self._labelled[phase],
+            samples=len(self._own),
+            epoch=step,
+            sample_ids=self._own,
+            checksum=zlib.crc32(np.ascontiguousarray(self._own).tobytes()),
+            loading=Loading(sampled - began, gathered_at - sampled, edges_of(chunks)),
+        )
+
+    def _chunk(self, m: int) -> GraphChunk:
+        return self._sampler.chunk(self._seeds[m], EVALUATED_STEP)
+
+    def _context(self, m: int, step: int, chunk: GraphChunk) -> Context:
+        return Context(m, step, self._plan.experiment.seed, chunk)
