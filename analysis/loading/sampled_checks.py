@@ -1,6 +1,6 @@
-"""Whether records of mini-batches of nodes or graphs are possible: how many, which epoch, how made.
+"""Whether records of mini-batches of nodes, links or graphs are possible.
 
-An epoch is all nodes or graphs to train on, in mini-batches of `batch_size` a replica; its last one
+An epoch is all of them that are trained on, in mini-batches of `batch_size` a replica; its last one
 has what is left, cut into parts that differ by one at most.
 """
 
@@ -50,6 +50,7 @@ def check_sampled(
             allowed = "a number from 0, of a mini-batch that is made within its step"
             raise impossible(mine, wrong[0], file, name, allowed)
     what = "graphs" if experiment.data.facts().kind == "graphs" else "nodes"
+    what = what if experiment.task is None else "links"
     samples = _train_samples(attempt, what)
     replicas = experiment.layout.replicas
     replica = int((header or {}).get("replica", 0))

@@ -12,6 +12,7 @@ from tests.defects.plants import (
     inputs,
     late,
     layers,
+    links,
     machine,
     masks,
     optimizer,
@@ -38,7 +39,7 @@ KINDS = (
         late.KIND,
         reported.KIND,
     ),
-    *(again.KIND, sampled.KIND),
+    *(again.KIND, sampled.KIND, links.KIND),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

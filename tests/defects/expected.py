@@ -551,8 +551,8 @@ EXPECTED: dict[str, Expected] = {
         verify="samples were seen more than once",
     ),
     "a rank without the last mini-batch of an epoch": Expected(
-        Complaint("samples", "nodes were not used in an epoch"),
-        verify="nodes were not used in an epoch",
+        Complaint("samples", "samples were not used in an epoch"),
+        verify="samples were not used in an epoch",
     ),
     "nodes never shuffled again": Expected(
         Complaint("order", "epoch 1 has the order of epoch 0: never shuffled again"),
@@ -634,6 +634,10 @@ EXPECTED: dict[str, Expected] = {
     "degrees of the sample for those of the graph": Expected(
         Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
     ),
+    "a node left out of its mini-batch": Expected(
+        Complaint("chunks", "its own nodes are not those of the mini-batch"),
+        verify="its own nodes are not those of the mini-batch",
+    ),
     "inductive training with the edges of test nodes": Expected(
         Complaint("chunks", "where 1 of its 1 are to be drawn"),
         verify="where 1 of its 1 are to be drawn",
@@ -653,9 +657,61 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "not this replica's of those to validate and to test"),
         verify="not this replica's of those to validate and to test",
     ),
-    "a node left out of its mini-batch": Expected(
-        Complaint("chunks", "its own nodes are not those of the mini-batch"),
-        verify="its own nodes are not those of the mini-batch",
+    "links that a step predicts left in its sample": Expected(
+        Complaint("chunks", "which the step predicts"), verify="which the step predicts"
+    ),
+    "one direction alone of the links that a step predicts left out": Expected(
+        Complaint("chunks", "which the step predicts"), verify="which the step predicts"
+    ),
+    "a replica's own links alone left out of its sample": Expected(
+        Complaint("chunks", "which the step predicts"), verify="which the step predicts"
+    ),
+    "links to validate in the graph that is learnt from": Expected(
+        Complaint("chunks", "which is judged"), verify="which is judged"
+    ),
+    "negatives that may be links": Expected(
+        Complaint("targets", "negatives of micro-batch 0 are links"),
+        verify="negatives of micro-batch 0 are links",
+    ),
+    "negatives by 16 bits modulo the nodes": Expected(
+        Complaint("targets", "negatives of micro-batch 0 are not those"),
+        verify="negatives of micro-batch 0 are not those",
+    ),
+    "the same negatives in every step": Expected(
+        Complaint("targets", "negatives of micro-batch 0 are not those"),
+        verify="negatives of micro-batch 0 are not those",
+    ),
+    "negatives numbered from each replica's first link": Expected(
+        Complaint("targets", "negatives of micro-batch 0 are not those"),
+        verify="negatives of micro-batch 0 are not those",
+    ),
+    "every replica learns all links of a step": Expected(
+        Complaint("order", "replica 1 has the samples of replica 0"),
+        verify="replica 1 has the samples of replica 0",
+    ),
+    "links labelled as none, and negatives as links": Expected(
+        Complaint("targets", "labels of micro-batch 0 are not its pairs'"),
+        verify="labels of micro-batch 0 are not its pairs'",
+    ),
+    "the last link of each mini-batch left out": Expected(
+        Complaint("order", "the samples are not those of the epoch's permutation"),
+        verify="the samples are not those of the epoch's permutation",
+    ),
+    "the loss of links divided by the links alone": Expected(
+        Complaint("targets", "the loss is divided by 150"), verify="the loss is divided by 150"
+    ),
+    "links to test judged by those to validate": Expected(
+        Complaint("targets", "they are of the val split"), verify="they are of the val split"
+    ),
+    "the validation AUC told as that of the test": Expected(
+        Complaint("metrics", "test_auc is"), verify="test_auc is"
+    ),
+    "hits above the negative of the next rank": Expected(
+        Complaint("metrics", "hits@3 is"), verify="hits@3 is"
+    ),
+    "a pool drawn from all pairs of nodes": Expected(
+        Complaint("targets", "links or their pool are others"),
+        verify="links or their pool are others",
     ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, LessEdges, PlainGraph
 from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.check.plain.shares import PlainShares
@@ -196,20 +196,21 @@ class LinkWatch(SampledWatch):
             pair_rows(np.unique(pairs), pairs, links) for pairs, links in self._pairs(step, batch)
         ]
 
-    def _other_targets(self, told: Ids, wanted: Ids, m: int, microbatch: MicroBatch) -> str:
-        nodes = microbatch.context.chunk.nodes.cpu().numpy()
+    def _other_targets(self, told: Ids, wanted: Ids, step: int, m: int, batch: Batch) -> str:
         if told.shape != wanted.shape:
             return f"micro-batch {m} has {len(told)} pairs in place of {len(wanted)}"
-        if np.array_equal(told[:, :2], wanted[:, :2]):
+        nodes = batch.microbatches[m].context.chunk.nodes.cpu().numpy()
+        found, (pairs, links) = nodes[told[:, :2]], self._pairs(step, batch)[m]
+        others = (found != pairs).any(axis=1)
+        if not others.any():
             wrong = int((told[:, 2] != wanted[:, 2]).sum())
             return f"{wrong} labels of micro-batch {m} are not its pairs'"
-        negatives = nodes[told[told[:, 2] == 0, :2]]
+        negatives = found[links:]
         known = negatives[self.whole.links.are_known(negatives)]
         if len(known):
             pair = f"{known[0, 0]} and {known[0, 1]}"
             return f"{len(known)} negatives of micro-batch {m} are links, one of {pair}"
-        others = (told != wanted).any(axis=1)
-        what = "pairs" if others[wanted[:, 2] == 1].any() else "negatives"
+        what = "pairs" if others[:links].any() else "negatives"
         total = int(others.sum())
         return f"{total} {what} of micro-batch {m} are not those that seed, step and link draw"
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
@@ -195,10 +195,10 @@ class SampledWatch:
         for m, (microbatch, wanted) in enumerate(zip(batch.microbatches, all_wanted, strict=True)):
             told = microbatch.targets["train"].detach().cpu().numpy()
             if not np.array_equal(told, wanted):
-                cause = self._other_targets(told, wanted, m, microbatch)
+                cause = self._other_targets(told, wanted, step, m, batch)
                 self.findings.add("targets", "train", step, cause)
 
-    def _other_targets(self, told: Ids, wanted: Ids, m: int, microbatch: MicroBatch) -> str:
+    def _other_targets(self, told: Ids, wanted: Ids, step: int, m: int, batch: Batch) -> str:
         wrong = int((told != wanted).sum()) if told.shape == wanted.shape else len(told)
         return f"{wrong} of {len(wanted)} labels of micro-batch {m} are not its nodes'"
 

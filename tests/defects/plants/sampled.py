@@ -158,8 +158,10 @@ def one_layer() -> None:
 
 @defect("the neighbours of the step before", setting=settings.SAMPLED)
 def step_before() -> None:
-    def stale(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, seeds, max(step - 1, 0))
+    def stale(
+        true: Any, sampler: GraphSampler, seeds: Tensor, step: int, *without: Any
+    ) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, seeds, max(step - 1, 0), *without)
         return chunk
 
     around(GraphSampler, "chunk", stale)
@@ -288,8 +290,8 @@ def labels_of_other() -> None:
 
 @defect("rows of a buffer that the next draw writes to", setting=settings.SAMPLED_PARTS)
 def buffer_used_again() -> None:
-    def shared(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, seeds, step)
+    def shared(true: Any, sampler: GraphSampler, *asked: Any) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, *asked)
         return dataclasses.replace(chunk, nodes=sampler._sampler.nodes)
 
     around(GraphSampler, "chunk", shared)
@@ -302,8 +304,8 @@ def edges_twice() -> None:
 
 @defect("degrees of the sample for those of the graph", setting=settings.SAMPLED_GCN)
 def degrees_of_sample() -> None:
-    def drawn(true: Any, sampler: GraphSampler, seeds: Tensor, step: int) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, seeds, step)
+    def drawn(true: Any, sampler: GraphSampler, *asked: Any) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, *asked)
         degree = chunk.degree.clone()
         first = chunk.blocks[0]
         degree[: first.rows_out] = first.indptr.diff()
