@@ -40,7 +40,8 @@ help:
 	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
-	@echo 'make soak     20 minutes of random faults under a real Slurm; SEED=3 MINUTES=5 for others'
+	@echo 'make soak     20 minutes of random faults under a real Slurm; SEED=3 MINUTES=5 for others,'
+	@echo '              DRAWN=1 of mini-batches that are drawn'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
 setup: $(STAMP)
@@ -130,7 +131,7 @@ gpu: setup
 	exit $$status
 
 soak: setup
-	$(PY) -m tests.cluster.soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+	$(PY) -m tests.cluster.soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRAWN),--drawn)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,9 +1,10 @@
-"""Short cells under random faults: python -m tests.cluster.soak [--seed N] [--minutes N].
+"""Short cells under random faults: python -m tests.cluster.soak [--seed N] [--minutes N] [--drawn].
 
 The same sweep is run twice on the test cluster: once in peace, once while ranks are killed, jobs
 requeued, also such as are done, and nodes drained at random, then rerun until it is done. Both must
 come out equal in everything but times. Sixty cells, a quarter of them in paired blocks, which take
-about 20 minutes on two cores.
+about 20 minutes on two cores. With --drawn they are of mini-batches that are drawn: nodes and links
+of a sampled graph, and small graphs.
 """
 
 from __future__ import annotations
@@ -36,17 +37,34 @@ BETWEEN_S = (2.0, 8.0)
 """Seconds between two faults, at least and at most."""
 
 
-def grids(cells: int) -> list[dict[str, object]]:
+Grids = list[dict[str, object]]
+
+
+def grids(cells: int) -> Grids:
     """`cells` cells in four arrays: both models, one process and two."""
-    shared = {
-        "layouts": ["seq", "pp2"],
-        "microbatches": [2],
-        "seq_microbatches": [2],
-        "train_steps": STEPS,
-        "checkpoint_every": 20,
-        "repeats": -(-cells // 4),
-    }
+    pipelines = {"layouts": ["seq", "pp2"], "microbatches": [2], "seq_microbatches": [2]}
+    shared = pipelines | _steps(cells, arrays=4)
     return [TINY_VIG | shared, TINY_GAT | shared]
+
+
+def drawn_grids(cells: int) -> Grids:
+    """`cells` cells in six arrays: sampled nodes and links, and small graphs, on 1 and 2 ranks."""
+    shared = {"layouts": ["seq", "dp2"], "batch_size": 8} | _steps(cells, arrays=6)
+    sampled = {"sampling": {"fanouts": [4, 3]}, "data": TINY_GAT["data"]}
+    return [
+        {"model": {"name": "sage", "layers": 2, "hidden": 8}} | sampled | shared,
+        {"model": {"name": "gcn", "layers": 2, "hidden": 8}, "task": LINKS} | sampled | shared,
+        {"model": {"name": "gin", "layers": 2, "hidden": 8}, "data": SMALL_GRAPHS} | shared,
+    ]
+
+
+LINKS = {"name": "links", "embedding": 4}
+SMALL_GRAPHS = {"name": "synthetic-graphs", "graphs": 100}
+
+
+def _steps(cells: int, arrays: int) -> dict[str, object]:
+    every = {"train_steps": STEPS, "test_steps": 1, "checkpoint_every": 20}
+    return every | {"repeats": -(-cells // arrays)}
 
 
 class Troublemaker:
@@ -197,15 +215,15 @@ def report(run: Run) -> list[str]:
     return [" ".join(row[name] for name in kept) for row in rows]
 
 
-def soak(cluster: Cluster, home: Path, cells: int, seed: int, *flags: str) -> None:
+def soak(cluster: Cluster, home: Path, cells: Grids, seed: int, *flags: str) -> None:
     peace, war = home / "peace", home / "war"
     for folder in (peace, war):
         folder.mkdir(parents=True)
-    calm = User(cluster, peace).submit(grids(cells), *flags, name="calm")
+    calm = User(cluster, peace).submit(cells, *flags, name="calm")
     say(f"{len(calm.cells)} cells in peace")
     wait_for(lambda: idle(calm), "the undisturbed sweep", HOUR_S)
     assert not unfinished(calm)
-    stormy = User(cluster, war).submit(grids(cells), *flags, name="stormy")
+    stormy = User(cluster, war).submit(cells, *flags, name="stormy")
     say(f"the same under fire, seed {seed}")
     faults = disturb(stormy, seed)
     say(", ".join(f"{count} x {name}" for name, count in sorted(faults.items())))
@@ -229,14 +247,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="which faults, where and when")
     parser.add_argument("--minutes", type=int, default=20, help="about how long, on two cores")
+    parser.add_argument("--drawn", action="store_true", help="cells whose mini-batches are drawn")
     options = parser.parse_args(arguments)
+    of_cells = drawn_grids if options.drawn else grids
     root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
     home = Path(tempfile.mkdtemp(prefix="gnnhpc-soak-"))
     cluster = slurm.start(root, owner=os.getpid())
     try:
         cells = options.minutes * CELLS_A_MINUTE
-        soak(cluster, home / "arrays", cells * 3 // 4, options.seed)
-        soak(cluster, home / "blocks", max(4, cells // 4), options.seed, "--paired")
+        soak(cluster, home / "arrays", of_cells(cells * 3 // 4), options.seed)
+        soak(cluster, home / "blocks", of_cells(max(4, cells // 4)), options.seed, "--paired")
     except AssertionError as error:
         print(f"failed: {error}; the runs are kept in {home}", file=sys.stderr)
         return 1
