@@ -1,6 +1,7 @@
 """Seconds of a step of sampled training: ours, DGL's and PyG's layers, each with its own sampler.
 
     python -m benchmarks.bench_sampled [--model sage] [--batch 1024] [--rounds 9] [--threads 2]
+        [--workers 0] [--forms ours dgl]
 
 Boca's models on a graph of Reddit's shape, three layers of ten neighbours: drawing, gathering
 features, forward, backward and Adam, one after another, without workers. Each contestant has a
@@ -23,8 +24,14 @@ from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
-FORMS = {"ours": ("fused", "ours"), "dgl": ("dgl", "dgl"), "pyg": ("pyg", "pyg")}
-"""Whose layers, and whose sampler."""
+FORMS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "dgl": {"sampler": "dgl"},
+    "dgl, not fused": {"sampler": "dgl", "fused": False},
+    "pyg": {"sampler": "pyg"},
+    "pyg, untrimmed": {"sampler": "pyg", "trim": False},
+}
+"""Whose sampler, and layers."""
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 3, "hidden": 256, "dropout": 0.5},
     "gat": {"name": "gat", "layers": 3, "heads": 1, "hidden": 16, "dropout": 0.6},
@@ -34,14 +41,17 @@ MODELS: dict[str, dict[str, Any]] = {
 STEPS = 10_000
 
 
-def contestant(form: str, model: str, batch: int, nodes: int, edges: int) -> Callable[[], float]:
+def contestant(
+    form: str, model: str, batch: int, nodes: int, edges: int, workers: int
+) -> Callable[[], float]:
     """One step a turn."""
-    implementation, sampler = FORMS[form]
+    sampling = FORMS[form]
+    implementation = sampling.get("sampler", "fused")
     experiment = Experiment.model_validate(
         {
             "model": MODELS[model] | {"implementation": implementation},
             "data": {"name": "reddit-shaped", "nodes": nodes, "edges": edges},
-            "sampling": {"fanouts": [10, 10, 10], "sampler": sampler, "workers": 0},
+            "sampling": {"fanouts": [10, 10, 10], "workers": workers, **sampling},
             "batch_size": batch,
             "train_steps": STEPS,
             "test_steps": 0,
@@ -74,18 +84,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
     parser.add_argument("--nodes", type=int, default=232_965, help="of the graph")
     parser.add_argument("--edges", type=int, default=114_615_892, help="of the graph")
+    parser.add_argument("--workers", type=int, default=0, help="that draw in advance")
+    parser.add_argument(
+        "--forms", nargs="+", choices=FORMS, help="ours and others; all if not told"
+    )
     given = parser.parse_args()
-    settings = {name: getattr(given, name) for name in ("model", "batch", "nodes", "edges")}
+    named = ("model", "batch", "nodes", "edges", "workers")
+    settings = {name: getattr(given, name) for name in named}
     entries = {
         form: Entry("benchmarks.bench_sampled:contestant", {"form": form} | settings)
-        for form in FORMS
+        for form in given.forms or FORMS
     }
     entries = those_that_run(entries, given.threads)
     seconds = compete(entries, given.rounds, given.threads, warmup=2)
     for form, values in seconds.items():
         ratios = sorted(v / o for v, o in zip(values, seconds["ours"], strict=True))
         print(
-            f"{form:5} median {statistics.median(values):6.3f} s a step"
+            f"{form:14} median {statistics.median(values):6.3f} s a step"
             f"  ({min(values):.3f} to {max(values):.3f}), ours {statistics.median(ratios):5.2f}"
             f" times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gnnhpc.batches.draws import Drawn, edges_of
 from gnnhpc.batches.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.watchdog import hang_seconds
 from gnnhpc.spec.sampling import Sampling
@@ -28,6 +29,7 @@ class LibraryDraws:
 
     def __init__(self, graph: Graph, sampling: Sampling, seed: int, steps_per_epoch: int) -> None:
         self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
+        self._trim = sampling.trim
         self._sampler: PygSampler | DglSampler
         self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
         options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
@@ -36,10 +38,11 @@ class LibraryDraws:
         if sampling.sampler == "pyg":
             from gnnhpc.batches.pyg_sampler import PygSampler
 
-            self._sampler = PygSampler(graph, sampling.fanouts, seed, **options)
+            self._sampler = PygSampler(graph, sampling.fanouts, seed, trim=sampling.trim, **options)
         else:
             from gnnhpc.batches.dgl_sampler import DglSampler
 
+            options["fused"] = sampling.fused
             self._sampler = DglSampler(graph, sampling.fanouts, seed, **options)
 
     @contextlib.contextmanager
@@ -65,5 +68,11 @@ class LibraryDraws:
             for share in all_shares:
                 parts = tuple(next(chunks) for _ in share.seeds)
                 seconds = None if self._workers else time.perf_counter() - began
-                yield Drawn(share, parts, edges_of(parts), seconds)
+                yield Drawn(share, parts, self._edges(parts), seconds)
                 began = time.perf_counter()
+
+    def _edges(self, parts: tuple[GraphChunk, ...]) -> int:
+        """Drawn, self-loops aside; without trimming all layers have the same ones."""
+        if self._trim:
+            return edges_of(parts)
+        return sum(chunk.blocks[0].neighbour_count for chunk in parts)

@@ -42,6 +42,11 @@ class Sampling(Strict):
     """Threads that draw in advance (of PyG and DGL, processes); 0 draws within the step."""
     replace: bool = False
     """Whether a neighbour may be drawn several times."""
+    trim: bool = True
+    """Of PyG: whether a layer computes only the rows that the next one needs, as after its
+    `trim_to_layer`; else every layer computes all rows of the mini-batch."""
+    fused: bool = True
+    """Of DGL: whether its sampler draws and numbers rows at once, as it does by itself."""
     inductive: bool = False
     """Trains on the edges between training nodes alone, so that the other nodes are first seen when
     they are evaluated, with all edges (Hamilton et al. 2017, section 4)."""
@@ -66,6 +71,9 @@ class Sampling(Strict):
                 f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
                 f"sampler {self.sampler}"
             )
+        for key, whose in (("trim", "pyg"), ("fused", "dgl")):
+            if not getattr(self, key) and self.sampler != whose:
+                raise ValueError(f"{key}: found false; allowed: true, or sampler {whose}")
         if self.evaluation == "sampled" and self.sampler != "ours":
             raise ValueError(
                 f"evaluation: found 'sampled'; allowed: whole for sampler {self.sampler}"

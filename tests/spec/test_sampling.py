@@ -37,6 +37,10 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "sampling.semantics: found 'once'; allowed: resample for sampler dgl": drawn(
         sampler="dgl", semantics="once"
     ),
+    "sampling.trim: found false; allowed: true, or sampler pyg": drawn(trim=False),
+    "sampling.fused: found false; allowed: true, or sampler dgl": drawn(
+        sampler="pyg", semantics="once", fused=False
+    ),
     "sampling.evaluation: found 'sampled'; allowed: whole for sampler dgl": drawn(
         sampler="dgl", evaluation="sampled"
     ),

@@ -158,6 +158,26 @@ def test_an_evaluation_may_be_sampled(
     assert whole.losses("test") != pytest.approx(alone.losses("test"), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [
+        (SAGE, {"sampler": "pyg", "trim": False}),
+        pytest.param(GCN, {"sampler": "pyg", "trim": False}, marks=pytest.mark.slow),
+        pytest.param(GAT, {"sampler": "pyg", "trim": False}, marks=pytest.mark.slow),
+        pytest.param(SAGE, {"sampler": "dgl", "fused": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_libraries_may_be_used_as_the_study_did(
+    model: dict[str, Any], form: dict[str, Any], tmp_path: Path
+) -> None:
+    """All rows in every layer, and rows that are numbered after they were drawn."""
+    needs_dgl() if form["sampler"] == "dgl" else needs_pyg_sampler()
+    settings = {"model": model | {"implementation": form["sampler"]}, "layout": "dp2"}
+    sampling = {"fanouts": [4, 3], "workers": 1} | form
+    found = ran(tmp_path, sampled(**TRAIN | settings | {"batch_size": 12, "sampling": sampling}))
+    assert not invalid(found)
+
+
 @pytest.mark.parametrize("sampler", ["pyg", "dgl"])
 def test_libraries_sample_the_same_part(sampler: str, tmp_path: Path) -> None:
     needs_dgl() if sampler == "dgl" else needs_pyg_sampler()

@@ -4,6 +4,7 @@ that seed, step, layer and node draw."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,7 +36,9 @@ def sampled_cause(
         if (block.rows_in, block.rows_out) != chunk.rows[layer : layer + 2]:
             return f"layer {layer} has other rows than planned"
         fanouts = np.full(block.rows_out, sampling.fanouts[hop])
-        if sampling.semantics == "once":
+        if not sampling.trim:
+            fanouts = _untrimmed(block, chunk.own, sampling.fanouts)
+        elif sampling.semantics == "once":
             # A node keeps what was drawn when it was first reached.
             reached = np.diff(chunk.rows[:layer:-1], prepend=0)
             fanouts = np.repeat(sampling.fanouts[: hop + 1], reached)
@@ -47,6 +50,19 @@ def sampled_cause(
         if cause is not None:
             return f"layer {layer} of those that use neighbours {cause}"
     return None
+
+
+def _untrimmed(block: Block, seeds: int, fanouts: Sequence[int]) -> Ids:
+    """Of rows in the order in which they were reached, how many edges were drawn at most: as many
+    as in the hop in which they were, and none for those that the last one reached."""
+    found = np.zeros(block.rows_out, dtype=np.int64)
+    counts, source = np.diff(block.indptr.cpu().numpy()), block.source.cpu().numpy()
+    first, reached = 0, seeds
+    for fanout in fanouts:
+        found[first:reached] = fanout
+        ahead = source[: int(counts[:reached].sum())]
+        first, reached = reached, max(reached, int(ahead.max(initial=-1)) + 1)
+    return found
 
 
 def _counts_cause(

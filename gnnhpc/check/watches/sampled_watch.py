@@ -20,6 +20,7 @@ from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.sampled_edges import sampled_cause
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
@@ -173,8 +174,14 @@ class SampledWatch:
         return self._trained
 
     def _wanted(self, step: int, batch: Batch) -> list[Ids]:
-        """The targets of each micro-batch."""
-        return [self.whole.graph.labels[nodes] for nodes in self._nodes(step, batch)]
+        """The targets of each micro-batch; rows after its own nodes have none."""
+        wanted = []
+        for microbatch, nodes in zip(batch.microbatches, self._nodes(step, batch), strict=True):
+            rows = max(microbatch.context.chunk.rows[-1], len(nodes))
+            targets = np.full(rows, IGNORED)
+            targets[: len(nodes)] = self.whole.graph.labels[nodes]
+            wanted.append(targets)
+        return wanted
 
     def _nodes(self, step: int, batch: Batch) -> list[Ids]:
         """The nodes whose outputs each micro-batch needs, ascending."""
@@ -204,10 +211,14 @@ class SampledWatch:
 
     def _check_count(self, step: int, batch: Batch, chunks: list[GraphChunk]) -> None:
         """Sampled edges, which rates of sampling are made of."""
+        sampling = self.experiment.sampling
+        assert sampling is not None
+        # Untrimmed, all layers have the same edges.
+        layers = slice(None) if sampling.trim else slice(1)
         drawn = sum(
             int(block.indptr[-1]) - block.rows_out
             for chunk in chunks
-            for block in chunk.present_blocks
+            for block in chunk.present_blocks[layers]
         )
         if batch.loading is not None and batch.loading.edges != drawn:
             cause = f"{batch.loading.edges} sampled edges are told, its layers have {drawn}"
