@@ -1,11 +1,11 @@
 """Seconds of a step of sampled training: ours, DGL's and PyG's layers, each with its own sampler.
 
     python -m benchmarks.bench_sampled [--model sage] [--batch 1024] [--rounds 9] [--threads 2]
-        [--workers 0] [--forms ours dgl]
+        [--workers 0] [--forms dgl pyg]
 
 Boca's models on a graph of Reddit's shape, three layers of ten neighbours: drawing, gathering
-features, forward, backward and Adam, one after another, without workers. Each contestant has a
-process of its own (`benchmarks.turns`) and takes the same nodes in the same order.
+features, forward, backward and Adam, one after another unless there are workers. Each contestant
+has a process of its own (`benchmarks.turns`) and takes the same nodes in the same order.
 """
 
 from __future__ import annotations
@@ -85,15 +85,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=232_965, help="of the graph")
     parser.add_argument("--edges", type=int, default=114_615_892, help="of the graph")
     parser.add_argument("--workers", type=int, default=0, help="that draw in advance")
-    parser.add_argument(
-        "--forms", nargs="+", choices=FORMS, help="ours and others; all if not told"
-    )
+    parser.add_argument("--forms", nargs="+", choices=FORMS, help="beside ours; all if not told")
     given = parser.parse_args()
     named = ("model", "batch", "nodes", "edges", "workers")
     settings = {name: getattr(given, name) for name in named}
     entries = {
         form: Entry("benchmarks.bench_sampled:contestant", {"form": form} | settings)
-        for form in given.forms or FORMS
+        for form in dict.fromkeys(("ours", *(given.forms or FORMS)))
     }
     entries = those_that_run(entries, given.threads)
     seconds = compete(entries, given.rounds, given.threads, warmup=2)
