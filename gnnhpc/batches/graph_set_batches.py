@@ -1,7 +1,8 @@
 """Batches of many small graphs: in each step some of them as one graph of which they are the parts.
 
-Replicas share each mini-batch by one order that all compute. An evaluation is of all graphs to
-validate and to test, in one mini-batch.
+Replicas share each mini-batch by one order that all compute. It is made within its step: that takes
+less than waiting for Python's lock after a thread that makes it in advance. An evaluation is of all
+graphs to validate and to test, in one mini-batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, SampleIds
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.draws import edges_of, features_of
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import hops
@@ -28,12 +28,8 @@ from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-
-WORKERS = 1
-"""Threads that make mini-batches in advance."""
 
 
 class GraphSetBatches:
@@ -64,8 +60,6 @@ class GraphSetBatches:
             allowed = f"at most the {self.total_samples} graphs to train on"
             raise InputError(f"data {experiment.data.name}", "batch_size", found, allowed)
         self.steps_per_epoch = self.shares.steps_per_epoch
-        # Compiled here, so that it is among the kernels that this rank is known by.
-        self._begin = compute_alone if is_here() else lambda: None
         self._unions = DisjointUnions(self.graphs, hops(plan.outlines))
         self._evaluated = self._evaluation() if experiment.test_steps else None
 
@@ -95,11 +89,8 @@ class GraphSetBatches:
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        if phase == "test":
-            yield (self._test_batch(step) for step in range(start, stop))
-            return
-        with prefetched(self._train_batch, range(start, stop), WORKERS, self._begin) as batches:
-            yield batches
+        make = self._train_batch if phase == "train" else self._test_batch
+        yield (make(step) for step in range(start, stop))
 
     def _train_batch(self, step: int) -> Batch:
         share = self.shares.of_step(step)

@@ -11,7 +11,8 @@ import pytest
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, linked, manifest_of, run
-from tests.train.test_sampled_training import invalid, ran, stop_after_four_steps
+from tests.tools.stops import stop_after_four_steps
+from tests.train.test_sampled_training import invalid, ran
 
 pytestmark = [
     pytest.mark.distributed,

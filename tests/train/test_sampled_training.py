@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
 from tests.tools.dgl import needs_dgl
 from tests.tools.pyg_sampler import needs_pyg_sampler
+from tests.tools.stops import stop_after_four_steps
 
 pytestmark = [
     pytest.mark.distributed,
@@ -248,19 +247,6 @@ def few_edges_at_once() -> None:
 
     in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
     check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
-
-
-def stop_after_four_steps() -> None:
-    from gnnhpc.train.loop import Trainer
-
-    true = Trainer._train_step
-
-    def stopping(self: Trainer, step: int, batch: Any) -> bool:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return true(self, step, batch)
-
-    Trainer._train_step = stopping  # type: ignore[method-assign]
 
 
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
