@@ -7,6 +7,7 @@ from tests.defects.plants import (
     again,
     between,
     evaluation,
+    graph_sets,
     graphs,
     initial_values,
     inputs,
@@ -39,7 +40,7 @@ KINDS = (
         late.KIND,
         reported.KIND,
     ),
-    *(again.KIND, sampled.KIND, links.KIND),
+    *(again.KIND, sampled.KIND, links.KIND, graph_sets.KIND),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

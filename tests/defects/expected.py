@@ -713,6 +713,59 @@ EXPECTED: dict[str, Expected] = {
         Complaint("targets", "links or their pool are others"),
         verify="links or their pool are others",
     ),
+    "edges that point into the next graph": Expected(
+        Complaint("chunks", "has edges between graph number"), verify="has edges between graph"
+    ),
+    "the edges of a mini-batch's last graph left out": Expected(
+        Complaint("chunks", "edges of graph number 15 of the micro-batch, not"),
+        verify="edges of graph number 15",
+    ),
+    "a mean over nodes divided by the mean size of the graphs": Expected(
+        Complaint("self-check", "outputs: readout.pooling"), verify="outputs: readout.pooling"
+    ),
+    "nodes pooled to the graph beside their own": Expected(
+        Complaint("chunks", "it pools other nodes than those of each graph"),
+        verify="it pools other nodes",
+    ),
+    "the labels of the graphs beside": Expected(
+        Complaint("targets", "labels of the train split are not the graphs'"),
+        verify="labels of the train split are not the graphs'",
+    ),
+    "the features of the nodes of another graph": Expected(
+        Complaint("inputs", "are not those of node"), verify="are not those of node"
+    ),
+    "a mini-batch without its last graph": Expected(
+        Complaint("samples", "samples were not used in an epoch"),
+        verify="samples were not used in an epoch",
+    ),
+    "every replica trains on all graphs of a step": Expected(
+        Complaint("order", "replica 1 has the samples of replica 0"),
+        verify="samples were seen more than once",
+    ),
+    "graphs to validate are trained on": Expected(
+        Complaint("chunks", "its graphs are not those of the mini-batch"),
+        verify="its graphs are not those of the mini-batch",
+    ),
+    "validation reported as the test": Expected(
+        Complaint("targets", "they are those of the val split"),
+        verify="they are those of the val split",
+    ),
+    "an evaluation without its last micro-batch": Expected(
+        Complaint("chunks", "its graphs are not those of the mini-batch"),
+        verify="its graphs are not those of the mini-batch",
+    ),
+    "the loss divided by the batch size at an epoch's end": Expected(
+        Complaint("targets", "the loss is divided by 16, the step has 8 graphs"),
+        verify="the loss is divided by 16",
+    ),
+    "a split drawn anew in each process": Expected(
+        Complaint("chunks", "its graphs are not those of the mini-batch"),
+        verify="its graphs are not those of the mini-batch",
+    ),
+    "dropout masks by a node's row, not its number": Expected(
+        Complaint("dropout masks", "did not use the mask of its step"),
+        verify="outputs: layer0.activation",
+    ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"
     ),

@@ -126,12 +126,23 @@ _LINKS = _SAMPLED | {"task": {"name": "links", "embedding": 8, "hits": 3}, "batc
 _LINKS |= {"data": {"name": "synthetic-citation", "nodes": 200, "edges": 1_200, "features": 32}}
 LINKS = Setting("sage seq, links", _LINKS)
 LINKS_REPLICAS = Setting("sage dp2, links", _LINKS | {"layout": "dp2", "batch_size": 75})
+_GRAPHS: dict[str, Any] = {
+    "model": {"name": "gin", "layers": 2, "hidden": 16},
+    # Three mini-batches an epoch, the last one smaller: ten steps see four orders of the graphs.
+    "data": {"name": "synthetic-graphs", "graphs": 50, "nodes": 8},
+    "batch_size": 16,
+    **_STEPS,
+}
+GRAPHS = Setting("gin seq, many graphs", _GRAPHS)
+GRAPHS_REPLICAS = Setting("gin dp2, many graphs", _GRAPHS | {"layout": "dp2", "batch_size": 8})
+GRAPHS_PIPELINE = Setting("gin pp2, many graphs", _GRAPHS | {"layout": "pp2", "microbatches": 3})
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
     *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION, LINKS, LINKS_REPLICAS),
+    *(GRAPHS, GRAPHS_REPLICAS, GRAPHS_PIPELINE),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),
 )

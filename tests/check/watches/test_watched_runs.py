@@ -315,7 +315,7 @@ PLANTED: list[tuple[Experiment, Callable[[], None], str, str]] = [
     ),
     (vig(train_steps=10), never_reshuffled, "order", "epoch 1 has the order of epoch 0"),
     (gat(layout="pp2", **HALO), halo_one_hop_short, "chunks", "that use neighbours lacks"),
-    (gat(layout="dp2", **HALO), nodes_left_out, "samples", "4 nodes were not used in an epoch"),
+    (gat(layout="dp2", **HALO), nodes_left_out, "samples", "4 samples were not used in an epoch"),
     (gat(layout="pp2"), other_mask, "targets", "they are of the val split"),
     (DP2, other_seed, "replica parameters", "at the first step"),
     (PP2, step_skipped, "optimizer", "did not move: the optimizer's step was skipped"),
