@@ -30,6 +30,7 @@ def training_key(experiment: Experiment) -> str:
             # Of GPUs beside CPUs nothing has been measured yet.
             "device": experiment.device,
             "step": _one_step(experiment),
+            "task": experiment.task.model_dump() if experiment.task else None,
         },
         sort_keys=True,
     )

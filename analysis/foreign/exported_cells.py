@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.loading.run import Run
+from analysis.summary.learnt_columns import is_share
 
 _NAMES = {"step_s": "step_s", "loss": "loss"}
 _ALSO = ("seed", "repeat", "threads")
@@ -79,7 +80,7 @@ def _started(text: object) -> float:
 
 def _scalars(steps: pd.DataFrame, began: float) -> Iterator[Scalar]:
     at = began + (steps["wall_s"] + steps["data_s"]).cumsum()
-    metrics = {name: name for name in map(str, steps.columns) if name.endswith("accuracy")}
+    metrics = {name: name for name in map(str, steps.columns) if is_share(name)}
     for column, name in (_NAMES | metrics).items():
         known = steps[column].notna()
         for phase, step, when, value in zip(

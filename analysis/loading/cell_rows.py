@@ -17,7 +17,7 @@ from gnnhpc.spec.manifest import Cell
 _NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
 SELF_CHECK = "self-check"
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
-_TRAINED = ("train_nodes", "train_graphs")
+_TRAINED = ("train_nodes", "train_links", "train_graphs")
 """What an epoch is all of, by kind of data."""
 
 

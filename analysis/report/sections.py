@@ -9,6 +9,7 @@ from analysis.figures.catalog import Figures
 from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
 from analysis.render.interval_text import join_intervals
+from analysis.report.link_columns import judged_in_words, link_columns
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.stats.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.stats.step_times import OUTLIER_Z
@@ -131,10 +132,11 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
 
 
 def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
-    """Losses and accuracies; None if there are none."""
+    """Losses, and how well was learnt; None if there are none."""
+    named = _LEARNING_COLUMNS | link_columns(map(str, summary.columns))
     known = {
         name: words
-        for name, words in _LEARNING_COLUMNS.items()
+        for name, words in named.items()
         if name in summary and summary[name].notna().any()
     }
     blocks: list[Block] = []
@@ -142,8 +144,8 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
         blocks.append(
             frame_table(
                 join_intervals(with_study(summary[summary["phase"] == "train"])),
-                "Last losses and accuracies: means, with intervals where there are several seeds; "
-                "repeats of one seed learn the same",
+                f"Last losses and {judged_in_words(known)}: means, with intervals where there are "
+                "several seeds; repeats of one seed learn the same",
                 {**ROW_KEYS, "cells_used": "cells", **known},
                 keys=len(ROW_KEYS),
             )
