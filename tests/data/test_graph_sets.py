@@ -1,0 +1,155 @@
+"""Sets of small graphs: TU's files through PyG's class, the generator, and their second reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnhpc.check.plain.graph_set import plain_graph_set
+from gnnhpc.core.errors import InputError
+from gnnhpc.data import graph_sets
+from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs, TuSet
+from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.graphs.graph_set import GraphSet
+from tests.tools.data_files import real_root
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """MUTAG in small: 12 graphs of 1 to 4 nodes, one of them without edges, labels -1 and 1."""
+    rng = np.random.default_rng(3)
+    counts = np.array([1, *rng.integers(2, 5, 11)])
+    first = np.concatenate(([0], np.cumsum(counts)))
+    nodes = int(first[-1])
+    lines = []
+    for graph in range(1, 12):
+        a, b = int(first[graph]) + 1, int(first[graph]) + 2
+        # Both directions, one of them twice; and a node's edge to itself.
+        lines += [f"{a}, {b}", f"{b}, {a}", f"{a}, {b}", f"{b}, {b}"]
+    folder = tmp_path / "data" / "MUTAG" / "raw"
+    folder.mkdir(parents=True)
+    files = {
+        "A": lines,
+        "graph_indicator": np.repeat(np.arange(1, 13), counts),
+        "graph_labels": np.where(np.arange(12) % 2, 1, -1),
+        "node_labels": np.arange(nodes) % 3 + 5,
+    }
+    for name, rows in files.items():
+        (folder / f"MUTAG_{name}.txt").write_text("".join(f"{row}\n" for row in rows))
+    monkeypatch.setitem(graph_sets.TU, "mutag", TuSet("MUTAG", 12, nodes, 22, 3, 2))
+    return folder
+
+
+def same(config: GraphSetData, root: Path | None) -> GraphSet:
+    """The set, once its second reading has been found to be the same."""
+    found, plain = load_graph_set(config, root), plain_graph_set(config, root)
+    counts = found.first.diff().numpy()
+    assert np.array_equal(plain.graph_of, np.repeat(np.arange(len(found)), counts))
+    assert np.array_equal(plain.labels, found.labels.numpy())
+    assert np.array_equal(np.stack((plain.source, plain.target)), found.edges.numpy())
+    for split, mask in found.masks.items():
+        assert np.array_equal(plain.masks[split], mask.numpy())
+    dense = found.features.to_dense().numpy()
+    for node in range(0, found.nodes, max(1, found.nodes // 50)):
+        assert np.array_equal(plain.features(node), dense[node])
+    assert dense.shape == (found.nodes, config.facts().features)
+    return found
+
+
+@pytest.mark.parametrize("features", ["stored", "one-hot", "degree", "constant"])
+def test_tu_files_are_read_through_pygs_class(raw: Path, features: str) -> None:
+    config = TuGraphs.model_validate({"name": "mutag", "features": features})
+    found = same(config, raw.parents[1])
+    assert found.labels.tolist() == [0, 1] * 6
+    assert found.edges.shape == (2, 22)
+    assert found.features.to_dense()[:4].argmax(1).tolist()[:1] == [0]
+    assert {split: int(mask.sum()) for split, mask in found.masks.items()} == {
+        "train": 9, "val": 1, "test": 2,
+    }  # fmt: skip
+    assert sum(mask.int() for mask in found.masks.values()).eq(1).all()  # type: ignore[union-attr]
+
+
+def append(text: str) -> Callable[[Path], None]:
+    return lambda path: path.write_text(path.read_text() + text) and None
+
+
+def cut(path: Path) -> None:
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def swapped(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:1], lines[-1], *lines[2:-1], lines[1]]))
+
+
+def skipped(path: Path) -> None:
+    """No node is of graph 2, and as many are as before."""
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{'3' if line == '2' else line}\n" for line in lines))
+
+
+DAMAGED: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("graph_indicator", cut, "nodes: found"),
+    ("graph_indicator", swapped, "graphs in order, none without nodes"),
+    ("graph_indicator", skipped, "graph: found 3; allowed: 1 or 2: graphs in order"),
+    ("graph_indicator", lambda path: path.write_text("one\n"), "unreadable"),
+    ("graph_labels", cut, "damaged files|graph_labels: found 11"),
+    ("graph_labels", lambda path: path.write_text("1\n" * 12), "classes: found 1; allowed: 2"),
+    ("node_labels", lambda path: path.write_text("4\n" * 40), "damaged files|labels of nodes"),
+    ("node_labels", cut, "damaged files"),
+    ("A", append("1, 900\n"), "damaged files"),
+    ("A", append("1, 2\n"), "damaged files .*an edge leaves its graph"),
+    ("A", append("7\n"), "damaged files"),
+    ("A", lambda path: path.write_text(""), "damaged files|edges: found 0"),
+    ("A", lambda path: path.unlink(), "no such file"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damage_is_one_line(
+    raw: Path, name: str, damage: Callable[[Path], Any], words: str
+) -> None:
+    damage(raw / f"MUTAG_{name}.txt")
+    with pytest.raises(InputError, match=words) as refused:
+        load_graph_set(TuGraphs(name="mutag"), raw.parents[1])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("features", ["one-hot", "degree", "constant"])
+@pytest.mark.parametrize("sizes", [{}, {"graphs": 33, "nodes": 1}, {"degree": 9.0, "classes": 4}])
+def test_threads_are_made_alike_and_as_large_as_told(sizes: dict[str, Any], features: Any) -> None:
+    config = SyntheticGraphs.model_validate({"graphs": 40, "features": features} | sizes)
+    found = same(config, None)
+    assert (len(found), found.nodes) == (config.graphs, config.graphs * config.nodes)
+    assert found.edges.shape[1] <= config.facts().edges
+    assert set(found.labels.tolist()) == set(range(config.classes))
+    graph_of = torch.repeat_interleave(torch.arange(len(found)), found.first.diff())
+    assert torch.equal(graph_of[found.edges[0]], graph_of[found.edges[1]])
+
+
+def test_splits_are_of_known_sizes_and_other_numbers_draw_others() -> None:
+    first, second = (load_graph_set(SyntheticGraphs(split=split), None) for split in (0, 1))
+    facts = SyntheticGraphs().facts()
+    for found in (first, second):
+        counts = [int(found.masks[split].sum()) for split in ("train", "val", "test")]
+        assert counts == [facts.train, facts.val, facts.test] == [800, 100, 100]
+    assert not torch.equal(first.masks["test"], second.masks["test"])
+
+
+def test_reddit10k_is_read_as_published() -> None:
+    root = real_root()
+    if not (root / "reddit10k").is_dir():
+        pytest.skip("no reddit10k under GNNHPC_DATA")
+    found = same(TuGraphs(name="reddit10k"), root)
+    assert (len(found), found.nodes, found.edges.shape[1]) == (10_000, 237_390, 492_368)
+    assert torch.bincount(found.labels).tolist() == [4_843, 5_157]

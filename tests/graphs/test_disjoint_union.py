@@ -1,0 +1,96 @@
+"""Unions of small graphs: the same nodes and edges as graphs put together one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gnnhpc.graphs.blocks import sorted_by_source
+from gnnhpc.graphs.disjoint_union import DisjointUnions
+from gnnhpc.graphs.graph_set import GraphSet
+
+
+def graph_set(seed: int = 0, graphs: int = 9, most: int = 6) -> GraphSet:
+    """Directed graphs, some of one node, some without edges."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, most + 1, graphs)
+    counts[0] = 1
+    first = np.concatenate(([0], np.cumsum(counts)))
+    edges = {
+        (int(first[g] + a), int(first[g] + b))
+        for g in range(graphs)
+        if g % 3
+        for a, b in rng.integers(0, counts[g], (2 * counts[g], 2)).tolist()
+        if a != b
+    }
+    ordered = sorted(edges, key=lambda edge: (edge[1], edge[0]))
+    nodes = int(first[-1])
+    labels = rng.integers(0, 3, graphs)
+    place = np.arange(graphs)
+    masks = {"train": place < 5, "val": (place >= 5) & (place < 7), "test": place >= 7}
+    return GraphSet(
+        "small",
+        torch.from_numpy(rng.normal(size=(nodes, 4)).astype(np.float32)),
+        torch.tensor(ordered, dtype=torch.int64).reshape(-1, 2).T.contiguous(),
+        torch.from_numpy(first),
+        torch.from_numpy(labels),
+        {split: torch.from_numpy(mask) for split, mask in masks.items()},
+        3,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chosen", [[0], [1, 2, 8], list(range(9)), [0, 3, 6], []])
+def test_a_union_is_its_graphs_one_after_another(seed: int, chosen: list[int]) -> None:
+    graphs = graph_set(seed)
+    chunk = DisjointUnions(graphs, 2).of(torch.tensor(chosen, dtype=torch.int64), ("train",))
+    first = graphs.first.tolist()
+    nodes = [node for g in chosen for node in range(first[g], first[g + 1])]
+    assert chunk.nodes.tolist() == nodes
+    assert chunk.rows == (len(nodes),) * 3 + (len(chosen),)
+    (block, other), row = chunk.blocks, {node: row for row, node in enumerate(nodes)}
+    assert block is other
+    wanted = {
+        (row[a], row[b], number)
+        for number, (a, b) in enumerate(graphs.edges.T.tolist())
+        if b in row
+    } | {(r, r, graphs.edges.shape[1] + node) for node, r in row.items()}
+    found = list(zip(*(t.tolist() for t in (block.source, block.target, block.edge)), strict=True))
+    assert len(found) == len(wanted)
+    assert set(found) == wanted
+    assert block.target.tolist() == sorted(block.target.tolist())
+    assert torch.equal(block.indptr.diff(), torch.bincount(block.target, minlength=len(nodes)))
+    assert torch.equal(chunk.degree, block.indptr.diff())
+    # A node's own edge is the last of its row.
+    assert block.source[block.indptr[1:] - 1].tolist() == list(range(len(nodes)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_edges_by_source_are_those_that_sorting_gives(seed: int) -> None:
+    chunk = DisjointUnions(graph_set(seed), 1).of(torch.tensor([1, 4, 5, 7]), ("train",))
+    for block in (chunk.blocks[0], chunk.pooling_block):
+        known, wanted = block.transpose, sorted_by_source(block)
+        assert torch.equal(known.indptr, wanted.indptr)
+        assert torch.equal(known.edge, wanted.edge)
+        assert torch.equal(known.target, wanted.target)
+
+
+def test_labels_are_those_of_the_splits_that_are_asked_for() -> None:
+    graphs = graph_set()
+    chunk = DisjointUnions(graphs, 1).of(torch.tensor([4, 5, 8]), ("val", "test"))
+    labels = graphs.labels.tolist()
+    assert chunk.targets["val"].tolist() == [-100, labels[5], -100]
+    assert chunk.targets["test"].tolist() == [-100, -100, labels[8]]
+    assert graphs.numbers("val", "test").tolist() == [5, 6, 7, 8]
+    assert chunk.graphs is not None
+    assert chunk.graphs.tolist() == [4, 5, 8]
+
+
+def test_each_graph_pools_its_own_nodes() -> None:
+    graphs = graph_set()
+    chunk = DisjointUnions(graphs, 1).of(torch.tensor([0, 3, 7]), ("train",))
+    pooling, first = chunk.pooling_block, graphs.first
+    sizes = [int(first[g + 1] - first[g]) for g in (0, 3, 7)]
+    assert pooling.indptr.diff().tolist() == sizes
+    assert pooling.target.tolist() == [0] * sizes[0] + [1] * sizes[1] + [2] * sizes[2]

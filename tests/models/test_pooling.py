@@ -1,0 +1,81 @@
+"""Pooling: ours, PyG's and DGL's are one function, of graphs of any size."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts
+from gnnhpc.core.outline import LayerOutline, check_outline
+from gnnhpc.graphs.disjoint_union import DisjointUnions
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Gcn
+from gnnhpc.models.implementations import implementation_class
+from tests.graphs.test_disjoint_union import graph_set
+from tests.tools.dgl import needs_dgl
+
+FACTS = Facts("graphs", 4, 3, nodes=30, edges=60, graphs=9, train=5, val=2, test=2)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "pyg", "dgl"])
+@pytest.mark.parametrize("how", ["mean", "sum"])
+@pytest.mark.parametrize("width", [1, 3, 64])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_outputs_and_gradients_are_those_of_a_loop(
+    implementation: str,
+    how: Literal["mean", "sum"],
+    width: int,
+    dtype: torch.dtype,
+    close: float,
+) -> None:
+    if implementation == "dgl":
+        needs_dgl()
+    chunk = DisjointUnions(graph_set(2), 1).of(torch.tensor([0, 2, 5, 8]), ("train",))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(len(chunk.nodes), width, dtype=dtype, generator=generator, requires_grad=True)
+    upstream = torch.randn(4, width, dtype=dtype, generator=generator)
+    layer = implementation_class(implementation, "pooling", "Pooling")(how)
+    found = layer(x, Context(graph=chunk))
+    (gradient,) = torch.autograd.grad(found, x, upstream)
+    bounds = chunk.pooling_block.indptr.tolist()
+    parts = [x.detach()[a:b] for a, b in pairwise(bounds)]
+    wanted = torch.stack([part.sum(0) if how == "sum" else part.mean(0) for part in parts])
+    per_node = [
+        (upstream[g] if how == "sum" else upstream[g] / len(part)).expand(len(part), -1)
+        for g, part in enumerate(parts)
+    ]
+    torch.testing.assert_close(found, wanted, rtol=close, atol=close)
+    torch.testing.assert_close(gradient, torch.cat(per_node), rtol=close, atol=close)
+
+
+def test_a_readout_is_three_layers_of_the_outline() -> None:
+    layers = check_outline(Gcn(layers=3, hidden=8).outline(FACTS), FACTS, "here")
+    assert [(layer.name, layer.rows, layer.shape) for layer in layers[-3:]] == [
+        ("readout.pooling", "pool", (8,)),
+        ("readout.linear", "same", (3,)),
+        ("readout.log_softmax", "same", (3,)),
+    ]
+    assert [layer.kind for layer in layers[:-3]] == ["convolution", "relu_dropout"] * 3
+
+
+def layer(name: str, rows: str, *, out: int = 4) -> LayerOutline:
+    return LayerOutline(name, (4,), (out,), rows=rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([layer("a", "hop", out=3)], "0 layers with rows 'pool'"),
+        ([layer("a", "pool"), layer("b", "pool", out=3)], "2 layers with rows 'pool'"),
+        ([layer("a", "pool"), layer("b", "hop", out=3)], "'hop' after a, which pools"),
+    ],
+)
+def test_nodes_become_graphs_once_and_graphs_have_no_neighbours(
+    layers: list[LayerOutline], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        check_outline(layers, FACTS, "here")
