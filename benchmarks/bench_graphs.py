@@ -1,12 +1,12 @@
 """Seconds of a step of graph classification: ours, and PyG's and DGL's as their users write it.
 
-    python -m benchmarks.bench_graphs [--model gin] [--batch 128] [--rounds 15] [--threads 2]
+    python -m benchmarks.bench_graphs [--model gin] [--hidden 32] [--batch 128] [--rounds 15]
 
-Five convolutions 64 wide, mean pooling and a linear layer (Xu et al. 2019) on 10,000 made-up
-threads of discussion, or on reddit10k under a data root: putting the graphs of a mini-batch
-together, forward, backward and Adam, all in one process without workers. PyG's DataLoader and DGL's
-GraphDataLoader shuffle, ours takes its own order. Each contestant has a process of its own
-(`benchmarks.turns`).
+Five convolutions, mean pooling and a linear layer (Xu et al. 2019), 32 wide in batches of 128 as in
+PyG's own example of GIN, on 10,000 made-up threads of discussion, or on reddit10k under a data
+root: putting the graphs of a mini-batch together, forward, backward and Adam, all in one process
+without workers. PyG's DataLoader and DGL's GraphDataLoader shuffle, ours takes its own order. Each
+contestant has a process of its own (`benchmarks.turns`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,41 @@ FORMS = {
     "pyg": "PyG's DataLoader and layers",
 }
 MODELS = ("gin", "gcn")
-LAYERS, HIDDEN, DROPOUT, RATE = 5, 64, 0.5, 0.01
+LAYERS, DROPOUT, RATE = 5, 0.5, 0.01
 STEPS = 20
 """A turn: one step takes milliseconds."""
 MADE = {"name": "synthetic-graphs", "graphs": 10_000}
 
 
-def contestant(form: str, model: str, batch: int, root: str | None) -> Callable[[], float]:
+@dataclass(frozen=True)
+class Setting:
+    model: str
+    hidden: int = 32
+    batch: int = 128
+    root: str | None = None
+    """Where reddit10k lies; None for made-up graphs."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"name": "reddit10k"} if self.root else MADE
+
+    def graphs(self) -> GraphSet:
+        folder = Path(self.root) if self.root else None
+        return load_graph_set(DATA[self.data["name"]].model_validate(self.data), folder)
+
+    def widths(self, graphs: GraphSet) -> list[int]:
+        """Of what enters each convolution."""
+        return [graphs.features.shape[1], *[self.hidden] * (LAYERS - 1)]
+
+    def mlp(self, width: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(width, self.hidden), nn.ReLU(), nn.Linear(self.hidden, self.hidden)
+        )
+
+
+def contestant(form: str, **setting: Any) -> Callable[[], float]:
     """Seconds a step, of as many steps a turn."""
-    data: dict[str, Any] = {"name": "reddit10k"} if root else MADE
-    step = {"ours": _ours, "dgl": _dgl, "pyg": _pyg}[form](data, model, batch, root)
+    step = {"ours": _ours, "dgl": _dgl, "pyg": _pyg}[form](Setting(**setting))
 
     def turn() -> float:
         began = time.perf_counter()
@@ -58,19 +84,20 @@ def contestant(form: str, model: str, batch: int, root: str | None) -> Callable[
     return turn
 
 
-def _ours(data: dict[str, Any], model: str, batch: int, root: str | None) -> Callable[[], None]:
+def _ours(setting: Setting) -> Callable[[], None]:
     steps = 1_000_000
+    model = {"name": setting.model, "layers": LAYERS, "hidden": setting.hidden, "dropout": DROPOUT}
     experiment = Experiment.model_validate(
         {
-            "model": {"name": model, "layers": LAYERS, "hidden": HIDDEN, "dropout": DROPOUT},
-            "data": data,
-            "batch_size": batch,
+            "model": model,
+            "data": setting.data,
+            "batch_size": setting.batch,
             "train_steps": steps,
             "test_steps": 0,
             "optimizer": {"lr": RATE},
         }
     )
-    folder = Path(root) if root else None
+    folder = Path(setting.root) if setting.root else None
     parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), folder)
     parts.stage.train()
     made = parts.batches.open("train", 0, steps)
@@ -91,10 +118,10 @@ def _ours(data: dict[str, Any], model: str, batch: int, root: str | None) -> Cal
 class _Convolutions(nn.Module):
     """The same network of a library's layers: `convolve(layer, graph, x)`, then `pool`."""
 
-    def __init__(self, layers: list[nn.Module], classes: int) -> None:
+    def __init__(self, layers: list[nn.Module], hidden: int, classes: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.linear = nn.Linear(HIDDEN, classes)
+        self.linear = nn.Linear(hidden, classes)
 
     def forward(
         self, x: Tensor, convolve: Callable[..., Tensor], pool: Callable[[Tensor], Tensor]
@@ -105,30 +132,22 @@ class _Convolutions(nn.Module):
         return functional.log_softmax(self.linear(pool(x)), dim=-1)
 
 
-def _widths(graphs: GraphSet) -> list[int]:
-    return [graphs.features.shape[1], *[HIDDEN] * (LAYERS - 1)]
-
-
-def _mlp(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN))
-
-
-def _pyg(data: dict[str, Any], model: str, batch: int, root: str | None) -> Callable[[], None]:
+def _pyg(setting: Setting) -> Callable[[], None]:
     from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader
     from torch_geometric.nn import GCNConv, GINConv, global_mean_pool
 
-    graphs = _loaded(data, root)
+    graphs = setting.graphs()
     made = [
         Data(x=x, edge_index=edges, y=label.view(1), num_nodes=len(x))
         for x, edges, label in _one_by_one(graphs)
     ]
-    loader = DataLoader(made, batch_size=batch, shuffle=True)
+    loader = DataLoader(made, batch_size=setting.batch, shuffle=True)
     layers: list[nn.Module] = [
-        GINConv(_mlp(width)) if model == "gin" else GCNConv(width, HIDDEN)
-        for width in _widths(graphs)
+        GINConv(setting.mlp(width)) if setting.model == "gin" else GCNConv(width, setting.hidden)
+        for width in setting.widths(graphs)
     ]
-    network = _Convolutions(layers, graphs.classes)
+    network = _Convolutions(layers, setting.hidden, graphs.classes)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def outputs(found: Any) -> tuple[Tensor, Tensor]:
@@ -141,27 +160,29 @@ def _pyg(data: dict[str, Any], model: str, batch: int, root: str | None) -> Call
     return _step(network, batches, outputs)
 
 
-def _dgl(data: dict[str, Any], model: str, batch: int, root: str | None) -> Callable[[], None]:
+def _dgl(setting: Setting) -> Callable[[], None]:
     from gnnhpc.models.dgl_import import import_dgl
 
     dgl = import_dgl()
     from dgl.dataloading import GraphDataLoader
     from dgl.nn.pytorch import AvgPooling, GINConv, GraphConv
 
-    graphs = _loaded(data, root)
+    graphs = setting.graphs()
     made = []
     for x, (source, target), label in _one_by_one(graphs):
         graph = dgl.graph((source, target), num_nodes=len(x))
         # DGL's GCN counts no node among its own neighbours unless it has an edge to itself.
-        graph = dgl.add_self_loop(graph) if model == "gcn" else graph
+        graph = dgl.add_self_loop(graph) if setting.model == "gcn" else graph
         graph.ndata["x"] = x
         made.append((graph, label))
-    loader = GraphDataLoader(made, batch_size=batch, shuffle=True)
+    loader = GraphDataLoader(made, batch_size=setting.batch, shuffle=True)
     layers: list[nn.Module] = [
-        GINConv(_mlp(width), "sum") if model == "gin" else GraphConv(width, HIDDEN)
-        for width in _widths(graphs)
+        GINConv(setting.mlp(width), "sum")
+        if setting.model == "gin"
+        else GraphConv(width, setting.hidden)
+        for width in setting.widths(graphs)
     ]
-    network, pooling = _Convolutions(layers, graphs.classes), AvgPooling()
+    network, pooling = _Convolutions(layers, setting.hidden, graphs.classes), AvgPooling()
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def outputs(found: Any) -> tuple[Tensor, Tensor]:
@@ -192,10 +213,6 @@ def _step(
     return step
 
 
-def _loaded(data: dict[str, Any], root: str | None) -> GraphSet:
-    return load_graph_set(DATA[data["name"]].model_validate(data), Path(root) if root else None)
-
-
 def _one_by_one(graphs: GraphSet) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Of each graph to train on: dense features, its own numbers of edges' ends, its label."""
     x, first = graphs.features.to_dense(), graphs.first
@@ -209,12 +226,14 @@ def _one_by_one(graphs: GraphSet) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=MODELS, default="gin")
+    parser.add_argument("--hidden", type=int, default=32, help="width of the convolutions")
     parser.add_argument("--batch", type=int, default=128, help="graphs of a mini-batch")
     parser.add_argument("--rounds", type=int, default=15, help=f"turns timed, of {STEPS} steps")
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
     parser.add_argument("--data-root", help="take reddit10k from here")
     given = parser.parse_args()
-    settings = {"model": given.model, "batch": given.batch, "root": given.data_root}
+    settings = {"model": given.model, "hidden": given.hidden, "batch": given.batch}
+    settings |= {"root": given.data_root}
     entries = {
         form: Entry("benchmarks.bench_graphs:contestant", {"form": form} | settings)
         for form in FORMS

@@ -1,4 +1,4 @@
-"""Graph layers against PyG's and DGL's, their memory, deep pipelines, and torchgpipe's chunks."""
+"""Graph layers against PyG's and DGL's, of one graph and of many, memory, pipelines, torchgpipe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_graphs import FORMS as GRAPH_FORMS
+from benchmarks.bench_graphs import MODELS as GRAPH_MODELS
 from benchmarks.bench_layers import FORMS, KINDS
 from benchmarks.isolated import BenchmarkError, call
 from benchmarks.launch import WARMUP, Launcher
@@ -18,6 +20,7 @@ from benchmarks.turns import Entry, compete, failing
 
 DGL_GOALS = {"gcn": 1.5, "sage": 1.5, "graphconv": 1.5, "gin": 2.0}
 PYG_GOAL, EDGE_INDEX_GOAL = 1.8, 4.0
+GRAPH_GOALS = {"dgl": 2.0, "pyg": 3.0}
 MEMORY_GOAL = 2.0
 DEEP_GOAL = 0.95
 DEEP: dict[str, Any] = {
@@ -38,6 +41,7 @@ GPIPE_GOAL = 0.98
 def parts(folder: Path, *, quick: bool, threads: int) -> Parts:
     return {
         **{kind: partial(_layer, kind, quick=quick, threads=threads) for kind in KINDS},
+        **{f"graphs, {m}": partial(_graphs, m, quick=quick, threads=threads) for m in GRAPH_MODELS},
         "memory": partial(_memory, quick=quick, threads=threads),
         "deep": partial(_deep, Launcher(folder), quick=quick),
         "torchgpipe": partial(_torchgpipe, Launcher(folder / "torchgpipe"), quick=quick),
@@ -68,6 +72,25 @@ def _layer(kind: str, *, quick: bool, threads: int) -> Iterator[Row]:
             best_form = ": PyG's best" if form == best else ""
             compared = paired(seconds["fused"], seconds[form])
             yield Row(f"{what}, {name}{best_form}", compared, goals.get(form))
+
+
+def _graphs(model: str, *, quick: bool, threads: int) -> Iterator[Row]:
+    """A step of graph classification against the libraries' loaders and layers, in turns."""
+    entries, missing = {}, {}
+    for form in GRAPH_FORMS:
+        entry = Entry("benchmarks.bench_graphs:contestant", {"form": form, "model": model})
+        if form == "dgl" and (why := failing(entry, threads)):
+            missing[form] = why
+        else:
+            entries[form] = entry
+    seconds = compete(entries, 2 if quick else 15, threads, warmup=1 if quick else 2)
+    what = f"{model}, 5 layers 32 wide, 128 graphs of 24 nodes, seconds a step"
+    for form, goal in GRAPH_GOALS.items():
+        if form in missing:
+            yield not_measured(f"{what}, {GRAPH_FORMS[form]}", goal, missing[form])
+        else:
+            compared = paired(seconds["ours"], seconds[form])
+            yield Row(f"{what}, {GRAPH_FORMS[form]}", compared, goal)
 
 
 def _memory(*, quick: bool, threads: int) -> Iterator[Row]:

@@ -41,6 +41,6 @@ def test_a_path_is_taken_as_it_is(spec: str) -> None:
 def test_an_unknown_name_is_told_the_known_ones() -> None:
     with pytest.raises(
         InputError,
-        match=r"^quikstart: found no such file.*dearing-gat, deep-gcn, layers",
+        match=r"^quikstart: found no such file.*dearing-gat, deep-gcn, graphs, layers",
     ):
         find_spec(Path("quikstart"))
