@@ -27,6 +27,7 @@ class Facts:
     image_size: int = 0
     graphs: int = 0
     train: int = 0
+    """Images, or graphs, or at most so many nodes to train on; 0 where a graph's are not known."""
     """Images or graphs."""
     val: int = 0
     test: int = 0

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.splits import planetoid_each, planetoid_scale
 
 DATA_SEED = 20_240_229
 """Seeds generators and splits: data stay the same whatever an experiment's own seed is."""
@@ -204,14 +205,10 @@ def distinct(keys: Ints) -> Ints:
 def planetoid_split(
     labels: Ints, classes: int, rng: np.random.Generator
 ) -> tuple[Mask, Mask, Mask]:
-    """Masks of train, val and test: 20 a class, 500 and 1000, or like shares of few nodes.
-
-    At least 5 a class are to train, unless that were more than a third of all nodes.
-    """
+    """Masks of train, val and test: 20 a class, 500 and 1000, or like shares of few nodes."""
     nodes = len(labels)
-    scale = min(1.0, nodes / (20 * classes + 1500))
+    scale, each = planetoid_scale(nodes, classes), planetoid_each(nodes, classes)
     order = rng.permutation(nodes)
-    each = max(int(20 * scale), min(5, nodes // (3 * classes)), 1)
     train = first_of_each_class(order, labels, classes, each)[: nodes // 2]
     rest = order[~np.isin(order, train)]
     val = max(1, int(500 * scale))

@@ -31,6 +31,7 @@ from gnnhpc.data.published_files import Pyg
 from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
 from gnnhpc.data.skewed import skewed_graph, skewed_version
+from gnnhpc.data.splits import SHCHUR_EACH
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 
@@ -170,7 +171,7 @@ def shchur_split(
 ) -> tuple[Mask, Mask, Mask]:
     """Masks of train (20 a class), val (30 a class) and test (the rest), section 4 there."""
     order = rng.permutation(len(labels))
-    train = first_of_each_class(order, labels, classes, 20)
+    train = first_of_each_class(order, labels, classes, SHCHUR_EACH)
     rest = order[~np.isin(order, train)]
     val = first_of_each_class(rest, labels, classes, 30)
     test = rest[~np.isin(rest, val)]

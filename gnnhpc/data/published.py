@@ -10,6 +10,7 @@ Yelp: Zeng et al. 2020 (arXiv:1907.04931). The heterophilous graphs: Platonov et
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Literal, Self
@@ -32,6 +33,7 @@ from gnnhpc.data.published_files import (
 )
 from gnnhpc.data.roots import absence, existing_root
 from gnnhpc.data.settings import Data
+from gnnhpc.data.splits import SHCHUR_EACH
 
 _FULL = "https://github.com/abojchevski/graph2gauss/raw/master/data"
 _SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
@@ -70,9 +72,9 @@ def _webkb(name: str, facts: Facts) -> Published:
 
 
 PUBLISHED = {
-    "cora": planetoid("Cora", graph_facts(2_708, 10_556, 1_433, 7)),
-    "citeseer": planetoid("CiteSeer", graph_facts(3_327, 9_104, 3_703, 6)),
-    "pubmed": planetoid("PubMed", graph_facts(19_717, 88_648, 500, 3)),
+    "cora": planetoid("Cora", graph_facts(2_708, 10_556, 1_433, 7, 140)),
+    "citeseer": planetoid("CiteSeer", graph_facts(3_327, 9_104, 3_703, 6, 120)),
+    "pubmed": planetoid("PubMed", graph_facts(19_717, 88_648, 500, 3, 60)),
     "cora-full": _full("cora", graph_facts(19_793, 126_842, 8_710, 70)),
     "cora-ml": _full("cora_ml", graph_facts(2_995, 16_316, 2_879, 7)),
     "citeseer-full": _full("citeseer", graph_facts(4_230, 10_674, 602, 6)),
@@ -88,7 +90,7 @@ PUBLISHED = {
         ("reddit_data.npz", "reddit_graph.npz"),
         _REDDIT,
         (Download(_REDDIT, archive="zip", megabytes=1_300),),
-        graph_facts(232_965, 114_615_892, 602, 41),
+        graph_facts(232_965, 114_615_892, 602, 41, 153_431),
         splits=1,
     ),
     "reddit2": graphsaint(
@@ -147,9 +149,9 @@ PUBLISHED = {
     "cornell": _webkb("cornell", graph_facts(183, 298, 1_703, 5)),
     "texas": _webkb("texas", graph_facts(183, 325, 1_703, 5)),
     "wisconsin": _webkb("wisconsin", graph_facts(251, 515, 1_703, 5)),
-    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_facts(169_343, 2_315_598, 128, 40)),
+    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_facts(169_343, 2_315_598, 128, 40, 90_941)),
     "ogbn-products": ogb(
-        "products", "sales_ranking", 1_400, graph_facts(2_449_029, 123_718_280, 100, 47)
+        "products", "sales_ranking", 1_400, graph_facts(2_449_029, 123_718_280, 100, 47, 196_615)
     ),
 }
 
@@ -181,7 +183,11 @@ class PublishedGraph(Data):
         return PUBLISHED[self.name]
 
     def facts(self) -> Facts:
-        return self.published.facts
+        row = self.published
+        if row.splits or row.facts.train:
+            return row.facts
+        # One is drawn.
+        return dataclasses.replace(row.facts, train=SHCHUR_EACH * row.facts.classes)
 
     def files(self, root: Path | None = None) -> Files:
         return self.published.all_files()

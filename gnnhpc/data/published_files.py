@@ -68,9 +68,9 @@ class Published:
         return tuple(name for name in self.files if name not in self.feature_files)
 
 
-def graph_facts(nodes: int, edges: int, features: int, classes: int) -> Facts:
-    """In the order of PyG's own tables."""
-    return Facts("graph", features, classes, nodes=nodes, edges=edges)
+def graph_facts(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:
+    """In the order of PyG's own tables; `train` nodes of a published split, where it is known."""
+    return Facts("graph", features, classes, nodes=nodes, edges=edges, train=train)
 
 
 def planetoid(name: str, facts: Facts) -> Published:

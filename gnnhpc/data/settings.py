@@ -12,6 +12,7 @@ from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data import cifar10
 from gnnhpc.data.files import Files
 from gnnhpc.data.roots import existing_root
+from gnnhpc.data.splits import planetoid_each, reddit_trained
 
 
 class Data(Strict):
@@ -104,7 +105,10 @@ class SyntheticCitation(Data):
     classes: Annotated[Whole, Field(ge=2)] = 7
 
     def facts(self) -> Facts:
-        return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)
+        each = planetoid_each(self.nodes, self.classes)
+        train = min(each * self.classes, self.nodes // 2)
+        sizes = {"nodes": self.nodes, "edges": self.edges, "train": train}
+        return Facts("graph", self.features, self.classes, **sizes)
 
 
 class RedditShaped(Data):
@@ -118,4 +122,5 @@ class RedditShaped(Data):
     classes: Annotated[Whole, Field(ge=2)] = 41
 
     def facts(self) -> Facts:
-        return Facts("graph", self.features, self.classes, nodes=self.nodes, edges=self.edges)
+        sizes = {"nodes": self.nodes, "edges": self.edges, "train": reddit_trained(self.nodes)}
+        return Facts("graph", self.features, self.classes, **sizes)

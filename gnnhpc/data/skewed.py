@@ -15,6 +15,7 @@ import numpy as np
 
 from gnnhpc.data.generators import DATA_SEED, Floats, Ints, Mask, distinct, mask_of
 from gnnhpc.data.settings import RedditShaped
+from gnnhpc.data.splits import REDDIT_SHARES, reddit_trained
 
 SKEW = 1.0
 """Standard deviation of the logarithm of weights: the largest of 232,965 is some 90 times the
@@ -23,8 +24,6 @@ HOMOPHILY = 0.75
 """Share of edges that are drawn within a class; of those more are drawn twice, and count once."""
 DISTANCE = 3.2
 """Between the centres of two classes, in standard deviations of a feature."""
-SHARES = {"train": 153_431 / 232_965, "val": 23_831 / 232_965}
-"""Of nodes, as published with Reddit (Hamilton et al. 2017); the rest are to test."""
 _AT_ONCE = 1 << 22
 _ROUNDS = 12
 
@@ -122,7 +121,7 @@ def _features(labels: Ints, config: RedditShaped, rng: np.random.Generator) -> F
 
 def _split(nodes: int, rng: np.random.Generator) -> tuple[Mask, Mask, Mask]:
     order = rng.permutation(nodes)
-    train = max(1, round(SHARES["train"] * nodes))
-    val = max(1, round(SHARES["val"] * nodes))
+    train = reddit_trained(nodes)
+    val = max(1, round(REDDIT_SHARES["val"] * nodes))
     parts = np.split(order, [train, train + val])
     return mask_of(parts[0], nodes), mask_of(parts[1], nodes), mask_of(parts[2], nodes)

@@ -86,7 +86,7 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
         _status[name] = f"none: {error}"
         return None
     except OSError as error:
-        _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror})"
+        _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror or error})"
         return None
     _traits[name] = _describe(library)
     _status[name] = version + _traits[name] + where

@@ -197,12 +197,14 @@ class Experiment(Strict):
             )
         if self.seed > MOST_SEED:
             raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MOST_SEED} with sampling")
-        nodes, replicas = self.data.facts().nodes, self.layout.replicas
+        facts, replicas = self.data.facts(), self.layout.replicas
+        most = facts.train or facts.nodes
         # How many links there are, the graph tells.
-        if self.task is None and self.batch_size * replicas > nodes:
+        if self.task is None and self.batch_size * replicas > most:
+            which = f"{most} nodes to train on" if facts.train else f"{most} nodes"
             raise ValueError(
                 f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
-                f"{nodes} nodes of {self.data.name}"
+                f"{which} of {self.data.name}"
             )
         alone = (self.sampling.sampler, self.engine, self.device) == ("ours", "native", "cpu")
         if self.layout.stages > 1 and not alone:

@@ -19,7 +19,8 @@ from gnnhpc.data.generators import (
     synthetic_graph,
     synthetic_images,
 )
-from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.settings import RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.skewed import skewed_graph
 
 
 def test_images_are_the_same_whatever_is_asked_for_with_them() -> None:
@@ -157,3 +158,14 @@ def test_words_for_pubmed_are_a_tenth_of_the_columns() -> None:
 @given(st.lists(st.integers(-50, 50)))
 def test_distinct(keys: list[int]) -> None:
     assert distinct(np.array(keys, dtype=np.int64)).tolist() == sorted(set(keys))
+
+
+@pytest.mark.parametrize("nodes", [10, 40, 150, 2_000, 20_000])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_it_is_known_before_it_is_made_how_many_nodes_are_trained_on(
+    nodes: int, classes: int
+) -> None:
+    config = SyntheticCitation(nodes=nodes, edges=4 * nodes, classes=classes)
+    assert 0 < int(synthetic_graph(config).train.sum()) <= config.facts().train
+    shaped = RedditShaped(nodes=nodes, edges=4 * nodes, features=8, classes=classes)
+    assert int(skewed_graph(shaped).train.sum()) == shaped.facts().train

@@ -16,7 +16,8 @@ from gnnhpc.check.plain.graph import plain_graph
 from gnnhpc.data import graphs
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import RedditShaped
-from gnnhpc.data.skewed import HOMOPHILY, SHARES, SkewedGraph, skewed_graph
+from gnnhpc.data.skewed import HOMOPHILY, SkewedGraph, skewed_graph
+from gnnhpc.data.splits import REDDIT_SHARES
 
 SMALL = RedditShaped(nodes=6_000, edges=300_000, features=64, classes=12)
 
@@ -60,8 +61,8 @@ def test_most_edges_stay_in_a_class(small: SkewedGraph) -> None:
 
 
 def test_splits_have_the_published_shares(small: SkewedGraph) -> None:
-    assert small.train.mean() == pytest.approx(SHARES["train"], abs=1e-3)
-    assert small.val.mean() == pytest.approx(SHARES["val"], abs=1e-3)
+    assert small.train.mean() == pytest.approx(REDDIT_SHARES["train"], abs=1e-3)
+    assert small.val.mean() == pytest.approx(REDDIT_SHARES["val"], abs=1e-3)
 
 
 def nearest_centre(features: npt.NDArray[np.float64], made: SkewedGraph) -> float:

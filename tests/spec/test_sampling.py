@@ -51,9 +51,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "batch_size: found none; allowed: nodes a mini-batch and replica": SAMPLED
     | {"batch_size": None},
     "batch_size: found 0; allowed: at least 1": SAMPLED | {"batch_size": 0},
-    "batch_size: found 151 x 1 replicas; allowed: at most the 150 nodes of synthetic-citation": (
-        SAMPLED | {"batch_size": 151}
-    ),
+    "batch_size: found 36 x 1 replicas; allowed: at most the 35 nodes to train on of "
+    "synthetic-citation": SAMPLED | {"batch_size": 36},
     "microbatches: found 25; allowed: at most batch_size 24, a node of each": SAMPLED
     | {"microbatches": 25},
     "layout: found 'pp2'; allowed: seq or dp<R> with sampling, and stages with sampler ours, "
