@@ -1,4 +1,4 @@
-"""`python -m benchmarks [one|layers|many|suite ...] [--quick]`: measure; write, show the table."""
+"""`python -m benchmarks [one|layers|links|many|suite ...] [--quick]`: measure, write, show."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from rich.console import Console
 
 import benchmarks
-from benchmarks import layers, many, one, suite
+from benchmarks import layers, links, many, one, suite
 from benchmarks.isolated import ROOT, BenchmarkError
 from benchmarks.table import Row, not_measured, show, write_csv
 
-GROUPS = ("one", "layers", "many", "suite")
+GROUPS = ("one", "layers", "links", "many", "suite")
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
         description=benchmarks.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("groups", nargs="*", metavar="one|layers|many|suite", help="default: all")
+    parser.add_argument("groups", nargs="*", metavar="|".join(GROUPS), help="default: all")
     parser.add_argument("--quick", action="store_true", help="in small, goals not judged")
     parser.add_argument(
         "--threads", type=int, default=2, help="of one process; default 2, many use one each"
@@ -52,6 +52,7 @@ def _measure(groups: list[str], quick: bool, threads: int) -> tuple[list[Row], b
         parts = {
             "one": one.parts(folder / "one", quick=quick, threads=threads),
             "layers": layers.parts(folder / "layers", quick=quick, threads=threads),
+            "links": links.parts(quick=quick, threads=threads),
             "many": many.parts(folder / "many", quick=quick),
             "suite": suite.parts(folder / "suite", quick=quick),
         }
