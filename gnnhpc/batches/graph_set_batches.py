@@ -81,7 +81,9 @@ class GraphSetBatches:
         return (0, *(layer.inputs if index < 0 else layer.shape))
 
     def example(self) -> MicroBatch:
-        return self._train_batch(0).microbatches[0]
+        first = self._train_batch(0).microbatches[0]
+        # Layers of all stages are timed with it, the last one's too.
+        return dataclasses.replace(first, targets=first.context.chunk.targets)
 
     def evaluated(self) -> Context:
         assert self._evaluated is not None

@@ -100,7 +100,7 @@ def compare_targets(
                 ours, expected = ours[ids >= 0], expected[_rows(ids, pieces[number], len(expected))]
             wrong = len(ours)
             if ours.shape == expected.shape:
-                wrong = int((ours != expected).reshape(len(ours), -1).any(1).sum())
+                wrong = int((ours != expected).any(tuple(range(1, ours.ndim))).sum())
             if wrong or ours.shape != expected.shape:
                 return (
                     f"{wrong} of {len(ours)} {split} labels of replica {each.replica}, "

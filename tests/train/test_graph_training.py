@@ -89,6 +89,21 @@ def test_the_libraries_learn_the_same(implementation: str, alone: Ran, tmp_path:
     assert found.losses() == pytest.approx(alone.losses(), rel=1e-10)
 
 
+def test_micro_batches_may_be_empty_and_stages_be_cut_by_a_profile(tmp_path: Path) -> None:
+    """Of 9 graphs to train on the last step has 3, and 3 are evaluated: for 6 micro-batches."""
+    data = {"name": "synthetic-graphs", "graphs": 12}
+    settings = {"data": data, "train_steps": 4, "dtype": "float64"}
+    alone = ran(tmp_path / "seq", graphs(**settings, batch_size=6))
+    for name, more in (
+        ("dp2", {"layout": "dp2", "batch_size": 3, "microbatches": 3}),
+        ("pp2", {"layout": "pp2", "batch_size": 6, "microbatches": 6, "balance": "profile"}),
+    ):
+        found = ran(tmp_path / name, graphs(**settings, **more))
+        assert not invalid(found)
+        for phase in ("train", "test"):
+            assert found.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
+
+
 def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     settings = {**TRAIN, "layout": "dp2", "batch_size": 12}
     whole = ran(tmp_path / "whole", graphs(**settings))
