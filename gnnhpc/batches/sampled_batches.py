@@ -131,8 +131,9 @@ class SampledBatches:
 
     def example(self) -> MicroBatch:
         with self.open("train", 0, 1) as batches:
-            microbatch: MicroBatch = next(batches).microbatches[0]
-            return microbatch
+            first: MicroBatch = next(batches).microbatches[0]
+        # Layers of all stages are timed with it, the last one's too.
+        return replace(first, targets={"train": first.context.chunk.targets["train"]})
 
     def evaluated(self) -> Context:
         assert self._whole is not None

@@ -73,7 +73,7 @@ def test_replicas_learn_what_one_process_learns(
     ("layout", "schedule", "plant"),
     [
         ("pp2", "1f1b", None),
-        ("dp2-pp2", "gpipe", None),
+        ("dp2-pp2", "gpipe", "cut by a profile"),
         pytest.param("pp4", "gpipe", None, marks=pytest.mark.slow),
         pytest.param("dp2-pp2", "1f1b", "few edges at once", marks=pytest.mark.slow),
     ],
@@ -88,7 +88,9 @@ def test_stages_that_draw_the_same_learn_what_one_process_learns(
     replicas = 2 if layout.startswith("dp2") else 1
     pipeline = {"layout": layout, "schedule": schedule, "microbatches": 3}
     pipeline |= {"batch_size": 24 // replicas}
-    few = few_edges_at_once if plant else None
+    if plant == "cut by a profile":
+        pipeline |= {"balance": "profile"}
+    few = few_edges_at_once if plant == "few edges at once" else None
     together = ran(tmp_path / layout, sampled(**settings, **pipeline), plant=few)
     assert not invalid(together)
     for phase in ("train", "test"):
