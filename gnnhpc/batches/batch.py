@@ -25,7 +25,8 @@ class MicroBatch:
 
     `inputs` [rows, ...] are None except on the first stage. `targets` has the labels of each split
     that the phase needs, int64 [rows of the output]: `train` in training; `test`, and `val` where
-    there is one, in evaluation. It is empty except on the last stage.
+    there is one, in evaluation. Of links it has pairs, int64 [pairs, 3]: two rows of the output,
+    and 1 for a link or 0. It is empty except on the last stage.
     """
 
     inputs: Inputs | None
@@ -51,13 +52,13 @@ class Batch:
 
     microbatches: tuple[MicroBatch, ...]
     labelled: int
-    """Labelled rows over all replicas: the loss of this step is the mean over them."""
+    """Labelled rows over all replicas, or pairs: the loss of this step is the mean over them."""
     samples: int
-    """This replica's: images, or nodes that its chunks own."""
+    """This replica's: images, links, or nodes that its chunks own."""
     epoch: int
     sample_ids: SampleIds
     """Numbers of the samples in their split; of a graph the nodes that the chunks own, of a sampled
-    one their places among the nodes to train on."""
+    one their places among the nodes or links to train on."""
     checksum: int
     """Of inputs and labels; must be equal on the first and the last stage."""
     loading: Loading | None = None

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gnnhpc.core.outline import LayerOutline, Outlines, check_outline
 from gnnhpc.models.own_model import OwnModel
@@ -168,8 +169,14 @@ def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) 
     if nodes >= facts.nodes:
         return CheckSlice(small, layers)
     if small.batch_size is not None:
-        seeds = min(small.batch_size, nodes // 12 // small.layout.replicas)
-        small = small.model_copy(update={"batch_size": seeds})
+        # So few nodes may have few links, of which a split has more of this part than of the whole.
+        part = 12 if small.task is None else 24
+        seeds = min(small.batch_size, nodes // part // small.layout.replicas)
+        update: dict[str, Any] = {"batch_size": seeds}
+        if small.task is not None:
+            few = {"hits": 1, "val_share": 0.25, "test_share": 0.25}
+            update["task"] = small.task.model_copy(update=few)
+        small = small.model_copy(update=update)
     return CheckSlice(small, layers, nodes=nodes, left_out=f"{nodes} of {facts.nodes} nodes")
 
 

@@ -84,6 +84,23 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> No
     assert resumed.losses() == whole.losses()[cut.result.train_steps :]
 
 
+@pytest.mark.slow
+def test_of_a_large_graph_the_check_takes_a_part(tmp_path: Path) -> None:
+    settings = TRAIN | {"layout": "dp2", "batch_size": 24, "task": {"hits": 10}}
+    found = ran(tmp_path, linked(**settings), plant=small_check)
+    assert not invalid(found)
+    (check,) = [each for each in found.result.audit if each.name == "self-check"]
+    assert "on 80 of 150 nodes" in check.detail
+
+
+def small_check() -> None:
+    """As of a graph that is really large."""
+    from gnnhpc.check import check_slice
+
+    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
+    check_slice.FEWEST_NODES = 80
+
+
 def test_links_are_learnt(tmp_path: Path) -> None:
     """Chance is 0.5."""
     settings = {

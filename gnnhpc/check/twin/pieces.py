@@ -44,7 +44,8 @@ class Piece:
     inputs: Tensor | SparseInput
     """[rows, ...], float64 with the values that the run's precision has."""
     targets: Mapping[str, Tensor]
-    """int64 [rows of the output] by split; IGNORED where a row is not counted."""
+    """int64 [rows of the output] by split, IGNORED where a row is not counted; or pairs of links,
+    [pairs, 3]: two rows, and 1 for a link or 0."""
     replica: int = 0
     microbatch: int = 0
     ids: Tensor | None = None
