@@ -44,8 +44,9 @@ class LinkEvaluation:
         self._plan, self._links = plan, links
         data, graph = f"data {plan.experiment.data.name}", links.message
         if graph.edges.shape[1] > EDGES_AT_ONCE:
-            allowed = f"at most {EDGES_AT_ONCE} to evaluate links on; test_steps 0 beyond"
-            raise InputError(data, "edges", graph.edges.shape[1], allowed)
+            found = f"{graph.edges.shape[1]} of links to train on"
+            allowed = f"at most {EDGES_AT_ONCE} to evaluate links by; test_steps 0 beyond"
+            raise InputError(data, "edges", found, allowed)
         self._pools = {split: self._pool(split, data) for split in ("val", "test")}
         depth = hops(plan.outlines)
         sampler = GraphSampler(graph, (MOST_NEIGHBOURS,) * depth, plan.experiment.seed)

@@ -136,3 +136,20 @@ def test_what_a_graph_has_too_few_of_is_one_line(
     assert found.statuses == [2]
     (err,) = found.err[0].splitlines()
     assert re.search(line, err)
+
+
+def few_edges_at_once() -> None:
+    from gnnhpc.batches import link_evaluation
+
+    link_evaluation.EDGES_AT_ONCE = 400
+
+
+def test_links_of_a_large_graph_are_learnt_but_not_evaluated(tmp_path: Path) -> None:
+    found = ran(tmp_path / "with", linked(**TRAIN), plant=few_edges_at_once)
+    assert found.statuses == [2]
+    (err,) = found.err[0].splitlines()
+    assert re.search("edges: found 5.. of links to train on; allowed: at most 400", err)
+    settings = TRAIN | {"test_steps": 0, "test_every": None, "train_steps": 4}
+    without = ran(tmp_path / "without", linked(**settings), plant=few_edges_at_once)
+    assert not invalid(without)
+    assert without.steps(0, "test") == []
