@@ -20,6 +20,7 @@ from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.registry import DATA
 from gnnhpc.models.registry import BUILT_IN, model_class
 from gnnhpc.spec.experiment import Experiment, OptimizerConfig
+from gnnhpc.spec.links import Links
 from gnnhpc.spec.sampling import Sampling
 from jobs.cluster.site import Site
 from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
@@ -82,7 +83,8 @@ def _grid() -> Schema:
     """What defaults and each grid may say: an experiment's fields, lists of those on an axis."""
     # Either is put into that of the defaults, so no setting of it must be there.
     sampling = {"anyOf": [_optional(Sampling), {"type": "null"}]}
-    merged = {"optimizer": _optional(OptimizerConfig), "sampling": sampling}
+    task = {"anyOf": [_closed(Links, {}), {"type": "null"}]}
+    merged = {"optimizer": _optional(OptimizerConfig), "sampling": sampling, "task": task}
     fields = _properties(Experiment, merged)
     fields |= {name: {"$ref": f"#/$defs/{name}"} for name in ("model", "data", "layout")}
     count = fields["microbatches"]
