@@ -24,6 +24,7 @@ Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 SPLIT_NAMES = ("train", "val", "test")
+_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,16 @@ def _of(
     *,
     divided: bool = False,
 ) -> PlainGraph:
-    """With edges sorted, each once, and no loops."""
+    """With edges sorted, each once, and no loops; arrays that are so are not copied."""
     nodes = len(labels)
+    if _in_order(source, target, nodes):
+        return PlainGraph(labels, masks, source, target, features, divided)
     other = source != target
     # Sorted by hand: numpy's own unique hashes, which takes many times as long.
     codes = np.sort(target[other].astype(np.int64) * nodes + source[other])
-    codes = codes[np.append(True, np.diff(codes) > 0)]
+    new = np.ones(len(codes), dtype=np.bool_)
+    new[1:] = np.diff(codes) > 0
+    codes = codes[new]
     return PlainGraph(labels, masks, codes % nodes, codes // nodes, features, divided)
 
 
@@ -133,6 +138,21 @@ def _made(data: SyntheticCitation) -> PlainGraph:
     words = made.features
     features = _sparse(words.indptr, words.columns, words.values, words.shape[1])
     return _of(made.labels, masks, made.edges[0], made.edges[1], features)
+
+
+def _in_order(source: Ids, target: Ids, nodes: int) -> bool:
+    """Whether edges are sorted by target and source, each once, and none is a loop.
+
+    In pieces: those of a large graph are read from a file that all ranks of a host share.
+    """
+    before = -1
+    for begin in range(0, len(source), _AT_ONCE):
+        ends = source[begin : begin + _AT_ONCE], target[begin : begin + _AT_ONCE]
+        codes = ends[1].astype(np.int64) * nodes + ends[0]
+        if codes[0] <= before or not (np.diff(codes) > 0).all() or (ends[0] == ends[1]).any():
+            return False
+        before = int(codes[-1])
+    return True
 
 
 def _skewed(data: RedditShaped, root: Path | None) -> PlainGraph:
