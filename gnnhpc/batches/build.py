@@ -18,7 +18,7 @@ def build_batches(plan: BatchPlan) -> Batches:
 
         return GraphSetBatches(plan)
     if plan.experiment.sampling is not None:
-        from gnnhpc.batches.sampled_batches import SampledBatches
+        from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 
         return SampledBatches(plan)
     from gnnhpc.batches.chunk_batches import ChunkBatches

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, SampleIds
 from gnnhpc.batches.chunk_batches import SPLITS
-from gnnhpc.batches.draws import edges_of, features_of
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled.draws import edges_of, features_of
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import hops

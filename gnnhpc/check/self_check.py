@@ -22,7 +22,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.sampled_batches import SampledBatches
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.check.audit import audit
 from gnnhpc.check.capture import CapturingEngine, RankSeen, first_seen
 from gnnhpc.check.check_slice import CheckSlice, check_slice

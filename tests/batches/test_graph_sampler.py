@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import Graph

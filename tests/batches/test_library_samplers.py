@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches import dgl_sampler
-from gnnhpc.batches.dgl_sampler import DglBlock, DglSampler
-from gnnhpc.batches.library_loader import SHARED_MEMORY, random_seed
-from gnnhpc.batches.pyg_sampler import PygBlock, PygSampler, _hops
+from gnnhpc.batches.sampled.libraries import dgl_sampler
+from gnnhpc.batches.sampled.libraries.dgl_sampler import DglBlock, DglSampler
+from gnnhpc.batches.sampled.libraries.library_loader import SHARED_MEMORY, random_seed
+from gnnhpc.batches.sampled.libraries.pyg_sampler import PygBlock, PygSampler, _hops
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks

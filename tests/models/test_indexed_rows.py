@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.core.facts import Facts
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import sample

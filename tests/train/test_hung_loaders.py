@@ -32,7 +32,7 @@ def ran(root: Path, sampler: str, plant: Plant, **changes: Any) -> Ran:
 
 def hang_in_the_third_batch() -> None:
     """Of either library, in whichever worker draws it."""
-    from gnnhpc.batches import library_loader
+    from gnnhpc.batches.sampled.libraries import library_loader
 
     true = library_loader.random_seed
 
@@ -48,7 +48,7 @@ def hang_in_the_third_batch() -> None:
 
 def leave_no_room() -> None:
     """As in a /dev/shm that is full."""
-    from gnnhpc.batches import library_loader
+    from gnnhpc.batches.sampled.libraries import library_loader
 
     true = library_loader._begin_worker
 

@@ -139,7 +139,7 @@ def test_what_a_graph_has_too_few_of_is_one_line(
 
 
 def few_edges_at_once() -> None:
-    from gnnhpc.batches import link_evaluation
+    from gnnhpc.batches.sampled import link_evaluation
 
     link_evaluation.EDGES_AT_ONCE = 400
 

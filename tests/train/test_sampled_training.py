@@ -243,7 +243,7 @@ def test_a_large_graph_is_evaluated_layer_by_layer(
 
 def few_edges_at_once() -> None:
     """And a self-check of few nodes, as of a graph that is really large."""
-    from gnnhpc.batches import sampled_batches
+    from gnnhpc.batches.sampled import sampled_batches
     from gnnhpc.check import check_slice
     from gnnhpc.graphs import in_turn
 

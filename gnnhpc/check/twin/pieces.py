@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
-from gnnhpc.batches.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.check.capture import SeenEdges
 from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.twin.drawn_chunk import drawn_chunk

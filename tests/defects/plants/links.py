@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches import learnt as learnt_module
 from gnnhpc.batches.batch import Batch
-from gnnhpc.batches.learnt import Asked, LinksLearnt
-from gnnhpc.batches.link_evaluation import LinkEvaluation
-from gnnhpc.batches.sampled_batches import SampledBatches
+from gnnhpc.batches.sampled import learnt as learnt_module
+from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
+from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
 from gnnhpc.links import negatives as negatives_module

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gnnhpc.batches import draws as draws_module
 from gnnhpc.batches import order
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_sampler import GraphSampler, SampledBlock
-from gnnhpc.batches.own_draws import OwnDraws
-from gnnhpc.batches.sampled_batches import SampledBatches
-from gnnhpc.batches.sampled_evaluation import SampledEvaluation
+from gnnhpc.batches.sampled import draws as draws_module
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
+from gnnhpc.batches.sampled.own_draws import OwnDraws
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
+from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
 from gnnhpc.graphs.blocks import GraphChunk

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.batches.chunk_batches import copied_rows
-from gnnhpc.batches.graph_sampler import GraphSampler
-from gnnhpc.batches.learnt import link_targets
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.learnt import link_targets
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.blocks import GraphChunk

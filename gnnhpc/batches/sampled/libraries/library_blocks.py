@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.graph_sampler import SampledBlock
+from gnnhpc.batches.sampled.graph_sampler import SampledBlock
 
 
 class LibraryBlock(SampledBlock):

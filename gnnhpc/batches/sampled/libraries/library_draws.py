@@ -8,8 +8,8 @@ import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gnnhpc.batches.draws import Drawn, edges_of
-from gnnhpc.batches.library_loader import deaths_named
+from gnnhpc.batches.sampled.draws import Drawn, edges_of
+from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
@@ -17,8 +17,8 @@ from gnnhpc.ranks.watchdog import hang_seconds
 from gnnhpc.spec.sampling import Sampling
 
 if TYPE_CHECKING:
-    from gnnhpc.batches.dgl_sampler import DglSampler
-    from gnnhpc.batches.pyg_sampler import PygSampler
+    from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
+    from gnnhpc.batches.sampled.libraries.pyg_sampler import PygSampler
 
 _PATIENCE = 10
 """Workers may take this many times as long for a mini-batch as ranks that do nothing may."""
@@ -36,11 +36,11 @@ class LibraryDraws:
         # Of several ranks the watchdog speaks first; it does not watch a rank alone.
         options["timeout_s"] = _PATIENCE * hang_seconds()
         if sampling.sampler == "pyg":
-            from gnnhpc.batches.pyg_sampler import PygSampler
+            from gnnhpc.batches.sampled.libraries.pyg_sampler import PygSampler
 
             self._sampler = PygSampler(graph, sampling.fanouts, seed, trim=sampling.trim, **options)
         else:
-            from gnnhpc.batches.dgl_sampler import DglSampler
+            from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
 
             options["fused"] = sampling.fused
             self._sampler = DglSampler(graph, sampling.fanouts, seed, **options)

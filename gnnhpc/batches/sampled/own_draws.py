@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gnnhpc.batches.draws import Drawn, edges_of, gathered
-from gnnhpc.batches.graph_sampler import GraphSampler
-from gnnhpc.batches.learnt import Asked, Learnt
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.prefetch import prefetched
+from gnnhpc.batches.sampled.draws import Drawn, edges_of, gathered
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.learnt import Asked, Learnt
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import GraphChunk

@@ -12,9 +12,9 @@ import numpy as np
 from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.cuts import cut_evenly
-from gnnhpc.batches.draws import edges_of, gathered
-from gnnhpc.batches.graph_sampler import GraphSampler
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled.draws import edges_of, gathered
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context

@@ -20,8 +20,13 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NeighborSampler
 
-from gnnhpc.batches.library_blocks import LibraryBlock
-from gnnhpc.batches.library_loader import Chunks, loader_options, random_seed, running
+from gnnhpc.batches.sampled.libraries.library_blocks import LibraryBlock
+from gnnhpc.batches.sampled.libraries.library_loader import (
+    Chunks,
+    loader_options,
+    random_seed,
+    running,
+)
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.sampler_libraries import check_sampler_is_here, pyg_sampler_missing

@@ -15,8 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.library_blocks import LibraryBlock
-from gnnhpc.batches.library_loader import Chunks, loader_options, random_seed, running
+from gnnhpc.batches.sampled.libraries.library_blocks import LibraryBlock
+from gnnhpc.batches.sampled.libraries.library_loader import (
+    Chunks,
+    loader_options,
+    random_seed,
+    running,
+)
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.dgl_import import import_dgl

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.draws import Drawn, Draws, gathered
-from gnnhpc.batches.graph_sampler import GraphSampler
-from gnnhpc.batches.in_turn_batches import InTurnBatches
-from gnnhpc.batches.learnt import Learnt, LinksLearnt, NodesLearnt
-from gnnhpc.batches.link_evaluation import LinkEvaluation
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.sampled_evaluation import SampledEvaluation
+from gnnhpc.batches.sampled.draws import Drawn, Draws, gathered
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.in_turn_batches import InTurnBatches
+from gnnhpc.batches.sampled.learnt import Learnt, LinksLearnt, NodesLearnt
+from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
+from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
@@ -92,10 +92,10 @@ class SampledBatches:
     def _choose_sampler(self) -> Draws:
         sampling, seed = self.sampling, self.plan.experiment.seed
         if sampling.sampler == "ours":
-            from gnnhpc.batches.own_draws import OwnDraws
+            from gnnhpc.batches.sampled.own_draws import OwnDraws
 
             return OwnDraws(self.learnt, sampling, seed, self.plan)
-        from gnnhpc.batches.library_draws import LibraryDraws
+        from gnnhpc.batches.sampled.libraries.library_draws import LibraryDraws
 
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)

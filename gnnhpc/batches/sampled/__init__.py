@@ -1,0 +1,1 @@
+"""Mini-batches of a sampled graph: whose nodes or links, which neighbours, how they are judged."""
