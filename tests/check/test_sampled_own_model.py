@@ -26,7 +26,12 @@ CELL += ["--set", "batch_size=12", "--set", "train_steps=4", "--set", "test_step
 
 @pytest.mark.parametrize(
     "options",
-    ["replace: false", "replace: true", "inductive: true", "evaluation: sampled, inductive: true"],
+    [
+        "replace: false",
+        "replace: true",
+        pytest.param("inductive: true", marks=pytest.mark.slow),
+        "evaluation: sampled, inductive: true",
+    ],
 )
 @pytest.mark.parametrize("sampler", ["ours", "pyg", "dgl"])
 def test_a_users_model_is_its_twin(sampler: str, options: str, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_every_layout_learns_what_one_process_learns(
         pytest.param("gin", "sum", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("features", ["one-hot", "degree"])
+@pytest.mark.parametrize("features", ["one-hot", pytest.param("degree", marks=pytest.mark.slow)])
 def test_every_model_is_its_twin(model: str, pooling: str, features: str, tmp_path: Path) -> None:
     data = {**GRAPHS["data"], "features": features}
     settings = {"model": {"name": model, "pooling": pooling}, "data": data}

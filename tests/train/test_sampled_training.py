@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
+from tests.tools.data_files import own_arrays
 from tests.tools.dgl import needs_dgl
 from tests.tools.pyg_sampler import needs_pyg_sampler
 from tests.tools.stops import stop_after_four_steps
@@ -106,7 +109,7 @@ def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) 
     assert other.losses() == pytest.approx(alone.losses(), rel=1e-10)
 
 
-@pytest.mark.parametrize("model", [GCN, GAT])
+@pytest.mark.parametrize("model", [GCN, pytest.param(GAT, marks=pytest.mark.slow)])
 def test_inductive_training_uses_no_edge_of_other_nodes(
     model: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -131,7 +134,11 @@ def test_inductive_training_uses_no_edge_of_other_nodes(
 
 @pytest.mark.parametrize(
     ("model", "inductive"),
-    [(SAGE, False), (GAT, True), pytest.param(GCN, True, marks=pytest.mark.slow)],
+    [
+        (GAT, True),
+        pytest.param(SAGE, False, marks=pytest.mark.slow),
+        pytest.param(GCN, True, marks=pytest.mark.slow),
+    ],
 )
 def test_an_evaluation_may_be_sampled(
     model: dict[str, Any], inductive: bool, tmp_path: Path
@@ -179,6 +186,7 @@ def test_libraries_may_be_used_as_the_study_did(
     assert not invalid(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["pyg", "dgl"])
 def test_libraries_sample_the_same_part(sampler: str, tmp_path: Path) -> None:
     needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
@@ -252,8 +260,11 @@ def few_edges_at_once() -> None:
 
 
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
-    found = ran(tmp_path, sampled(layout="dp2", batch_size=75), ranks=2)
+    """Of a user's own graph, which planning does not read."""
+    np.savez(tmp_path / "g.npz", **own_arrays())
+    own = OwnGraph(path="g.npz").planned(tmp_path)
+    found = ran(tmp_path / "run", sampled(data=own, layout="dp2", batch_size=15), ranks=2)
     assert set(found.statuses) == {2}
     for err in found.err:
         (line,) = err.splitlines()
-        assert "batch_size: found 75 x 2 replicas; allowed: at most the 35 nodes" in line
+        assert "batch_size: found 15 x 2 replicas; allowed: at most the 20 nodes" in line
