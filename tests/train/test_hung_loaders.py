@@ -42,7 +42,7 @@ def hang_in_the_third_batch() -> None:
         return true(seed, step, first)
 
     for name in ("dgl_sampler", "pyg_sampler"):
-        module: Any = __import__(f"gnnhpc.batches.{name}", fromlist=[name])
+        module: Any = __import__(f"gnnhpc.batches.sampled.libraries.{name}", fromlist=[name])
         module.random_seed = hanging
 
 
