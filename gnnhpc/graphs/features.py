@@ -34,6 +34,8 @@ def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor 
     real = torch.from_numpy(np.flatnonzero(ids >= 0))
     width = features.shape[1]
     if features.layout != torch.sparse_csr:
+        if len(real) == len(ids):
+            return features.index_select(0, nodes).to(dtype)
         dense = torch.zeros(len(ids), width, dtype=dtype)
         dense[real] = features[nodes[real]].to(dtype)
         return dense
