@@ -24,13 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.drawn_step import drawn_step
 from benchmarks.turns import Entry, compete, those_that_run
-from gnnhpc.core.layout import Layout
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.links.split import LinkSplit, split_links
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.setup import set_up
 
 NODES, EDGES, FEATURES = 235_868, 2_570_930, 128
 """Of ogbl-collab, directed, so that its training links are about as many."""
@@ -58,32 +56,13 @@ def contestant(form: str, model: str, batch: int, nodes: int, edges: int) -> Cal
     """One step a turn."""
     experiment = experiment_of(model, batch, nodes, edges)
     if form == "ours":
-        return _ours(experiment)
+        return drawn_step(experiment)
     graph = load_graph(experiment.data, None)
     assert experiment.task is not None
     shares = experiment.task.val_share, experiment.task.test_share
     split = split_links(graph, experiment.seed, *shares)
     torch.manual_seed(0)
     return {"dgl": _dgl, "pyg": _pyg}[form](split, model, batch)
-
-
-def _ours(experiment: Experiment) -> Callable[[], float]:
-    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
-    parts.stage.train()
-    batches = parts.batches.open("train", 0, STEPS)
-    drawn, optimizer = batches.__enter__(), parts.optimizer
-    assert optimizer is not None
-
-    def turn() -> float:
-        assert batches is not None
-        began = time.perf_counter()
-        step = next(drawn)
-        optimizer.zero_grad(set_to_none=False)
-        parts.engine.train_step(step)
-        optimizer.step()
-        return time.perf_counter() - began
-
-    return turn
 
 
 def _turn(model: nn.Module, losses: Iterator[Callable[[], Tensor]]) -> Callable[[], float]:

@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from benchmarks.drawn_step import drawn_step
 from benchmarks.turns import Entry, compete, those_that_run
-from gnnhpc.core.layout import Layout
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.setup import set_up
 
 FORMS: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -58,22 +53,7 @@ def contestant(
             "optimizer": {"lr": 0.005, "weight_decay": 5e-4},
         }
     )
-    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
-    parts.stage.train()
-    batches = parts.batches.open("train", 0, STEPS)
-    drawn, optimizer = batches.__enter__(), parts.optimizer
-    assert optimizer is not None
-
-    def turn() -> float:
-        assert batches is not None
-        began = time.perf_counter()
-        step = next(drawn)
-        optimizer.zero_grad(set_to_none=False)
-        parts.engine.train_step(step)
-        optimizer.step()
-        return time.perf_counter() - began
-
-    return turn
+    return drawn_step(experiment)
 
 
 def main() -> None:

@@ -1,0 +1,34 @@
+"""A training step of an experiment whose mini-batches are drawn, timed in turns with others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from gnnhpc.core.layout import Layout
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import set_up
+
+
+def drawn_step(experiment: Experiment) -> Callable[[], float]:
+    """One step a turn, in this process: its seconds, drawing included."""
+    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
+    parts.stage.train()
+    batches = parts.batches.open("train", 0, experiment.train_steps)
+    drawn, optimizer = batches.__enter__(), parts.optimizer
+    assert optimizer is not None
+
+    def turn() -> float:
+        # Held, so that its threads live as long as the turns.
+        assert batches is not None
+        began = time.perf_counter()
+        step = next(drawn)
+        optimizer.zero_grad(set_to_none=False)
+        parts.engine.train_step(step)
+        optimizer.step()
+        return time.perf_counter() - began
+
+    return turn
