@@ -5,7 +5,10 @@
 
 Boca's models on a graph of Reddit's shape, three layers of ten neighbours: drawing, gathering
 features, forward, backward and Adam, one after another unless there are workers. Each contestant
-has a process of its own (`benchmarks.turns`) and takes the same nodes in the same order.
+has a process of its own (`benchmarks.turns`) and takes the same nodes in the same order. The
+libraries have their memory from the C library as it comes, unless `memory kept` is asked for: what
+our runs ask of it (`gnnhpc.ranks.allocator`). Last come the dense products of our step alone, which
+every library has to compute.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.drawn_step import drawn_step
+from benchmarks.products_alone import products_alone
 from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.spec.experiment import Experiment
 
@@ -27,6 +31,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "pyg, untrimmed": {"sampler": "pyg", "trim": False},
 }
 """Whose sampler, and layers."""
+KEPT = ", memory kept"
+"""After the name of a library's form: with the allocator's settings of a run of ours."""
+PRODUCTS = "its products"
+"""Of our step, alone: no form of the layers can be faster. Attention has none apart."""
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 3, "hidden": 256, "dropout": 0.5},
     "gat": {"name": "gat", "layers": 3, "heads": 1, "hidden": 16, "dropout": 0.6},
@@ -40,7 +48,7 @@ def contestant(
     form: str, model: str, batch: int, nodes: int, edges: int, workers: int
 ) -> Callable[[], float]:
     """One step a turn."""
-    sampling = FORMS[form]
+    sampling = FORMS.get(form.removesuffix(KEPT), {})
     implementation = sampling.get("sampler", "fused")
     experiment = Experiment.model_validate(
         {
@@ -53,10 +61,13 @@ def contestant(
             "optimizer": {"lr": 0.005, "weight_decay": 5e-4},
         }
     )
-    return drawn_step(experiment)
+    if form == PRODUCTS:
+        return products_alone(experiment)
+    return drawn_step(experiment, as_in_a_run=form == "ours" or form.endswith(KEPT))
 
 
 def main() -> None:
+    choices = [*FORMS, *(f"{form}{KEPT}" for form in FORMS if form != "ours")]
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", choices=MODELS, default="sage")
     parser.add_argument("--batch", type=int, default=1024, help="nodes of a mini-batch")
@@ -65,20 +76,21 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=232_965, help="of the graph")
     parser.add_argument("--edges", type=int, default=114_615_892, help="of the graph")
     parser.add_argument("--workers", type=int, default=0, help="that draw in advance")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, help="beside ours; all if not told")
+    parser.add_argument("--forms", nargs="+", choices=choices, help="beside ours; all if not told")
     given = parser.parse_args()
     named = ("model", "batch", "nodes", "edges", "workers")
     settings = {name: getattr(given, name) for name in named}
     entries = {
         form: Entry("benchmarks.bench_sampled:contestant", {"form": form} | settings)
-        for form in dict.fromkeys(("ours", *(given.forms or FORMS)))
+        for form in dict.fromkeys(("ours", *(given.forms or FORMS), PRODUCTS))
+        if form != PRODUCTS or given.model != "gat"
     }
     entries = those_that_run(entries, given.threads)
     seconds = compete(entries, given.rounds, given.threads, warmup=2)
     for form, values in seconds.items():
         ratios = sorted(v / o for v, o in zip(values, seconds["ours"], strict=True))
         print(
-            f"{form:14} median {statistics.median(values):6.3f} s a step"
+            f"{form:18} median {statistics.median(values):6.3f} s a step"
             f"  ({min(values):.3f} to {max(values):.3f}), ours {statistics.median(ratios):5.2f}"
             f" times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )

@@ -8,13 +8,19 @@ from collections.abc import Callable
 import torch
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.ranks.allocator import keep_freed_memory
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
 
-def drawn_step(experiment: Experiment) -> Callable[[], float]:
-    """One step a turn, in this process: its seconds, drawing included."""
+def drawn_step(experiment: Experiment, *, as_in_a_run: bool = True) -> Callable[[], float]:
+    """One step a turn, in this process: its seconds, drawing included.
+
+    With the allocator's settings of a run, or as a program has it that sets nothing.
+    """
+    if as_in_a_run:
+        keep_freed_memory()
     parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
     parts.stage.train()
     batches = parts.batches.open("train", 0, experiment.train_steps)

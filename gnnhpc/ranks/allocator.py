@@ -1,9 +1,13 @@
-"""A setting of the C library's allocator, so that freed tensors no longer count as memory in use.
+"""Settings of the C library's allocator: whether freed memory goes back to the system, or stays.
 
-Blocks above a threshold are mapped separately and unmapped when they are freed. By default glibc
-raises the threshold to the largest block ever freed (mallopt(3), M_MMAP_THRESHOLD). A mini-batch's
-activations are then allocated in the heap, in whose gaps those of the next step do not fit: a
-third more memory, and another amount in every run.
+glibc maps blocks above a threshold separately and unmaps them when they are freed, and raises the
+threshold to the largest block ever freed, 32 MiB at most (mallopt(3), M_MMAP_THRESHOLD).
+
+Activations of graphs are larger than that. Mapped anew in each step, every page of them is cleared
+by the system when it is first written, which took up to half of a step; kept in the heap, they are
+there at once, for up to a third more memory, as those of the next step do not fit in all gaps.
+Activations of images are smaller: in the heap nothing is gained, so theirs are mapped separately,
+from a lower threshold on, and a peak says what was held at once.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import ctypes
 
 LARGE = 8 << 20
 """Bytes. Smaller blocks are allocated too often to be worth a mapping each time."""
-_M_MMAP_THRESHOLD = -3
+_M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -3, -4, -1
+_NEVER = 2**31 - 1
 
 
 def give_back_freed_memory() -> None:
@@ -24,8 +29,17 @@ def give_back_freed_memory() -> None:
 
 def map_large_blocks_separately() -> bool:
     """Map blocks of `LARGE` and more separately, from now on; false if the C library cannot."""
+    return _set((_M_MMAP_THRESHOLD, LARGE))
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed blocks of any size for the next ones, from now on; false if it cannot be set."""
+    return _set((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, _NEVER))
+
+
+def _set(*options: tuple[int, int]) -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, LARGE))
+    return all(mallopt(name, value) for name, value in options)

@@ -19,7 +19,7 @@ from gnnhpc.core.errors import (
     GnnhpcError,
     InputError,
 )
-from gnnhpc.ranks.allocator import map_large_blocks_separately
+from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import (
     requeue_if_interrupted,
@@ -117,7 +117,10 @@ class Worker:
         The cell's errors are printed and recorded, not raised.
         """
         check_world_size(self.environment, self.cell.experiment.process_layout)
-        map_large_blocks_separately()
+        if self.cell.experiment.data.facts().kind == "images":
+            map_large_blocks_separately()
+        else:
+            keep_freed_memory()
         with handled_signals(self.attempt.exit_after_signal) as signals:
             try:
                 return self._run(signals)
