@@ -133,7 +133,7 @@ class StepRecord:
     gather_s: float | None = None
     """How long its features took to be copied together, likewise."""
     sampled_edges: int | None = None
-    """Drawn on this replica, self-loops aside."""
+    """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
     kind: Literal["step"] = "step"
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.libraries import dgl_sampler
 from gnnhpc.batches.sampled.libraries.dgl_sampler import DglBlock, DglSampler
 from gnnhpc.batches.sampled.libraries.library_loader import SHARED_MEMORY, random_seed
@@ -32,6 +33,7 @@ from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
+from gnnhpc.spec.sampling import Semantics
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -154,6 +156,18 @@ def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(
             assert replace or len(block.edge.unique()) == len(block.edge)
         if name.startswith("pyg"):
             assert all(one.edge[: len(other.edge)].equal(other.edge) for one, other in pairs(chunk))
+
+
+@pytest.mark.parametrize("name", ["pyg", "pyg, untrimmed", "dgl"])
+def test_edges_are_counted_as_they_were_drawn(name: str) -> None:
+    """Layers of PyG's use some of the same, trimmed or all of them; DGL draws for each anew."""
+    graph = dense_graph()
+    semantics: Semantics = "resample" if name == "dgl" else "once"
+    for chunk in chunks(sampler(name, graph), uneven(graph)):
+        numbers = [block.edge[block.edge < graph.edges.shape[1]] for block in chunk.blocks]
+        drawn = torch.cat(numbers)
+        wanted = len(drawn) if name == "dgl" else len(drawn.unique())
+        assert edges_of((chunk,), semantics) == wanted
 
 
 def pairs(chunk: GraphChunk) -> list[tuple[Block, Block]]:
@@ -361,11 +375,15 @@ def test_workers_that_hang_end_with_their_rank(tmp_path: Path) -> None:
 
 
 def runs(pid: int) -> bool:
+    return state(pid) not in "ZX"
+
+
+def state(pid: int) -> str:
+    """Of a process, as proc(5) names it: T has been stopped, Z is dead, as is what is no more."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
-    return state not in "ZX"
+        return "Z"
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.indexed_rows import IndexedRows
+from gnnhpc.spec.sampling import Semantics
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ def features_of(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> 
     return copied_rows(graph, chunk, plan)
 
 
-def edges_of(chunks: tuple[GraphChunk, ...]) -> int:
-    """Of all layers, self-loops aside."""
-    return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
+def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") -> int:
+    """How many edges were drawn for these chunks, self-loops aside.
+
+    Drawn once, all are in the first layer, and other layers have some of the same.
+    """
+    layers = slice(1) if semantics == "once" else slice(None)
+    return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks[layers])

@@ -32,6 +32,7 @@ class OwnDraws:
             found = f"ours ({kernel_status('sample')})"
             raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
         self._learnt, self._plan, self._workers = learnt, plan, sampling.workers
+        self._semantics = sampling.semantics
         graph = learnt.graph
         first = GraphSampler(
             graph,
@@ -65,7 +66,8 @@ class OwnDraws:
         is_first = self._plan.mesh.is_first
         inputs = gathered(self._learnt.graph, chunks, self._plan) if is_first else ()
         gather_s = time.perf_counter() - sampled
-        return Drawn(share, chunks, edges_of(chunks), sampled - began, inputs, gather_s)
+        edges = edges_of(chunks, self._semantics)
+        return Drawn(share, chunks, edges, sampled - began, inputs, gather_s)
 
 
 def _chunk(sampler: GraphSampler, asked: Asked, step: int) -> GraphChunk:

@@ -58,6 +58,7 @@ class SampledEvaluation:
             context = self._context(m, step, there)
             given = None if x is None else x.to(mesh.device)
             microbatches.append(MicroBatch(given, targets if mesh.is_last else {}, context))
+        drawn = edges_of(chunks, self._sampler.semantics)
         return Batch(
             microbatches=tuple(microbatches),
             labelled=self._labelled[phase],
@@ -65,7 +66,7 @@ class SampledEvaluation:
             epoch=step,
             sample_ids=self._own,
             checksum=zlib.crc32(np.ascontiguousarray(self._own).tobytes()),
-            loading=Loading(sampled - began, gathered_at - sampled, edges_of(chunks)),
+            loading=Loading(sampled - began, gathered_at - sampled, drawn),
         )
 
     def _chunk(self, m: int) -> GraphChunk:

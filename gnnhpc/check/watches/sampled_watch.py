@@ -213,8 +213,8 @@ class SampledWatch:
         """Sampled edges, which rates of sampling are made of."""
         sampling = self.experiment.sampling
         assert sampling is not None
-        # Untrimmed, all layers have the same edges.
-        layers = slice(None) if sampling.trim else slice(1)
+        # Drawn once, the first layer has all of them.
+        layers = slice(1) if sampling.semantics == "once" else slice(None)
         drawn = sum(
             int(block.indptr[-1]) - block.rows_out
             for chunk in chunks

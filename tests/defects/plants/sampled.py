@@ -299,7 +299,7 @@ def buffer_used_again() -> None:
 
 @defect("sampled edges counted twice", setting=settings.SAMPLED)
 def edges_twice() -> None:
-    around(draws_module, "edges_of", lambda true, chunks: 2 * true(chunks))
+    around(draws_module, "edges_of", lambda true, *asked: 2 * true(*asked))
 
 
 @defect("degrees of the sample for those of the graph", setting=settings.SAMPLED_GCN)

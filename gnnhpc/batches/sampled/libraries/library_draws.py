@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
-from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.watchdog import hang_seconds
 from gnnhpc.spec.sampling import Sampling
@@ -29,7 +28,7 @@ class LibraryDraws:
 
     def __init__(self, graph: Graph, sampling: Sampling, seed: int, steps_per_epoch: int) -> None:
         self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
-        self._trim = sampling.trim
+        self._semantics = sampling.semantics
         self._sampler: PygSampler | DglSampler
         self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
         options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
@@ -68,11 +67,5 @@ class LibraryDraws:
             for share in all_shares:
                 parts = tuple(next(chunks) for _ in share.seeds)
                 seconds = None if self._workers else time.perf_counter() - began
-                yield Drawn(share, parts, self._edges(parts), seconds)
+                yield Drawn(share, parts, edges_of(parts, self._semantics), seconds)
                 began = time.perf_counter()
-
-    def _edges(self, parts: tuple[GraphChunk, ...]) -> int:
-        """Drawn, self-loops aside; without trimming all layers have the same ones."""
-        if self._trim:
-            return edges_of(parts)
-        return sum(chunk.blocks[0].neighbour_count for chunk in parts)
