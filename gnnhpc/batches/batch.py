@@ -65,6 +65,16 @@ class Batch:
     """Of a sampled mini-batch."""
 
 
+class NothingInAdvance:
+    """Batches that nothing draws in advance, as `Batches` has it."""
+
+    def stand_still(self) -> None:
+        """Nothing does."""
+
+    def go_on(self) -> None:
+        """Nothing to."""
+
+
 class Batches(Protocol):
     """Where the batches of one replica come from, by phase and step."""
 
@@ -93,6 +103,15 @@ class Batches(Protocol):
 
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
         """An iterator over the batches of steps `start` to `stop`."""
+        ...
+
+    def stand_still(self) -> None:
+        """Training batches are drawn in advance no more until `go_on`: as steps are timed, and not
+        what lies between them, what is drawn there would cost nothing."""
+        ...
+
+    def go_on(self) -> None:
+        """Draw in advance again."""
         ...
 
     def graph_facts(self) -> dict[str, Any]:

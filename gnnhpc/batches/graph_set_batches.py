@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, SampleIds
+from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, NothingInAdvance, SampleIds
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of, features_of
@@ -32,7 +32,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 
-class GraphSetBatches:
+class GraphSetBatches(NothingInAdvance):
     """Raises InputError for graphs that are missing or damaged, and for too few to train on.
 
     `graphs` are given where they are loaded already.

@@ -114,15 +114,22 @@ class Trainer:
             if drawn:
                 self._wait_for_all()
             with self.observer.reading():
+                self._let_draw()
                 asked = time.perf_counter()
                 with self.timer.storage(doing):
                     batch = next(batches, None)
                 if drawn:
                     self._wait_for_all()
                 self._waited_s = time.perf_counter() - asked
+                self.batches.stand_still()
             if batch is None:
                 return
             yield batch
+
+    def _let_draw(self) -> None:
+        """In advance, as long as a training step is timed."""
+        if self.stage.training:
+            self.batches.go_on()
 
     def _wait_for_all(self) -> None:
         with self.timer.storage("wait for mini-batches of other ranks"):
@@ -153,6 +160,7 @@ class Trainer:
         reset_peak(self.mesh.devices)
         self.timer.prepare()
         self.mesh.barrier()
+        self._let_draw()
         self.timer.start()
         started = time.perf_counter()
         self.observer.step_began()
@@ -163,7 +171,9 @@ class Trainer:
         self.timer.clock.synchronize()
         self.mesh.barrier()
         self.observer.step_ended()
-        return self.timer.stop()
+        times = self.timer.stop()
+        self.batches.stand_still()
+        return times
 
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,52 @@ def test_the_libraries_samplers_run_in_replicas(
     steps = [step for rank in range(2) for step in found.steps(rank, "train")]
     assert all(step["sampled_edges"] > 0 for step in steps)
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
+
+
+@pytest.mark.parametrize("sampler", ["ours", "dgl"])
+def test_nothing_is_drawn_while_no_step_is_timed(sampler: str, tmp_path: Path) -> None:
+    """Between the steps ranks look closely at some, for which workers would draw for nothing."""
+    needs_dgl()
+    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": 1}
+    found = ran(tmp_path, sampled(sampling=sampling, layout="dp2", batch_size=12), plant=look_on)
+    assert found.statuses == [0, 0], found.err
+    assert not invalid(found)
+
+
+def look_on() -> None:
+    """Ends with an error if workers draw where they should not, or do not where they should."""
+    from gnnhpc.train.loop import Trainer
+
+    true_start, true_stop = Trainer._start_step, Trainer._stop_step
+
+    def stand_still(trainer: Any) -> bool:
+        draws = trainer.batches._draws
+        if hasattr(draws, "_going"):
+            return not draws._going.is_set()
+        pids = draws._sampler.workers._ids
+        assert pids
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
+        return {text.rpartition(")")[2].split()[0] for text in stats} == {"T"}
+
+    def wait_until(trainer: Any, still: bool) -> None:
+        end = time.monotonic() + 60
+        while stand_still(trainer) is not still:
+            assert time.monotonic() < end, f"workers {'draw' if still else 'stand still'}"
+            time.sleep(0.001)
+
+    def start(self: Trainer) -> float:
+        wait_until(self, still=True)
+        started = true_start(self)
+        wait_until(self, still=not self.stage.training)
+        return started
+
+    def stop(self: Trainer) -> Any:
+        times = true_stop(self)
+        wait_until(self, still=True)
+        return times
+
+    Trainer._start_step = start  # type: ignore[method-assign]
+    Trainer._stop_step = stop  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

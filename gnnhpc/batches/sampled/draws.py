@@ -45,6 +45,14 @@ class Draws(Protocol):
         """The mini-batches of these steps, in order; nothing runs after the context."""
         ...
 
+    def stand_still(self) -> None:
+        """Nothing more is drawn in advance until `go_on`, or until the context is left."""
+        ...
+
+    def go_on(self) -> None:
+        """Draw in advance again."""
+        ...
+
 
 def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> tuple[Inputs, ...]:
     """The features of each chunk's rows, copied together unless the model reads them in place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,6 +34,8 @@ class OwnDraws:
             raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
         self._learnt, self._plan, self._workers = learnt, plan, sampling.workers
         self._semantics = sampling.semantics
+        self._going = threading.Event()
+        self._going.set()
         graph = learnt.graph
         first = GraphSampler(
             graph,
@@ -56,9 +59,19 @@ class OwnDraws:
                 self._samplers.put(sampler)
 
         with prefetched(draw, steps, self._workers, compute_alone) as drawn:
-            yield drawn
+            try:
+                yield drawn
+            finally:
+                self.go_on()
+
+    def stand_still(self) -> None:
+        self._going.clear()
+
+    def go_on(self) -> None:
+        self._going.set()
 
     def _draw(self, sampler: GraphSampler, shares: Shares, step: int) -> Drawn:
+        self._going.wait()
         share = shares.of_step(step)
         began = time.perf_counter()
         chunks = tuple(_chunk(sampler, asked, step) for asked in self._learnt.asked(share))

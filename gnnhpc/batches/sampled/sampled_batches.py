@@ -149,6 +149,12 @@ class SampledBatches:
         with self._draws.open(self.shares, range(start, stop)) as drawn:
             yield map(self._batch, drawn)
 
+    def stand_still(self) -> None:
+        self._draws.stand_still()
+
+    def go_on(self) -> None:
+        self._draws.go_on()
+
     def _batch(self, drawn: Drawn) -> Batch:
         device, seed = self.plan.mesh.device, self.plan.experiment.seed
         share, inputs, gather_s = drawn.share, drawn.inputs, drawn.gather_s

@@ -22,6 +22,7 @@ from gnnhpc.batches.sampled.libraries.library_loader import (
     random_seed,
     running,
 )
+from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.dgl_import import import_dgl
@@ -50,6 +51,7 @@ class DglSampler:
         self._dgl = import_dgl(*ASKED_FOR)
         self._seed = seed
         self._options = loader_options(workers, timeout_s)
+        self.workers = WorkerProcesses()
         self._chunks = Chunks(graph)
         # DGL numbers threads as they first draw, and their random numbers with them.
         self._dgl.random.choice(1, 1)
@@ -73,7 +75,7 @@ class DglSampler:
             _Repeating(self._dgl, self._sampler, self._seed),
             **self._options,
         )
-        with running(loader, "DGL") as batches:
+        with running(loader, "DGL", self.workers) as batches:
             yield map(self._chunk, batches)
 
     def _chunk(self, drawn: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:

@@ -51,6 +51,12 @@ class LibraryDraws:
         with contextlib.closing(drawn), deaths_named(self._library):
             yield drawn
 
+    def stand_still(self) -> None:
+        self._sampler.workers.stand_still()
+
+    def go_on(self) -> None:
+        self._sampler.workers.go_on()
+
     def _epochs(self, shares: Shares, steps: range) -> Generator[Drawn]:
         start = steps.start
         while start < steps.stop:
