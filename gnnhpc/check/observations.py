@@ -16,6 +16,7 @@ from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.system_counters import running_system
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.train.setup import TrainingParts
@@ -115,6 +116,15 @@ class RankObservations:
     """Who used the CPUs that this rank may use; none where the system does not say."""
     watched: Watched | None = None
     """What was looked at closely; none where nothing was."""
+    system: str | None = None
+    """Names the running system, which several host names may be of; None where it has no name."""
+    workers: int = 0
+    """Threads or processes that draw its mini-batches in advance."""
+
+    @property
+    def machine(self) -> str:
+        """Equal for ranks whose CPUs are of one machine."""
+        return self.system or self.host
 
 
 def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservations:
@@ -193,6 +203,8 @@ def gather_observations(
     mine = rank_observations(
         observer,
         host=environment.host,
+        system=running_system(),
+        workers=parts.batches.graph_facts().get("workers", 0),
         layers=layers,
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),

@@ -15,6 +15,7 @@ STAT = Path("/proc/stat")
 STATUS = Path("/proc/self/status")
 STATM = Path("/proc/self/statm")
 CLEAR_REFS = Path("/proc/self/clear_refs")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _of_thread = threading.local()
 
@@ -47,6 +48,18 @@ def steal_s() -> float | None:
             ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
         return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
+        return None
+
+
+def running_system() -> str | None:
+    """Names the system that runs here since its start; None where it does not say (proc(5)).
+
+    Containers and several Slurm daemons of one machine have host names of their own, and this in
+    common.
+    """
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
         return None
 
 

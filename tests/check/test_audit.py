@@ -496,6 +496,28 @@ def test_a_rank_pinned_to_fewer_cpus_than_threads_is_named() -> None:
     assert "rank 3 on n: 2 threads on the 1 CPUs it may use" in found.detail
 
 
+def test_names_of_hosts_that_are_of_one_machine_share_its_cpus() -> None:
+    """As several Slurm daemons of one machine have them, or containers."""
+    one = everywhere(system="booted-once")
+    detail = checks(one)["oversubscribed"].detail
+    assert detail == "n0, n1, n2, n3 (one machine): 4 threads on 2 CPUs"
+    apart = {rank: {**one[rank], "cpus": [2 * rank, 2 * rank + 1]} for rank in range(4)}
+    assert checks(apart)["threads"].verdict == "ok"
+
+
+def test_data_workers_that_had_a_cpu_each_in_a_rank_alone_are_counted() -> None:
+    one = {rank: {"system": f"s{rank // 2}", "workers": 1} for rank in range(4)}
+    detail = checks(one)["oversubscribed"].detail
+    assert detail == (
+        "n0, n1 (one machine): 2 threads and 2 data workers on 2 CPUs; "
+        "n2, n3 (one machine): 2 threads and 2 data workers on 2 CPUs"
+    )
+    alone = {rank: {"workers": 1} for rank in range(4)}
+    assert checks(alone)["threads"].verdict == "ok"
+    bound = {rank: {"workers": 1, "cpus": [rank]} for rank in range(4)}
+    assert checks(bound)["threads"].verdict == "ok", "no rank has a CPU for it in any layout"
+
+
 @pytest.mark.parametrize("wall", [2.9, -1.0, float("nan")])
 def test_a_step_shorter_than_what_was_done_in_it_is_found(wall: float) -> None:
     observer = observations()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.kernels.calls import TORCH
@@ -109,22 +109,34 @@ def threads(observations: Sequence[RankObservations]) -> Check:
             f"{len(each.cpus)} CPUs it may use, whatever its neighbours have",
             {"ranks": [each.rank for each in pinned]},
         )
-    by_host: dict[str, list[RankObservations]] = {}
+    by_machine: dict[str, list[RankObservations]] = {}
     for each in observations:
-        by_host.setdefault(each.host, []).append(each)
-    oversubscribed = []
-    for host, ranks in by_host.items():
-        cpus = {cpu for each in ranks for cpu in each.cpus}
-        if sum(each.threads_wanted for each in ranks) > len(cpus):
-            oversubscribed.append(
-                f"{host}: {sum(each.threads_wanted for each in ranks)} threads on {len(cpus)} CPUs"
-            )
+        by_machine.setdefault(each.machine, []).append(each)
+    oversubscribed = [told for ranks in by_machine.values() for told in _taking_turns(ranks)]
     if oversubscribed:
         return Check(
             "oversubscribed", "suspect", "; ".join(oversubscribed), {"hosts": oversubscribed}
         )
     counts = Counter(each.threads_wanted for each in observations)
     return Check("threads", "ok", f"threads a rank: {sorted(counts)}", {})
+
+
+def _taking_turns(ranks: Sequence[RankObservations]) -> Iterator[str]:
+    """Of the ranks of one machine, whatever names of hosts it has: whether there are too few CPUs.
+
+    What draws mini-batches in advance needs one too, unless a rank alone had none for it.
+    """
+    hosts = list(dict.fromkeys(each.host for each in ranks))
+    where = ", ".join(hosts) + (" (one machine)" if len(hosts) > 1 else "")
+    cpus = {cpu for each in ranks for cpu in each.cpus}
+    threads = sum(each.threads_wanted for each in ranks)
+    workers = sum(each.workers for each in ranks)
+    if threads > len(cpus):
+        yield f"{where}: {threads} threads on {len(cpus)} CPUs"
+    elif threads + workers > len(cpus) and any(
+        each.workers and each.threads_wanted + each.workers <= len(each.cpus) for each in ranks
+    ):
+        yield f"{where}: {threads} threads and {workers} data workers on {len(cpus)} CPUs"
 
 
 def threads_used(observations: Sequence[RankObservations]) -> Check:

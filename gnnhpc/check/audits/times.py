@@ -147,7 +147,7 @@ def share_of_others(
     neighbours = [
         other.processor_use
         for other in observations
-        if other.host == each.host and set(other.cpus) & set(each.cpus)
+        if other.machine == each.machine and set(other.cpus) & set(each.cpus)
     ]
     if not all(other and other.seconds > 0 for other in neighbours):
         return None

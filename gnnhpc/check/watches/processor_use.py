@@ -1,18 +1,24 @@
 """Watches who used the CPUs of a rank: this process, or everybody.
 
 A thread that waits for a processor says nothing of who has it: another user's process, which is
-noise, or this job's own threads that transfer and load, which belong to what is measured.
+noise, or this job's own threads and processes that transfer and load, which belong to what is
+measured.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import resource
 import time
 from collections.abc import Set
 from dataclasses import dataclass
+from pathlib import Path
 
 from gnnhpc.engines import system_counters
+
+CHILDREN = Path("/proc/thread-self/children")
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class ProcessorUse:
     by_anybody_s: float
     """Processor time used on the CPUs that this process may use."""
     by_process_s: float
-    """Processor time of this process."""
+    """Processor time of this process, and of those that it has started to load its data."""
     resolution_s: float
     """How far the first of these may be off: clock ticks are whole ones."""
 
@@ -39,7 +45,7 @@ class ProcessorUseWatch:
         unused = unused_s(os.sched_getaffinity(0))
         if unused is None:
             return
-        self._last = time.perf_counter(), unused, time.process_time()
+        self._last = time.perf_counter(), unused, used_s()
         self._first = self._first or self._last
 
     def seen(self) -> ProcessorUse | None:
@@ -52,6 +58,23 @@ class ProcessorUseWatch:
         cpus = len(os.sched_getaffinity(0))
         resolution = 2 * cpus / os.sysconf("SC_CLK_TCK")
         return ProcessorUse(seconds, cpus * seconds - unused, process, resolution)
+
+
+def used_s() -> float:
+    """Processor seconds of this process and of those that the calling thread has started, which
+    run (proc(5)) or have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = time.process_time() + ended.ru_utime + ended.ru_stime
+    with contextlib.suppress(OSError, ValueError):
+        for number in map(int, CHILDREN.read_text(encoding="ascii").split()):
+            with contextlib.suppress(OSError):
+                found += time.clock_gettime(_cpu_clock(number))
+    return found
+
+
+def _cpu_clock(process: int) -> int:
+    """The number of a process's processor clock, as MAKE_PROCESS_CPUCLOCK in Linux's headers."""
+    return ~process << 3 | 2
 
 
 def unused_s(cpus: Set[int]) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.check.watches.processor_use import ProcessorUseWatch, unused_s
+from gnnhpc.check.watches.processor_use import CHILDREN, ProcessorUseWatch, unused_s, used_s
 from gnnhpc.engines import system_counters
 
 SPINNING = "import time; end = time.process_time() + 1.0\nwhile time.process_time() < end: pass"
@@ -45,15 +45,38 @@ def test_what_is_not_used_is_that_of_the_allowed_cpus(
 def test_another_process_is_seen_and_this_one_is_told_apart() -> None:
     """However busy the machine is: others use what the child does, at least."""
     watch = ProcessorUseWatch()
-    before = time.process_time()
+    before = used_s()
     watch.look()
     assert watch.seen() is None, "one look is no time"
-    subprocess.run([sys.executable, "-c", SPINNING], check=True)
+    # The shell ends at once: whose child it was is nobody's. Its output ends with it.
+    shell = ["sh", "-c", '"$0" -c "$1" &', sys.executable, SPINNING]
+    subprocess.run(shell, check=True, stdout=subprocess.PIPE)
     watch.look()
     use = watch.seen()
     assert use is not None
-    assert use.by_process_s <= time.process_time() - before
+    assert use.by_process_s <= used_s() - before
     assert use.by_anybody_s - use.by_process_s >= 1.0 - 2 * use.resolution_s
+
+
+@pytest.mark.skipif(not CHILDREN.exists(), reason="asks Linux")
+def test_what_loads_its_data_is_its_own() -> None:
+    """While that runs, and once it has ended."""
+    watch = ProcessorUseWatch()
+    watch.look()
+    loading = f"{SPINNING}\nprint(flush=True)\ninput()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", loading], **pipes) as loader:
+        assert loader.stdin is not None
+        assert loader.stdout is not None
+        loader.stdout.readline()
+        watch.look()
+        running = watch.seen()
+        loader.stdin.write(b"\n")
+    watch.look()
+    ended = watch.seen()
+    assert running is not None
+    assert ended is not None
+    assert 1.0 <= running.by_process_s <= ended.by_process_s
 
 
 def test_what_this_process_uses_is_its_own() -> None:
