@@ -49,7 +49,9 @@ ON_FOUR = {
         "Ours is faster on four devices than on two", "none", "speedup over two", of_devices=True
     ),
 }
-WORKERS = Claim("More data workers make it slower", "text", "speedup over fewer", "less")
+WORKERS = Claim(
+    "More data workers make it slower", "text", "speedup over fewer", "less", of_devices=True
+)
 HANGS = Claim(
     "Several data workers on four devices hang",
     "text",

@@ -42,7 +42,7 @@ _LIKE = (
 
 def boca_tables(rows: BocaRows) -> list[NamedTable]:
     """The conclusions, and table 2 with ours beside it."""
-    notes = study_notes(published_studies()["boca"], "sharding", "loading")
+    notes = study_notes(published_studies()["boca"], "sharding", "loading", "workers")
     conclusions = conclusions_frame(CLAIMS, boca_findings(rows))
     rule = f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
     table = _side_by_side(rows)

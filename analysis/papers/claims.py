@@ -26,7 +26,7 @@ class Claim:
     negligible: float | None = None
     """Less than this is as good as `nothing`; None where any difference counts."""
     of_devices: bool = False
-    """Whether it is about stages that have a device each."""
+    """Whether it is about ranks or stages that have a device each, and data workers beside them."""
 
 
 @dataclass(frozen=True)

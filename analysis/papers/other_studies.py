@@ -21,7 +21,7 @@ def boca_table() -> NamedTable:
         frame.assign(
             pyg_speedup=_over_one_gpu(frame, "pyg_s"), dgl_speedup=_over_one_gpu(frame, "dgl_s")
         ),
-        study_notes(study, "sharding", "loading"),
+        study_notes(study, "sharding", "loading", "workers"),
     )
 
 

@@ -140,8 +140,9 @@ def sampled_table(summary: pd.DataFrame) -> NamedTable:
             "mean_s: a step, data_s of it waiting for its mini-batch, with copying features where "
             "the ranks do that. sample_s and gather_s: drawing and copying, perhaps in advance by "
             "threads or processes of their own; of a library's loader drawing is not known. "
-            "allreduce_s: averaging gradients. peak_rss_mib: of a rank; peak_host_mib: of all "
-            "ranks of a host, what they share counted for each.",
+            "allreduce_s: averaging gradients. sampled_edges_per_s: drawn on all ranks, over the "
+            "seconds of the steps. peak_rss_mib: of a rank; peak_host_mib: of all ranks of a host, "
+            "what they share counted for each; without the processes of a library's loader.",
         ),
         _for_paper(drawn, "epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
     )
