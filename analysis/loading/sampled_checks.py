@@ -21,6 +21,8 @@ Rows = dict[str, NDArray[Any]]
 """Columns of step records by name, of one file."""
 DRAWN = ("sample_s", "gather_s", "sampled_edges")
 """What only records of mini-batches that are made within their step have."""
+_CLOCK_S = 1e-4
+"""Between two readings of a clock."""
 
 
 def impossible(rows: Rows, place: int, file: RankFile, name: str, allowed: str) -> InputError:
@@ -43,12 +45,7 @@ def check_sampled(
     """
     assert experiment.batch_size is not None
     mine = {name: values[rows["phase"] == "train"] for name, values in rows.items()}
-    for name in DRAWN:
-        unknown = np.isnan(mine[name]) if name != "sampled_edges" else False
-        wrong = np.flatnonzero(~(unknown | (np.isfinite(mine[name]) & (mine[name] >= 0))))
-        if len(wrong):
-            allowed = "a number from 0, of a mini-batch that is made within its step"
-            raise impossible(mine, wrong[0], file, name, allowed)
+    _check_making(mine, file, experiment)
     what = "graphs" if experiment.data.facts().kind == "graphs" else "nodes"
     what = what if experiment.task is None else "links"
     samples = _train_samples(attempt, what)
@@ -67,6 +64,35 @@ def check_sampled(
     if len(wrong):
         allowed = f"{share[wrong[0]]}: an epoch is {samples} {what}, {together} a step"
         raise impossible(mine, wrong[0], file, "samples", allowed)
+
+
+def _check_making(mine: Rows, file: RankFile, experiment: Experiment) -> None:
+    """How long mini-batches took to be made: some time, and within their step less than it waited.
+
+    When other processes draw, nobody knows how long.
+    """
+    sampling = experiment.sampling
+    within = sampling is None or not sampling.workers
+    unknown = not within and sampling is not None and sampling.sampler != "ours"
+    for name in DRAWN[:2]:
+        seconds = mine[name]
+        none = np.isnan(seconds) if unknown and name == "sample_s" else False
+        wrong = np.flatnonzero(~(none | (np.isfinite(seconds) & (seconds > 0))))
+        if len(wrong):
+            raise impossible(mine, wrong[0], file, name, "seconds above 0, as making it took some")
+    edges = mine["sampled_edges"]
+    wrong = np.flatnonzero(~(np.isfinite(edges) & (edges >= 0)))
+    if len(wrong):
+        allowed = "a number from 0, of a mini-batch that is made within its step"
+        raise impossible(mine, wrong[0], file, "sampled_edges", allowed)
+    if within or unknown:
+        made = np.nansum([mine["sample_s"], mine["gather_s"]], axis=0)
+        wrong = np.flatnonzero(mine["data_s"] < made - _CLOCK_S)
+        if len(wrong):
+            allowed = (
+                f"{made[wrong[0]]:.6f} or more, as the rank itself made that of its mini-batch"
+            )
+            raise impossible(mine, wrong[0], file, "data_s", allowed)
 
 
 def _train_samples(attempt: Attempt, what: str) -> int:

@@ -101,9 +101,10 @@ def test_times_of_steps_are_those_in_the_summary(ran: Path) -> None:
         assert row["peak_host_mib"] >= row["peak_rss_mib"]
 
 
-def change(root: Path, name: str, value: str, step: int) -> None:
-    """One field of one training step of the last rank of the cell of two ranks."""
-    path = RunPaths(root).cell(CELLS[1].id).attempt(1).records(1)
+def change(root: Path, name: str, value: str, step: int, cell: int = 1) -> None:
+    """One field of one training step of the last rank of a cell, if not told that of two ranks."""
+    rank = CELLS[cell].layout.world_size - 1
+    path = RunPaths(root).cell(CELLS[cell].id).attempt(1).records(rank)
     lines = path.read_text().splitlines()
     (place,) = [n for n, line in enumerate(lines) if f'"train", "step": {step},' in line]
     lines[place] = re.sub(f'"{name}": [^,]*', f'"{name}": {value}', lines[place])
@@ -119,7 +120,10 @@ def change(root: Path, name: str, value: str, step: int) -> None:
         ("samples", "11", 4, "found 11; allowed: 12"),
         ("epoch", "0", 2, "found 0; allowed: 1: an epoch is 2 steps"),
         ("sampled_edges", "null", 5, "found nan; allowed: a number from 0"),
-        ("gather_s", "-1.0", 5, r"found -1\.0; allowed: a number from 0"),
+        ("gather_s", "-1.0", 5, r"found -1\.0; allowed: seconds above 0"),
+        ("gather_s", "0.0", 5, r"found 0\.0; allowed: seconds above 0"),
+        ("sample_s", "0.0", 5, r"found 0\.0; allowed: seconds above 0"),
+        ("sample_s", "null", 5, "found nan; allowed: seconds above 0"),
         ("data_s", "1e6", 5, "start_s: found .*, and data_s 1000000"),
     ],
 )
@@ -134,6 +138,21 @@ def test_impossible_records_are_named(
     checks = found.checks[found.checks["name"] == "damaged"]
     (check,) = checks.to_dict("records")
     assert re.search(rf"rank-0001\.jsonl: train step {step}: .*{says}", check["detail"])
+
+
+@pytest.mark.distributed
+@real
+def test_a_step_waits_no_less_for_its_mini_batch_than_its_rank_made_it(
+    ran: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "damaged"
+    shutil.copytree(ran, root)
+    change(root, "data_s", "1e-6", 5, cell=2)
+    change(root, "sample_s", "0.5", 5, cell=2)
+    found = load(root)
+    assert found.cells["counts"].tolist() == [True, True, False, True]
+    (detail,) = found.checks.loc[found.checks["name"] == "damaged", "detail"]
+    assert re.search(r"train step 5: data_s: found 1e-06; allowed: 0\.5\d* or more", detail)
 
 
 def made(root: Path, *changes: dict[str, Any], **machine: Any) -> Run:
