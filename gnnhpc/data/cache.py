@@ -71,7 +71,8 @@ def _set_aside(target: Path) -> None:
 def _key(config: Data, raw: list[Path], made_by: str) -> str:
     """What decides the content: which files, how large, when last changed, what is read of them."""
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in raw]
-    parts = [CACHE_VERSION, config.model_dump(mode="json"), stats]
+    # How features are kept changes no other array, and `made_by` tells it.
+    parts = [CACHE_VERSION, config.model_dump(mode="json", exclude={"storage"}), stats]
     text = json.dumps([*parts, made_by] if made_by else parts)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -32,6 +32,7 @@ from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
 from gnnhpc.data.skewed import skewed_graph, skewed_version
 from gnnhpc.data.splits import SHCHUR_EACH
+from gnnhpc.data.stored_halves import with_storage
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 
@@ -77,7 +78,8 @@ def _made(config: SyntheticCitation, root: Path | None) -> Arrays:
 
 def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
     """The arrays of a graph of Reddit's shape, which are kept once it has been made."""
-    return load_or_build(config, [], _make_skewed, made_by=skewed_version())
+    arrays = load_or_build(config, [], _make_skewed, made_by=skewed_version())
+    return with_storage(config, [], arrays, skewed_version())
 
 
 def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
@@ -95,7 +97,7 @@ def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
 def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
     """The arrays of a published graph, which are kept once its files have been read."""
     raw = config.raw_files(existing_root(config.name, root))
-    return load_or_build(config, raw, _read_published)
+    return with_storage(config, raw, load_or_build(config, raw, _read_published))
 
 
 def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:

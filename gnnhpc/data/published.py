@@ -32,7 +32,7 @@ from gnnhpc.data.published_files import (
     planetoid,
 )
 from gnnhpc.data.roots import absence, existing_root
-from gnnhpc.data.settings import Data
+from gnnhpc.data.settings import Data, Storage
 from gnnhpc.data.splits import SHCHUR_EACH
 
 _FULL = "https://github.com/abojchevski/graph2gauss/raw/master/data"
@@ -164,6 +164,7 @@ class PublishedGraph(Data):
     """`made` keeps graph, labels and split and makes features up: for timing, not accuracy."""
     split: Whole = 0
     """Which of several published splits; most graphs have one or none."""
+    storage: Storage = "float32"
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
@@ -176,6 +177,10 @@ class PublishedGraph(Data):
             last = row.splits - 1
             allowed = f"0 to {last}" if last > 0 else f"0, {self.name} has no other"
             raise ValueError(f"split: found {self.split}; allowed: {allowed}")
+        if self.storage != "float32" and not (row.dense and self.features == "real"):
+            raise ValueError(
+                f"storage: found {self.storage!r}; allowed: float32 for features of mostly zeros"
+            )
         return self
 
     @property

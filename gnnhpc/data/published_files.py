@@ -55,6 +55,11 @@ class Published:
     refused: str | None = None
     """Why no model can be trained on it yet."""
 
+    @property
+    def dense(self) -> bool:
+        """Whether features are kept as they are, not as the few that are no zero."""
+        return isinstance(self.reader, Ogb) or self.reader.dense
+
     def all_files(self) -> Files:
         return Files(self.folder, self.files, self.downloads)
 

@@ -111,6 +111,11 @@ class SyntheticCitation(Data):
         return Facts("graph", self.features, self.classes, **sizes)
 
 
+Storage = Literal["float32", "float16"]
+"""How dense features are kept: float16 halves what is held and read, and rounds them, the same for
+every model and sampler. Sums and products of them are in the run's precision."""
+
+
 class RedditShaped(Data):
     """A graph with Reddit's sizes, skewed degrees and dense features; any of them smaller."""
 
@@ -120,6 +125,7 @@ class RedditShaped(Data):
     """Directed edges, about."""
     features: Annotated[Whole, Field(ge=8)] = 602
     classes: Annotated[Whole, Field(ge=2)] = 41
+    storage: Storage = "float32"
 
     def facts(self) -> Facts:
         sizes = {"nodes": self.nodes, "edges": self.edges, "train": reddit_trained(self.nodes)}

@@ -8,10 +8,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gnnhpc.graphs.halves import computed
+
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Row k is row `nodes[k]` of `features` [nodes, F]; `nodes` is int64 [rows]. No gradient."""
+    """Row k is row `nodes[k]` of `features` [nodes, F]; `nodes` is int64 [rows]. No gradient.
+
+    Features may be kept in half precision: they are computed with in single.
+    """
 
     features: Tensor
     nodes: Tensor
@@ -28,4 +33,4 @@ class IndexedRows:
 
     def to_dense(self) -> Tensor:
         """A copy, [rows, F]."""
-        return self.features.index_select(0, self.nodes)
+        return computed(self.features.index_select(0, self.nodes))

@@ -4,7 +4,7 @@
 // and its sum is held in registers; backward is the same sum over the edges sorted by the row that
 // they start from. No sum depends on how many threads there are: same input, same bits.
 
-#include "csr_rows.h"
+#include "halves.h"
 
 namespace {
 
@@ -19,19 +19,20 @@ struct Rows {
 // out[i] = scale_out[i] * sum over edges j -> i of scale_in[j] * x[j], + own * x[i] + add[i] + bias.
 // Scales, add and bias may be null. Without `loops` an edge from a row to itself is left out.
 // Rows from `own_rows` on have no input of their own. `width` columns, all arrays row by row.
-// Row j of the input is row ids[j] of x, where there are ids.
-template <typename T>
+// Row j of the input is row ids[j] of x, where there are ids; x may be kept as S.
+template <typename T, typename S = T>
 struct Sum {
   const i64 *indptr, *from, *ids;
   i64 rows, own_rows, width;
-  Rows<const T> x, add;
+  Rows<const S> x;
+  Rows<const T> add;
   const T *scale_in, *scale_out, *bias;
   Rows<T> out;
   T own;
   bool loops;
   int parts;
 
-  const T* input(i64 row) const { return x.row(ids ? ids[row] : row); }
+  const S* input(i64 row) const { return x.row(ids ? ids[row] : row); }
 };
 
 // Rows that will be wanted some edges later are asked for early: neighbours lie anywhere.
@@ -44,8 +45,8 @@ void fetch(const T* from, int count) {
 }
 
 // D columns from column d on, of one row.
-template <typename T, int D>
-void sum_columns(const Sum<T>& s, i64 row, i64 d) {
+template <typename T, typename S, int D>
+void sum_columns(const Sum<T, S>& s, i64 row, i64 d) {
   constexpr int LANES = std::min<int>(D, 64 / sizeof(T));
   using V = Lanes<T, LANES>;
   typename V::Real sum[D / LANES] = {};
@@ -54,9 +55,9 @@ void sum_columns(const Sum<T>& s, i64 row, i64 d) {
     fetch(s.input(s.from[std::min(e + AHEAD, all - 1)]) + d, D);
     const i64 other = s.from[e];
     if (other == row && !s.loops) continue;
-    const T* x = s.input(other) + d;
+    const S* x = s.input(other) + d;
     const T scale = s.scale_in ? s.scale_in[other] : T(1);
-    for (int k = 0; k < D / LANES; ++k) sum[k] += V::load(x + k * LANES) * scale;
+    for (int k = 0; k < D / LANES; ++k) sum[k] += load_as<T, LANES>(x + k * LANES) * scale;
   }
   const T scale = s.scale_out ? s.scale_out[row] : T(1);
   const bool has_own = s.own != T(0) && row < s.own_rows;
@@ -64,7 +65,7 @@ void sum_columns(const Sum<T>& s, i64 row, i64 d) {
   for (int k = 0; k < D / LANES; ++k) {
     const i64 at = d + k * LANES;
     typename V::Real value = sum[k] * scale;
-    if (has_own) value += V::load(s.input(row) + at) * s.own;
+    if (has_own) value += load_as<T, LANES>(s.input(row) + at) * s.own;
     if (s.add.first) value += V::load(s.add.row(row) + at);
     if (s.bias) value += V::load(s.bias + at);
     V::store(out + k * LANES, value);
@@ -86,13 +87,13 @@ void each_piece(i64 width, Body body) {
   run(std::integral_constant<int, 1>());
 }
 
-template <typename T>
-void sum_rows(const Sum<T>& s) {
+template <typename T, typename S>
+void sum_rows(const Sum<T, S>& s) {
   in_parts(s.parts, [&](int part) {
     const i64 last = balanced_cut(s.indptr, s.rows, part + 1, s.parts);
     for (i64 row = balanced_cut(s.indptr, s.rows, part, s.parts); row < last; ++row)
       each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, decltype(columns)::value>(s, row, d);
+        sum_columns<T, S, decltype(columns)::value>(s, row, d);
       });
   });
 }
@@ -108,14 +109,14 @@ void sum_gradient(const Sum<T>& s, i64 given) {
       own.indptr = marked.starts, own.from = marked.targets, own.rows = marked.last;
     for (i64 row = marked.row; row < marked.last; ++row)
       each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, decltype(columns)::value>(own, row, d);
+        sum_columns<T, T, decltype(columns)::value>(own, row, d);
       });
   });
 }
 
 // Row k of out is row ids[k] of x.
-template <typename T>
-void copy_rows(Rows<const T> x, const i64* ids, i64 rows, i64 width, Rows<T> out, int parts) {
+template <typename T, typename S>
+void copy_rows(Rows<const S> x, const i64* ids, i64 rows, i64 width, Rows<T> out, int parts) {
   in_parts(parts, [&](int part) {
     const i64 last = even_cut(rows, part + 1, parts);
     for (i64 row = even_cut(rows, part, parts); row < last; ++row)
@@ -276,4 +277,11 @@ void find_finite(const T* x, i64 count, bool* finite, int parts) {
 extern "C" {
 AGGREGATE_FUNCTIONS(float, f32)
 AGGREGATE_FUNCTIONS(double, f64)
+#ifdef HAS_HALVES
+void sum_rows_f16(const Sum<float, Half>* s) { sum_rows(*s); }
+void copy_rows_f16(const Half* x, i64 stride, const i64* ids, i64 rows, i64 width, float* out,
+                   i64 out_stride, int parts) {
+  copy_rows(Rows<const Half>{x, stride}, ids, rows, width, Rows<float>{out, out_stride}, parts);
+}
+#endif
 }

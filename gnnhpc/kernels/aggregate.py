@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.kernels.arguments import (
     REAL,
     call,
     fits_kernel,
     mask_argument,
     pointers,
+    reads_kernel,
     real,
     size,
     sizes,
@@ -34,6 +36,11 @@ def fits(x: Tensor) -> bool:
     return fits_kernel("aggregate", x)
 
 
+def reads(features: Tensor) -> bool:
+    """Whether `sum_forward` and `copy_rows` read `features` in place, half precision too."""
+    return reads_kernel("aggregate", features, "sum_rows")
+
+
 def sum_forward(
     x: Tensor,
     block: Block,
@@ -46,9 +53,10 @@ def sum_forward(
     """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D].
 
     `x`, `add` and `out` may be columns of wider tensors. With `ids` int64 [rows_in] row j of the
-    input is row ids[j] of `x`.
+    input is row ids[j] of `x`, which may be kept in half precision.
     """
-    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
+    if out is None:
+        out = torch.empty(block.rows_out, x.shape[1], dtype=computed_dtype(x))
     _sum(
         (block.indptr, block.source),
         (x, add, bias),
@@ -83,7 +91,10 @@ def sum_backward(
 
 
 def copy_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Row k of `out` [n, D] becomes row ids[k] of `x`; both may be columns of wider tensors."""
+    """Row k of `out` [n, D] becomes row ids[k] of `x`; both may be columns of wider tensors.
+
+    `x` may be kept in half precision, and `out` is then in single.
+    """
     given = x if _has_rows(x) else x.contiguous()
     call(
         "aggregate",
@@ -267,3 +278,4 @@ def _structure(number: Any) -> type[ctypes.Structure]:
 
 
 _structures = {dtype: _structure(number) for dtype, number in REAL.items()}
+_structures[torch.float16] = _structures[torch.float32]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 """The precisions that kernels of graph layers are compiled for."""
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16"}
+"""Of float16 there are functions that read features and compute in single precision."""
 
 
 class _Mask(ctypes.Structure):
@@ -31,6 +32,14 @@ class _Mask(ctypes.Structure):
 def fits_kernel(kernel: str, x: Tensor) -> bool:
     """Whether a kernel can compute on `x`; plain torch is used where it cannot."""
     return x.device.type == "cpu" and x.dtype in REAL and load_kernel(kernel) is not None
+
+
+def reads_kernel(kernel: str, features: Tensor, function: str) -> bool:
+    """Whether a kernel's `function` reads features in place, half precision too."""
+    if features.dtype != torch.float16:
+        return fits_kernel(kernel, features)
+    library = load_kernel(kernel) if features.device.type == "cpu" else None
+    return library is not None and hasattr(library, f"{function}_{_SUFFIX[torch.float16]}")
 
 
 def call(kernel: str, name: str, like: Tensor, *args: Any) -> None:

@@ -8,8 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.arguments import call, mask_argument, pointers, real, size, threads
+from gnnhpc.kernels.arguments import (
+    call,
+    mask_argument,
+    pointers,
+    reads_kernel,
+    real,
+    size,
+    threads,
+)
 from gnnhpc.kernels.dropped_rows import DroppedRows
+
+
+def reads(features: Tensor) -> bool:
+    """Whether the product reads `features` in place, half precision too."""
+    return reads_kernel("gat", features, "dropped_forward")
 
 
 def dropped_forward(x: DroppedRows, weight: Tensor) -> tuple[Tensor, bool]:
@@ -19,7 +32,7 @@ def dropped_forward(x: DroppedRows, weight: Tensor) -> tuple[Tensor, bool]:
     call(
         "gat",
         "dropped_forward",
-        weight,
+        x.x,
         *_dense_rows(x),
         *pointers(weight, out),
         size(weight.shape[1]),
@@ -39,7 +52,7 @@ def dropped_backward(x: DroppedRows, upstream: Tensor, *, finite: bool) -> Tenso
     call(
         "gat",
         "dropped_backward",
-        upstream,
+        x.x,
         *_dense_rows(x),
         *pointers(upstream, partial),
         size(width),

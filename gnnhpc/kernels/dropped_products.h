@@ -4,29 +4,30 @@
 
 #include <vector>
 
+#include "halves.h"
 #include "stored_products.h"
 
 namespace {
 
 // Rows of dense features: row k is row at[k] of x [.., F], or row k where `at` is null, and has the
-// number ids[k] in the full graph, by which its mask is drawn.
-template <typename T>
+// number ids[k] in the full graph, by which its mask is drawn. x may be kept as S.
+template <typename T, typename S = T>
 struct DenseRows {
-  const T* x;
+  const S* x;
   const i64 *at, *ids;
   i64 rows, features;
   Mask mask;
   T scale;
-  const T* row(i64 k) const { return x + (at ? at[k] : k) * features; }
+  const S* row(i64 k) const { return x + (at ? at[k] : k) * features; }
   u32 base(i64 k) const { return static_cast<u32>(ids[k]) * static_cast<u32>(features); }
   // Row k after dropout.
   void drop(i64 k, T* to) const {
-    const T* from = row(k);
+    const S* from = row(k);
     const u32 first = base(k);
     const Mask own = mask;
     each_vector<T>(features, [&](auto lanes, i64 i) {
       using V = Lanes<T, decltype(lanes)::value>;
-      const typename V::Real zero = {}, given = V::load(from + i);
+      const typename V::Real zero = {}, given = load_as<T, decltype(lanes)::value>(from + i);
       // Products, so that NaN and infinity do not vanish where they are dropped.
       V::store(to + i, V::kept(own, first + static_cast<u32>(i)) ? given * scale : given * zero);
     });
@@ -44,7 +45,8 @@ struct Tile {
   explicit Tile(i64 features) : rows(TILE * features), features(features) {}
   std::vector<T> rows;
   i64 features, number[TILE], count = 0;
-  bool take(const DenseRows<T>& x, i64 k) {
+  template <typename S>
+  bool take(const DenseRows<T, S>& x, i64 k) {
     x.drop(k, rows.data() + count * features);
     number[count++] = k;
     return count == TILE;
@@ -85,8 +87,8 @@ struct Tile {
 };
 
 // out [rows, D]: X after dropout times weight. `finite` becomes false where a product is not.
-template <typename T>
-void dropped_forward(const DenseRows<T>& x, const T* weight, T* out, i64 width, bool* finite,
+template <typename T, typename S>
+void dropped_forward(const DenseRows<T, S>& x, const T* weight, T* out, i64 width, bool* finite,
                      int parts) {
   in_parts(parts, [&](int part) {
     Watch<T> watch(finite);
@@ -109,8 +111,8 @@ void dropped_forward(const DenseRows<T>& x, const T* weight, T* out, i64 width, 
 
 // grad [parts, F, D]: each part's share of X^T after dropout @ upstream; the whole ends in grad[0].
 // Rows without a gradient are left out if all products of forward were `finite`.
-template <typename T>
-void dropped_backward(const DenseRows<T>& x, const T* upstream, T* grad, i64 width, bool finite,
+template <typename T, typename S>
+void dropped_backward(const DenseRows<T, S>& x, const T* upstream, T* grad, i64 width, bool finite,
                       int parts) {
   const i64 size = x.features * width;
   in_parts(parts, [&](int part) {

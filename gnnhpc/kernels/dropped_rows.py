@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gnnhpc.graphs.halves import computed
 from gnnhpc.kernels import gat
 from gnnhpc.kernels.mask import Mask
 
@@ -20,7 +21,7 @@ class DroppedRows:
 
     Written out, features are as large as all else of a step, and half of them zeros. Row i is row
     `at[i]` of `x` [n, F], which is contiguous, or row i, and row `rows[i]` of the full graph.
-    `x` needs no gradient.
+    `x` needs no gradient, and may be kept in half precision.
     """
 
     x: Tensor
@@ -42,5 +43,5 @@ class DroppedRows:
 
     def to_dense(self) -> Tensor:
         """A copy, [rows, F]."""
-        taken = self.x if self.at is None else self.x.index_select(0, self.at)
+        taken = computed(self.x if self.at is None else self.x.index_select(0, self.at))
         return taken if self.mask is None else gat.drop_rows(taken, self.rows, self.mask)

@@ -173,6 +173,21 @@ struct Attention : EdgeWise<T, N> {
 
 }  // namespace
 
+// Of features that are kept as S.
+#define DROPPED_FUNCTIONS(T, S, SUFFIX)                                                         \
+  void dropped_forward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,            \
+                                i64 features, const T* weight, T* out, i64 width, Mask mask,    \
+                                T scale, bool* finite, int parts) {                             \
+    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                       \
+    dropped_forward(given, weight, out, width, finite, parts);                                  \
+  }                                                                                             \
+  void dropped_backward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,           \
+                                 i64 features, const T* upstream, T* grad, i64 width,           \
+                                 Mask mask, T scale, bool finite, int parts) {                  \
+    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                       \
+    dropped_backward(given, upstream, grad, width, finite, parts);                              \
+  }
+
 // The same functions for float and double; the sizes of all arrays stand above.
 #define GAT_FUNCTIONS(T, SUFFIX)                                                                \
   void drop_rows_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,   \
@@ -194,18 +209,7 @@ struct Attention : EdgeWise<T, N> {
     sparse_backward(indptr, columns, values, rows, upstream, grad, features, width, finite,     \
                     parts);                                                                     \
   }                                                                                             \
-  void dropped_forward_##SUFFIX(const T* x, const i64* at, const i64* ids, i64 rows,            \
-                                i64 features, const T* weight, T* out, i64 width, Mask mask,    \
-                                T scale, bool* finite, int parts) {                             \
-    const DenseRows<T> given{x, at, ids, rows, features, mask, scale};                          \
-    dropped_forward(given, weight, out, width, finite, parts);                                  \
-  }                                                                                             \
-  void dropped_backward_##SUFFIX(const T* x, const i64* at, const i64* ids, i64 rows,           \
-                                 i64 features, const T* upstream, T* grad, i64 width,           \
-                                 Mask mask, T scale, bool finite, int parts) {                  \
-    const DenseRows<T> given{x, at, ids, rows, features, mask, scale};                          \
-    dropped_backward(given, upstream, grad, width, finite, parts);                              \
-  }                                                                                             \
+  DROPPED_FUNCTIONS(T, T, SUFFIX)                                                               \
   void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* score_source,   \
                                T* score_target, T* coefficient, Mask mask, T scale,             \
                                bool* finite) {                                                  \
@@ -231,4 +235,7 @@ struct Attention : EdgeWise<T, N> {
 extern "C" {
 GAT_FUNCTIONS(float, f32)
 GAT_FUNCTIONS(double, f64)
+#ifdef HAS_HALVES
+DROPPED_FUNCTIONS(float, Half, f16)
+#endif
 }

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import calls
+from gnnhpc.kernels import calls, dropped_product
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
@@ -57,7 +57,7 @@ class Dropout(nn.Module):
             return x.with_values(drop(x.values[:, None], x.entries, mask)[:, 0])
         rows = context.chunk.nodes[: len(x)]
         features, at = (x.features, x.nodes) if isinstance(x, IndexedRows) else (x, None)
-        if self.before_product and kernel.fits(features):
+        if self.before_product and dropped_product.reads(features):
             return DroppedRows(features.contiguous(), rows, mask, at)
         return drop(x if isinstance(x, Tensor) else x.to_dense(), rows, mask)
 

@@ -27,7 +27,7 @@ def project(x: Features, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
     if isinstance(x, IndexedRows):
-        few = len(weight) <= FEW_OUTPUTS and kernel.fits(x.features)
+        few = len(weight) <= FEW_OUTPUTS and dropped_product.reads(x.features)
         x = DroppedRows(x.features, x.nodes, None, x.nodes) if few else x.to_dense()
     if isinstance(x, Tensor):
         return linear(x, weight)

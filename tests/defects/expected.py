@@ -592,6 +592,12 @@ EXPECTED: dict[str, Expected] = {
         Complaint("self-check", "though its output and the layers after it agree"),
         verify="gradients: layer1.convolution",
     ),
+    "features kept in half precision, and not told": Expected(
+        Complaint("inputs", "are not those of node"), verify="are not those of node"
+    ),
+    "features told to be kept in half precision, and not": Expected(
+        Complaint("inputs", "are not those of node"), verify="are not those of node"
+    ),
     "features of the rows beside": Expected(
         Complaint("inputs", "they are shifted"), verify="they are shifted"
     ),

@@ -121,6 +121,12 @@ SAMPLED_EVALUATION = Setting(
     "sage seq, evaluation sampled",
     _SAMPLED | {"sampling": {"fanouts": [4, 3], "inductive": True, "evaluation": "sampled"}},
 )
+_DENSE = {"name": "reddit-shaped", "nodes": 200, "edges": 2_400, "features": 32, "classes": 5}
+SAMPLED_DENSE = Setting("sage seq, sampled, dense features", _SAMPLED | {"data": _DENSE})
+SAMPLED_HALVES = Setting(
+    "gat seq, sampled, features in half precision",
+    _SAMPLED | {"model": {"name": "gat"}, "data": _DENSE | {"storage": "float16"}},
+)
 # Four mini-batches an epoch, the last one smaller.
 _LINKS = _SAMPLED | {"task": {"name": "links", "embedding": 8, "hits": 3}, "batch_size": 150}
 _LINKS |= {"data": {"name": "synthetic-citation", "nodes": 200, "edges": 1_200, "features": 32}}
@@ -141,7 +147,8 @@ GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 SETTINGS = (
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
-    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION, LINKS, LINKS_REPLICAS),
+    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION),
+    *(SAMPLED_DENSE, SAMPLED_HALVES, LINKS, LINKS_REPLICAS),
     *(GRAPHS, GRAPHS_REPLICAS, GRAPHS_PIPELINE),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),
     *(VIG_SEQUENTIAL, VIG_MANY_IMAGES, VIG_LONG_EPOCH, VIG_SPANS, VIG_REFERENCE, VIG_CHECKPOINTS),

@@ -7,6 +7,7 @@ import torch
 
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.core.facts import Facts
+from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import sample
 from gnnhpc.models.context import Context
@@ -32,13 +33,14 @@ FIRST = {name: 1 if name.startswith("gat") else 0 for name in MODELS}
 """The layer that reads features: those of attention have dropout before it."""
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kept", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [3, 61, 200])
 @pytest.mark.parametrize("name", MODELS)
-def test_rows_by_number_are_their_copies(name: str, width: int, dtype: torch.dtype) -> None:
+def test_rows_by_number_are_their_copies(name: str, width: int, kept: torch.dtype) -> None:
     """But for rounding, of features narrower and wider than the layer's output."""
     graph = make_graph(90, 900, features=width, classes=5, seed=3)
-    features = graph.features.to_dense().to(dtype)
+    features = graph.features.to_dense().to(kept)
+    dtype = computed_dtype(features)
     chunk = GraphSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
     layer = MODELS[name].outline(_facts(width))[FIRST[name]]
     torch.manual_seed(1)
@@ -55,16 +57,18 @@ def test_rows_by_number_are_their_copies(name: str, width: int, dtype: torch.dty
         torch.testing.assert_close(one, other, rtol=0, atol=near)
 
 
+@pytest.mark.parametrize("kept", [torch.float16, torch.float64])
 @pytest.mark.parametrize("name", ["gat", "gatv2"])
-def test_dropout_of_rows_by_number_is_that_of_their_copies(name: str) -> None:
+def test_dropout_of_rows_by_number_is_that_of_their_copies(name: str, kept: torch.dtype) -> None:
     """Read in place by the product, as its docstring says, with the mask of the whole graph."""
     graph = make_graph(90, 900, features=61, classes=5, seed=3)
-    features = graph.features.to_dense().double()
+    features = graph.features.to_dense().to(kept)
+    dtype = computed_dtype(features)
     chunk = GraphSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
     model = {"gat": Gat, "gatv2": Gatv2}[name](heads=2, hidden=5, dropout=0.4)
     torch.manual_seed(1)
     dropout, attention = (
-        model.build(layer, BuildOptions(torch.float64)) for layer in model.outline(_facts(61))[:2]
+        model.build(layer, BuildOptions(dtype)) for layer in model.outline(_facts(61))[:2]
     )
     context, found = Context(0, 2, 7, chunk), []
     indexed = IndexedRows(features, chunk.nodes)

@@ -306,6 +306,23 @@ def few_edges_at_once() -> None:
     check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
 
 
+@pytest.mark.parametrize("model", [SAGE, GAT, pytest.param(GCN, marks=pytest.mark.slow)])
+def test_features_in_half_precision_are_read_as_they_are_kept(
+    model: dict[str, Any], tmp_path: Path
+) -> None:
+    """By us in place, and in double precision from a copy: the same, but for rounding of sums."""
+    data = {"name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5}
+    settings = {"model": model, "train_steps": 9, "data": data | {"storage": "float16"}}
+    single = ran(tmp_path / "single", sampled(**settings))
+    replicas = ran(tmp_path / "dp2", sampled(**settings, layout="dp2", batch_size=12))
+    double = ran(tmp_path / "double", sampled(**settings, dtype="float64"))
+    whole = ran(tmp_path / "whole", sampled(**settings | {"data": data}, dtype="float64"))
+    for each in (single, replicas, double):
+        assert not invalid(each)
+        assert each.losses("train") == pytest.approx(double.losses("train"), rel=1e-5)
+    assert whole.losses("train") != pytest.approx(double.losses("train"), rel=1e-7)
+
+
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
     """Of a user's own graph, which planning does not read."""
     np.savez(tmp_path / "g.npz", **own_arrays())

@@ -62,7 +62,9 @@ def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> t
 def features_of(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
     """Those of a chunk's rows, as the model's first layer takes them."""
     features, model = graph.features, plan.experiment.model.loaded
-    in_place = features.layout == torch.strided and features.dtype == plan.dtype
+    kept = (features.dtype, plan.dtype)
+    same = features.dtype == plan.dtype or kept == (torch.float16, torch.float32)
+    in_place = features.layout == torch.strided and same
     if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:
         return IndexedRows(features, chunk.nodes)
     return copied_rows(graph, chunk, plan)

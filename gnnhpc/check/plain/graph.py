@@ -88,8 +88,16 @@ def plain_graph(data: Data, root: Path | None) -> PlainGraph:
     """The graph of an experiment, anew: from its generator, or from its files as published.
 
     Of the layouts that PyG or OGB alone can read, the arrays that were kept when they were read
-    are taken.
+    are taken. Features kept in half precision are rounded here once more.
     """
+    if getattr(data, "storage", "float32") == "float32":
+        return _in_full(data, root)
+    whole = _in_full(data.model_copy(update={"storage": "float32"}), root)
+    return replace(whole, features=_rounded(whole.features))
+
+
+def _in_full(data: Data, root: Path | None) -> PlainGraph:
+    """With features as they were read or made."""
     if isinstance(data, SyntheticCitation):
         return _made(data)
     if isinstance(data, RedditShaped):
@@ -108,6 +116,10 @@ def plain_graph(data: Data, root: Path | None) -> PlainGraph:
             masks = _drawn_split(labels, data.facts().classes, _drawn_order(labels))
             return _of(labels, masks, *edges, _sparse(*rows))
     return _kept(data, root)
+
+
+def _rounded(features: Callable[[int], Values]) -> Callable[[int], Values]:
+    return lambda node: features(node).astype(np.float16).astype(np.float64)
 
 
 def _of(

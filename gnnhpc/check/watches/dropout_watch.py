@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.halves import computed
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
@@ -121,9 +122,9 @@ def _elements(x: Features, context: Context) -> tuple[Tensor, Tensor]:
     numbers = torch.where(nodes >= 0, nodes * width + columns, -1)
     # The whole of these would be as large as all features.
     if isinstance(x, IndexedRows):
-        return x.features[x.nodes[rows], columns], numbers
+        return computed(x.features[x.nodes[rows], columns]), numbers
     if isinstance(x, DroppedRows):
-        found = x.x[rows if x.at is None else x.at[rows], columns]
+        found = computed(x.x[rows if x.at is None else x.at[rows], columns])
         if x.mask is None:
             return found, numbers
         drawn = (x.rows[rows] * width + columns).clamp(min=0)

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import aggregate as kernel
 from gnnhpc.kernels import aggregate_torch, calls
@@ -31,7 +32,7 @@ def weighted_sum(
     Rows by number are read where they lie, without a copy.
     """
     if isinstance(x, IndexedRows):
-        if kernel.fits(x.features) and add is None and bias is None:
+        if kernel.reads(x.features) and add is None and bias is None:
             return kernel.sum_forward(x.features, block, weights, ids=x.nodes)
         x = x.to_dense()
     result: Tensor = _WeightedSum.apply(x, add, bias, block, weights)  # type: ignore[no-untyped-call]
@@ -41,8 +42,9 @@ def weighted_sum(
 def sum_beside_own(x: Tensor | IndexedRows, block: Block, weights: NeighbourWeights) -> Tensor:
     """Each target's weighted sum of x [rows_in, D] and its own x, side by side: [rows_out, 2 D]."""
     if isinstance(x, IndexedRows):
-        if kernel.fits(x.features):
-            out = x.features.new_empty(block.rows_out, 2 * x.shape[1])
+        if kernel.reads(x.features):
+            shape = (block.rows_out, 2 * x.shape[1])
+            out = torch.empty(shape, dtype=computed_dtype(x.features))
             total, own = out.tensor_split(2, dim=1)
             kernel.sum_forward(x.features, block, weights, out=total, ids=x.nodes)
             kernel.copy_rows(x.features, x.nodes[: block.rows_out], own)

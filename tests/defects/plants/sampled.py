@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -23,6 +24,9 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
+from gnnhpc.data import graphs as graphs_module
+from gnnhpc.data.cache import Arrays
+from gnnhpc.data.settings import Data, RedditShaped
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
@@ -192,6 +196,30 @@ def wrong_transpose() -> None:
     shifted_property = functools.cached_property(shifted)
     shifted_property.__set_name__(SampledBlock, "transpose")
     SampledBlock.transpose = shifted_property  # type: ignore[assignment]
+
+
+@defect("features kept in half precision, and not told", setting=settings.SAMPLED_DENSE)
+def rounded_features() -> None:
+    def halves(true: Any, config: Data, *args: Any) -> Arrays:
+        arrays: Arrays = true(config, *args)
+        return arrays | {"dense": arrays["dense"].astype(np.float16)}
+
+    _of_training_alone(halves)
+
+
+@defect("features told to be kept in half precision, and not", setting=settings.SAMPLED_HALVES)
+def whole_features() -> None:
+    def whole(true: Any, config: Data, *args: Any) -> Arrays:
+        arrays: Arrays = true(config.model_copy(update={"storage": "float32"}), *args)
+        return arrays
+
+    _of_training_alone(whole)
+
+
+def _of_training_alone(change: Callable[..., Arrays]) -> None:
+    """What is read to check it is left as it is."""
+    reader = graphs_module._READERS[RedditShaped]
+    graphs_module._READERS[RedditShaped] = functools.partial(change, reader)
 
 
 @defect("features of the rows beside", setting=settings.SAMPLED)
