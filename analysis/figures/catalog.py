@@ -71,6 +71,13 @@ def _any_study(_: Study) -> bool:
     return True
 
 
+def _of_microbatches(study: Study) -> bool:
+    """Not of sampled ranks with a mini-batch each, which `epoch-speedup` draws against ranks."""
+    cells = study.cells
+    alone = (cells["stages"] == 1) & (cells["microbatches"] == 1)
+    return not (_of_sampled(study) and bool((alone & cells["sampler"].notna()).all()))
+
+
 def _of_graphs(study: Study) -> bool:
     return study.graphs
 
@@ -109,6 +116,7 @@ FIGURE_KINDS = (
         "intervals over runs; ticks are the bound, R·S·M/(M+S-1) over the baseline's. A hollow "
         "mark is above it without a reason in the seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
+        drawn_of=_of_microbatches,
     ),
     FigureKind(
         "efficiency",
@@ -116,6 +124,7 @@ FIGURE_KINDS = (
         "Ideal step time (the schedule with the measured forward and backward seconds of each "
         "stage, and nothing else) over the measured step time.",
         lambda study, _: speedup.efficiency(study),
+        drawn_of=_of_microbatches,
     ),
     FigureKind(
         "bubble",
@@ -123,6 +132,7 @@ FIGURE_KINDS = (
         "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
         "wait, (S-1)/(M+S-1).",
         lambda study, _: speedup.bubble(study),
+        drawn_of=_of_microbatches,
     ),
     FigureKind(
         "step-times",
@@ -146,6 +156,7 @@ FIGURE_KINDS = (
         "figure 3 of Raffi & Dazzi 2024.",
         loss_curves.replica_losses,
         PublishedPoints.for_copies,
+        drawn_of=_of_microbatches,
     ),
     FigureKind(
         "framework-time",

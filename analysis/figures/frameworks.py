@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures.graph_chunks import features_are_made_up
 from analysis.figures.hover import tell, told_of_rows
-from analysis.figures.panels import add_legend, error_bars, panel_grid, title_panels
+from analysis.figures.panels import (
+    add_legend,
+    count_in_decades,
+    error_bars,
+    panel_grid,
+    title_panels,
+)
 from analysis.figures.studies import Study
 from analysis.figures.style import layout_look, styled
 from analysis.summary.frameworks import FRAMEWORKS
@@ -113,7 +119,7 @@ def _draw(
             one.grid(visible=False, axis="x")
             one.set_xlabel("framework and device")
         if log:
-            axes[0].set_yscale("log")
+            count_in_decades(axes[0])
         axes[0].set_ylabel(unit)
         add_legend(figure, axes)
     return figure

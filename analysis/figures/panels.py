@@ -142,6 +142,17 @@ def plot_by_microbatches(
     axes.grid(visible=False, axis="x")
 
 
+def count_in_decades(axes: Axes) -> None:
+    """A logarithmic scale upward, whose numbers are plain ones: 0.5 and 20, no powers of ten."""
+    from matplotlib.ticker import FuncFormatter
+
+    axes.set_yscale("log")
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    between = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else "")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(between)
+
+
 def error_bars(
     axes: Axes,
     across: Sequence[float],

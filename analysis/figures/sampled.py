@@ -13,6 +13,7 @@ from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.panels import (
     IN_FRONT,
     add_legend,
+    count_in_decades,
     error_bars,
     layouts_in,
     panel_grid,
@@ -71,7 +72,7 @@ def epoch_time(study: Study, published: pd.DataFrame | None = None) -> Figure | 
     with styled():
         figure, axes = _over_ranks(study, rows, "epoch_s", published)
         axes[0].set_ylabel("epoch (s)")
-        axes[0].set_yscale("log")
+        count_in_decades(axes[0])
         add_legend(figure, axes, _handles(rows, published))
     return figure
 

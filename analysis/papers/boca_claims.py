@@ -17,7 +17,7 @@ HALF = 0.5
 _WAITING = "share of a step that waits for its mini-batch"
 BOTTLENECK = Claim(
     "Sampling is the bottleneck: more than half of a step waits for its mini-batch",
-    "2",
+    "text",
     _WAITING,
     nothing=HALF,
 )

@@ -38,7 +38,7 @@ def headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
         )
     else:
         yield Text("No configuration has a valid baseline to be compared with.")
-    yield Beside(tuple(figures.pictures_of("speedup")), headline_table(train))
+    yield Beside(tuple(figures.pictures_of("speedup", "epoch-speedup")), headline_table(train))
 
 
 def headline_table(train: pd.DataFrame) -> TableBlock:

@@ -75,7 +75,11 @@ _STUDY_COLUMNS = {
 }
 _FRAMEWORKS = "frameworks"
 _SAMPLED = "sampled"
-_IN_OTHER_SECTIONS = ("speedup", "efficiency", "noise", _FRAMEWORKS, _SAMPLED, _CORRECTED)
+_CONCLUSIONS = "boca_conclusions"
+_IN_OTHER_SECTIONS = (
+    *("speedup", "efficiency", "noise"),
+    *(_FRAMEWORKS, _CONCLUSIONS, _SAMPLED, _CORRECTED),
+)
 _LEARNING_COLUMNS = {
     "train_loss": "training loss",
     "train_accuracy": "training accuracy",
@@ -172,22 +176,28 @@ def chunks_section(figures: Figures) -> Section | None:
 
 
 def sampled_section(tables: Sequence[NamedTable], figures: Figures) -> Section | None:
-    """Training on sampled mini-batches; None for runs without any."""
-    found = [one for one in tables if one.name == _SAMPLED]
-    if not found:
+    """Training on sampled mini-batches, which of the study's conclusions hold first; None for runs
+    without any."""
+    found = {one.name: one for one in tables}
+    if _SAMPLED not in found:
         return None
-    (table,) = found
-    headings = {str(name): str(name).replace("_", " ") for name in table.frame}
-    pictures = figures.pictures_of("step-parts", "epoch-time", "epoch-speedup")
+    table = found[_SAMPLED]
+    answers: list[Block] = []
+    if (study := found.get(_CONCLUSIONS)) is not None:
+        answers = [frame_table(study.frame, study.title, _headings(study)), Bullets(study.notes)]
+    pictures = figures.pictures_of("epoch-time", "step-parts")
     words = Text(
         "To draw a mini-batch is part of its step. The last mini-batch of an epoch has what is "
         "left: it counts in every mean, and is held against no other in warm-up, outliers, drift, "
         "medians of steps and efficiency."
     )
-    shown = frame_table(join_intervals(table.frame), table.title, headings, 4)
-    return Section(
-        "sampled", "Sampled mini-batches", (words, shown, Bullets(table.notes), *pictures)
-    )
+    shown = frame_table(join_intervals(table.frame), table.title, _headings(table), 4)
+    blocks = (*answers, *pictures, words, shown, Bullets(table.notes))
+    return Section("sampled", "Sampled mini-batches", blocks)
+
+
+def _headings(table: NamedTable) -> dict[str, str]:
+    return {str(name): str(name).replace("_", " ") for name in table.frame}
 
 
 def published_section(tables: Sequence[NamedTable]) -> Section | None:
@@ -197,8 +207,7 @@ def published_section(tables: Sequence[NamedTable]) -> Section | None:
     for one in tables:
         if one.name in _IN_OTHER_SECTIONS:
             continue
-        headings = {name: name.replace("_", " ") for name in map(str, one.frame.columns)}
-        blocks.append(frame_table(one.frame, one.title, headings))
+        blocks.append(frame_table(one.frame, one.title, _headings(one)))
         fresh = tuple(note for note in one.notes if note not in shown)
         if fresh:
             blocks.append(Bullets(fresh))

@@ -296,8 +296,26 @@ def test_the_page_has_a_section_of_sampled_training(
     page = write_report_pages(run, tmp_path / "out", summary).read_text(encoding="utf-8")
     assert "Sampled mini-batches" in page
     assert "To draw a mini-batch is part of its step." in page
+    found = {path.name for path in (tmp_path / "out" / "figures").glob("*.png")}
     for kind in ("step-parts", "epoch-time", "epoch-speedup"):
-        assert (tmp_path / f"out/figures/{kind}-sage-synthetic-citation.png").is_file()
+        assert f"{kind}-sage-synthetic-citation.png" in found
+    # Against micro-batches, of which each rank has one, nothing is drawn.
+    assert not [name for name in found if name.startswith(("speedup", "efficiency", "bubble"))]
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    answer = [text.index(words) for words in ("## Sampled", "Boca's conclusions", "## Published")]
+    assert text.index("](figures/epoch-speedup") < text.index("## Summary") < answer[0]
+    assert answer == sorted(answer)
+    assert text.count("Boca's conclusions on sampled training") == 1
+
+
+def test_seconds_of_an_epoch_are_plain_numbers(study: Study) -> None:
+    figure = drawn(sampled_figures.epoch_time(study))
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    told = [*axis.get_majorticklabels(), *axis.get_minorticklabels()]
+    words = [label.get_text() for label in told if label.get_text()]
+    assert words
+    assert all(float(word) > 0 and "e" not in word for word in words)
 
 
 def test_pipelines_are_no_ranks_of_the_study(tmp_path: Path) -> None:
