@@ -43,12 +43,17 @@ def write_mlflow(cells: Sequence[ExportedCell], name: str, out: Path) -> None:
         for some in _parts(parameters, _MOST_PARAMETERS):
             client.log_batch(run, params=some)
         metrics = [
-            Metric(one.name, one.value, at, one.step)
+            Metric(name_in_mlflow(one.name), one.value, at, one.step)
             for one, at in zip(cell.scalars, times, strict=True)
         ]
         for part in _parts(metrics, _MOST_METRICS):
             client.log_batch(run, metrics=part)
         client.set_terminated(run, end_time=max(times, default=0))
+
+
+def name_in_mlflow(name: str) -> str:
+    """Of a metric: MLflow refuses the `@` of `hits@10`, which is `hits_at_10` there."""
+    return name.replace("@", "_at_")
 
 
 def _parts(items: Sequence[Item], most: int) -> Iterator[Sequence[Item]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from analysis.cli import main
 from analysis.foreign.export_run import TARGETS, export_run
 from analysis.foreign.exported_cells import ExportedCell, Scalar, exported_cells
+from analysis.foreign.mlflow_store import name_in_mlflow
 from analysis.loading.run import load
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import Check
@@ -159,6 +161,13 @@ def test_tensorboard_reads_what_was_exported(run: Path, capsys: pytest.CaptureFi
             assert read == [(step, pytest.approx(value, rel=1e-6)) for step, value in values]
 
 
+def test_names_of_metrics_are_such_as_mlflow_takes() -> None:
+    """Slashes, alphanumerics, underscores, periods, dashes and spaces."""
+    assert name_in_mlflow("test/test_hits@10") == "test/test_hits_at_10"
+    for name in ("train/loss", "test/val_auc", "test/test_hits@3"):
+        assert re.fullmatch(r"[/\w.\- ]+", name_in_mlflow(name))
+
+
 @needs("mlflow")
 def test_mlflow_reads_what_was_exported(run: Path, tmp_path: Path) -> None:
     from mlflow import MlflowClient
@@ -175,7 +184,7 @@ def test_mlflow_reads_what_was_exported(run: Path, tmp_path: Path) -> None:
         assert one.data.params == {name: str(value) for name, value in cell.settings.items()}
         assert one.info.status == "FINISHED"
         for name, values in expected_series(cell).items():
-            history = client.get_metric_history(one.info.run_id, name)
+            history = client.get_metric_history(one.info.run_id, name_in_mlflow(name))
             assert sorted((each.step, each.value) for each in history) == values
     with pytest.raises(InputError, match="with an experiment made; allowed: another folder"):
         export_run(run, "mlflow", out)
