@@ -121,7 +121,8 @@ class BocaRow:
 class BocaRows:
     """All that were sampled and measured a training step, of GraphSAGE and GAT.
 
-    Each rank has a whole model, as in the study: pipelines are rows of other tables.
+    As in the study each rank has a whole model, and classes of nodes are learnt: pipelines and runs
+    that learn links, whose epoch is all links, are rows of other tables.
     """
 
     def __init__(self, run: Run, summary: pd.DataFrame) -> None:
@@ -142,6 +143,7 @@ class BocaRows:
             and row.settings["model"] in MODELS
             and not pd.isna(row.settings["sampler"])
             and row.layout.stages == 1
+            and pd.isna(row.settings.get("task_name"))
             and row.step_times
         ]
 

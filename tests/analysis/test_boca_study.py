@@ -341,3 +341,14 @@ def test_sampled_models_that_the_study_has_not_are_in_the_table_too(tmp_path: Pa
     tables = {table.name: table.frame for table in make_report_tables(run, summarise(run))}
     assert tables["sampled"]["model"].tolist() == ["gcn"]
     assert "boca_conclusions" not in tables
+
+
+def test_learning_links_is_no_row_of_the_study(tmp_path: Path) -> None:
+    """Its epoch is all links, which the published seconds of all nodes say nothing of."""
+    task = {"task": {"name": "links", "embedding": 13}}
+    both = [cell("ours", n, r, **task) for r in range(3) for n in ("seq", "dp2")]
+    run = load(make_run(tmp_path / "run", both, machine=MACHINE))
+    assert run.cells["valid"].all()
+    summary = summarise(run)
+    assert not BocaRows(run, summary).rows
+    assert "boca_conclusions" not in {t.name for t in make_report_tables(run, summary)}

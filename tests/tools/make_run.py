@@ -405,7 +405,8 @@ def _graph_facts(experiment: Experiment) -> dict[str, Any]:
         return {"edges_kept": 1.0, "node_redundancy": 1.3, "edge_redundancy": 1.1}
     assert experiment.batch_size is not None
     nodes, together = _train_nodes(experiment), experiment.batch_size * experiment.layout.replicas
-    return {"train_nodes": nodes, "steps_per_epoch": steps_per_epoch(nodes, together)}
+    learnt = "train_nodes" if experiment.task is None else "train_links"
+    return {learnt: nodes, "steps_per_epoch": steps_per_epoch(nodes, together)}
 
 
 def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:
