@@ -634,8 +634,8 @@ EXPECTED: dict[str, Expected] = {
         verify="its own nodes are not those of the mini-batch",
     ),
     "sampled edges counted twice": Expected(
-        Complaint("chunks", "sampled edges are told, its layers have"),
-        verify="sampled edges are told, its layers have",
+        Complaint("chunks", "edges are told, its layers have"),
+        verify="edges are told, its layers have",
     ),
     "degrees of the sample for those of the graph": Expected(
         Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
@@ -662,6 +662,10 @@ EXPECTED: dict[str, Expected] = {
     "an evaluation of the easiest half of its nodes": Expected(
         Complaint("chunks", "not this replica's of those to validate and to test"),
         verify="not this replica's of those to validate and to test",
+    ),
+    "an evaluation counted by twice its nodes": Expected(
+        Complaint("chunks", "its samples are not this replica's of those to validate"),
+        verify="its samples are not this replica's of those to validate",
     ),
     "links that a step predicts left in its sample": Expected(
         Complaint("chunks", "which the step predicts"), verify="which the step predicts"
@@ -771,6 +775,10 @@ EXPECTED: dict[str, Expected] = {
     "dropout masks by a node's row, not its number": Expected(
         Complaint("dropout masks", "did not use the mask of its step"),
         verify="outputs: layer0.activation",
+    ),
+    "every replica counts all evaluated graphs as its own": Expected(
+        Complaint("chunks", "its samples are not this replica's of those to validate"),
+        verify="its samples are not this replica's of those to validate",
     ),
     "a step time that leaves the backward out": Expected(
         Complaint("step times", "it leaves the backward out"), verify="step times: rank"

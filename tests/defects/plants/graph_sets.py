@@ -209,3 +209,13 @@ def masks_by_row() -> None:
         return out
 
     around(ReluDropout, "forward", by_row)
+
+
+@defect("every replica counts all evaluated graphs as its own", setting=settings.GRAPHS_REPLICAS)
+def counted_by_all() -> None:
+    def whole(true: Any, batches: GraphSetBatches) -> Batch:
+        batch: Batch = true(batches)
+        graphs = batches.graphs.numbers("val", "test").numpy()
+        return dataclasses.replace(batch, samples=len(graphs), sample_ids=graphs)
+
+    around(GraphSetBatches, "_evaluation", whole)

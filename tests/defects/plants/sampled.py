@@ -397,3 +397,13 @@ def evaluated_half() -> None:
         evaluation._own, evaluation._seeds = own, [torch.from_numpy(own)]
 
     around(SampledEvaluation, "__init__", few)
+
+
+@defect("an evaluation counted by twice its nodes", setting=settings.SAMPLED_EVALUATION)
+def counted_twice() -> None:
+    def twice(true: Any, evaluation: SampledEvaluation, *args: Any) -> Batch:
+        batch: Batch = true(evaluation, *args)
+        ids = np.tile(batch.sample_ids, 2)
+        return dataclasses.replace(batch, samples=len(ids), sample_ids=ids)
+
+    around(SampledEvaluation, "_batch", twice)
