@@ -723,6 +723,14 @@ EXPECTED: dict[str, Expected] = {
         Complaint("targets", "links or their pool are others"),
         verify="links or their pool are others",
     ),
+    "links judged by the embeddings of other nodes": Expected(
+        Complaint("chunks", "has other nodes than its links and their pool"),
+        verify="has other nodes than its links and their pool",
+    ),
+    "every replica counts all judged links as its own": Expected(
+        Complaint("chunks", "its samples are not this replica's of the links to validate"),
+        verify="its samples are not this replica's of the links to validate",
+    ),
     "edges that point into the next graph": Expected(
         Complaint("chunks", "has edges between graph number"), verify="has edges between graph"
     ),

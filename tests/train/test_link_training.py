@@ -31,6 +31,15 @@ def same(one: Ran, other: Ran, rank: int = 0) -> None:
     told.pop("replica_loss", None)
     assert told == pytest.approx(wanted, rel=1e-9)
     assert set(told) == {f"{s}_{k}" for s in ("val", "test") for k in ("auc", "mrr", "hits@3")}
+    assert judged(one) == judged(other)
+
+
+def judged(found: Ran) -> int:
+    """Links that an evaluation counts over all replicas: each once, though all parts have the
+    whole pool."""
+    layout = found.cell.experiment.layout
+    firsts = layout.replica_ranks(0)
+    return sum(found.steps(rank, "test")[-1]["samples"] for rank in firsts)
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ import contextlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch, SampleIds
 from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
@@ -52,10 +51,14 @@ class LinkEvaluation:
         sampler = GraphSampler(graph, (MOST_NEIGHBOURS,) * depth, plan.experiment.seed)
         count = plan.experiment.microbatches
         first = plan.mesh.replica * count
-        self._chunks = [self._chunk(sampler, place) for place in range(first, first + count)]
+        places = range(first, first + count)
+        self._chunks = [self._chunk(sampler, place) for place in places]
         self._inputs = [self._features(chunk) for chunk in self._chunks]
-        own = [chunk.nodes[: chunk.own].cpu().numpy() for chunk in self._chunks]
-        self._own = np.concatenate(own)
+        # Not nodes: each micro-batch has the pool's, which more parts would count more often.
+        self._judged = np.concatenate([self._numbers(place) for place in places])
+        self._checksum = 0
+        for chunk in self._chunks:
+            self._checksum = zlib.crc32(chunk.nodes.cpu().numpy().tobytes(), self._checksum)
 
     def _pool(self, split: str, data: str) -> Tensor:
         task, seed = self._plan.experiment.task, self._plan.experiment.seed
@@ -82,6 +85,13 @@ class LinkEvaluation:
         chunk = replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
         return chunk.to(self._plan.mesh.device)
 
+    def _numbers(self, place: int) -> SampleIds:
+        """Of one micro-batch's links: their places among those to validate, then to test."""
+        val, test = len(self._links.val), len(self._links.test)
+        parts = self._plan.experiment.total_chunks
+        both = (torch.arange(val), torch.arange(val, val + test))
+        return torch.cat([split.tensor_split(parts)[place] for split in both]).numpy()
+
     def _features(self, chunk: GraphChunk) -> Inputs | None:
         if not self._plan.mesh.is_first:
             return None
@@ -106,14 +116,11 @@ class LinkEvaluation:
                 for m, chunk in enumerate(self._chunks)
             ),
             labelled=len(self._links.test),
-            samples=len(self._own),
+            samples=len(self._judged),
             epoch=step,
-            sample_ids=self._own,
-            checksum=zlib.crc32(self._own.tobytes()),
+            sample_ids=self._judged,
+            checksum=self._checksum,
         )
 
     def _context(self, m: int, step: int) -> Context:
         return Context(m, step, self._plan.experiment.seed, self._chunks[m])
-
-    def graph_facts(self) -> dict[str, Any]:
-        return {f"{split}_links": len(getattr(self._links, split)) for split in self._pools}

@@ -136,9 +136,20 @@ class PlainLinks:
 
     def share(self, split: str, place: int, parts: int) -> Ids:
         """Consecutive links, of which earlier parts have one more where they are not as many."""
+        first, end = self._bounds(split, place, parts)
+        return self.by_split[split][first:end]
+
+    def judged_numbers(self, place: int, parts: int) -> Ids:
+        """Of one micro-batch's links, their places among those to validate and then to test."""
+        before = {"val": 0, "test": len(self.by_split["val"])}
+        return np.concatenate(
+            [n + np.arange(*self._bounds(split, place, parts)) for split, n in before.items()]
+        )
+
+    def _bounds(self, split: str, place: int, parts: int) -> tuple[int, int]:
         size, more = divmod(len(self.by_split[split]), parts)
         first = place * size + min(place, more)
-        return self.by_split[split][first : first + size + (place < more)]
+        return first, first + size + (place < more)
 
 
 def _bounded(seed: int, number: Ids, step: int, layer: Ids, count: Ids) -> Ids:

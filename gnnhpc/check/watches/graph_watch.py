@@ -122,9 +122,9 @@ class GraphWatch:
     ) -> None:
         self.findings.looks["chunks"] += 1
         own = [chunk.nodes[: chunk.own].cpu().numpy() for chunk in chunks]
-        if chunks and not np.array_equal(np.concatenate(own), batch.sample_ids):
-            apart = "the chunks' own nodes are not the samples of the mini-batch"
-            self.findings.add("chunks", phase, step, apart)
+        cause = self.own_cause(phase, batch, own) if own else None
+        if cause is not None:
+            self.findings.add("chunks", phase, step, cause)
         for number, chunk in enumerate(chunks):
             if chunk.in_turn is not None:
                 cause = in_turn_cause(self.graph, chunk, random.Random(f"{phase}/{step}"))
@@ -135,6 +135,12 @@ class GraphWatch:
             cause = self._edges.cause(self.graph, chunk, self.experiment, place, self.hops)
             if cause is not None:
                 self.findings.add("chunks", phase, step, f"chunk {place}: {cause}")
+
+    def own_cause(self, phase: Phase, batch: Batch, own: list[Ids]) -> str | None:
+        """What is wrong with the own nodes of a mini-batch's chunks; none if nothing is."""
+        if not np.array_equal(np.concatenate(own), batch.sample_ids):
+            return "the chunks' own nodes are not the samples of the mini-batch"
+        return None
 
     def features_cause(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
         """How rows of the first stage's input differ from the nodes' features; none if not."""

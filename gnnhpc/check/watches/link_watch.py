@@ -30,8 +30,8 @@ class JudgedLinks(GraphWatch):
 
     learns: Experiment | None = None
     """The experiment; `experiment` is what it evaluates."""
-    _known: dict[tuple[str, int], Ids] = dataclasses.field(default_factory=dict)
-    """By split and micro-batch over all replicas."""
+    _known: dict[int, tuple[Ids, dict[str, Ids]]] = dataclasses.field(default_factory=dict)
+    """By micro-batch over all replicas: its nodes, and of each split its pairs as rows of them."""
 
     @cached_property
     def links(self) -> PlainLinks:
@@ -75,6 +75,20 @@ class JudgedLinks(GraphWatch):
                 self.findings.add("chunks", phase, step, f"micro-batch {m}: {cause}")
         super()._check_chunks(phase, step, batch, chunks)
 
+    def own_cause(self, phase: Phase, batch: Batch, own: list[Ids]) -> str | None:
+        """Samples are links, and the chunks' own nodes are theirs and the pool's."""
+        assert self.learns is not None
+        first, parts = self.mesh.replica * len(own), self.learns.total_chunks
+        for m, nodes in enumerate(own):
+            if not np.array_equal(nodes, self._wanted_pairs(first + m)[0]):
+                return f"micro-batch {m} has other nodes than its links and their pool"
+        numbers = [
+            self.links.judged_numbers(place, parts) for place in range(first, first + len(own))
+        ]
+        if not np.array_equal(np.concatenate(numbers), batch.sample_ids):
+            return "its samples are not this replica's of the links to validate and to test"
+        return None
+
     def check_targets(
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
     ) -> None:
@@ -108,18 +122,20 @@ class JudgedLinks(GraphWatch):
     def labels(self, phase: Phase, split: str, number: int, batch: Batch) -> list[Ids]:
         """Pairs as rows of each micro-batch's nodes, its links first."""
         first = self.mesh.replica * len(batch.microbatches)
-        return [self._wanted_pairs(split, first + m) for m in range(len(batch.microbatches))]
+        return [self._wanted_pairs(first + m)[1][split] for m in range(len(batch.microbatches))]
 
-    def _wanted_pairs(self, split: str, place: int) -> Ids:
-        if (split, place) not in self._known:
+    def _wanted_pairs(self, place: int) -> tuple[Ids, dict[str, Ids]]:
+        if place not in self._known:
             assert self.learns is not None
             parts = self.learns.total_chunks
             pairs = {each: self.links.judged(each, place, parts) for each in JUDGED}
             nodes = np.unique(np.concatenate(list(pairs.values())))
-            for each, found in pairs.items():
-                links = len(self.links.share(each, place, parts))
-                self._known[each, place] = pair_rows(nodes, found, links)
-        return self._known[split, place]
+            rows = {
+                each: pair_rows(nodes, found, len(self.links.share(each, place, parts)))
+                for each, found in pairs.items()
+            }
+            self._known[place] = nodes, rows
+        return self._known[place]
 
     def labelled(self, phase: Phase, number: int) -> int:
         return len(self.links.by_split[phase])

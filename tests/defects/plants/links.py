@@ -6,16 +6,19 @@ import dataclasses
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.sampled import learnt as learnt_module
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.check.plain.draws import draws
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.links import negatives as negatives_module
 from gnnhpc.links import split as split_module
 from gnnhpc.links.negatives import Negatives
@@ -201,3 +204,29 @@ def any_pairs() -> None:
         return found
 
     around(negatives_module, "pool", without_edges)
+
+
+@defect("links judged by the embeddings of other nodes", setting=settings.LINKS)
+def other_embeddings() -> None:
+    """Rows, features and edges fit one another, and are of the nodes with the next numbers."""
+
+    def beside(
+        true: Any, evaluation: LinkEvaluation, sampler: GraphSampler, place: int
+    ) -> GraphChunk:
+        chunk: GraphChunk = true(evaluation, sampler, place)
+        nodes = ((chunk.nodes[: chunk.own] + 1) % chunk.full.nodes).sort().values
+        return dataclasses.replace(sampler.chunk(nodes, 0), targets=chunk.targets, sampled=False)
+
+    around(LinkEvaluation, "_chunk", beside)
+
+
+@defect("every replica counts all judged links as its own", setting=settings.LINKS_REPLICAS)
+def counted_by_all() -> None:
+    """Which makes a second replica look like twice the links a second."""
+
+    def everyone(true: Any, evaluation: LinkEvaluation, step: int) -> Batch:
+        batch: Batch = true(evaluation, step)
+        links = np.arange(len(evaluation._links.val) + len(evaluation._links.test))
+        return dataclasses.replace(batch, samples=len(links), sample_ids=links)
+
+    around(LinkEvaluation, "_batch", everyone)
