@@ -663,6 +663,10 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "not this replica's of those to validate and to test"),
         verify="not this replica's of those to validate and to test",
     ),
+    "every replica evaluates the same part of the graph": Expected(
+        Complaint("chunks", "100 are evaluated by several replicas, and 100 by none"),
+        verify="100 are evaluated by several replicas, and 100 by none",
+    ),
     "an evaluation counted by twice its nodes": Expected(
         Complaint("chunks", "its samples are not this replica's of those to validate"),
         verify="its samples are not this replica's of those to validate",

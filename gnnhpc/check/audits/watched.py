@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.watches.evaluated_nodes import not_each_once
 from gnnhpc.check.watches.projection import is_mean
 from gnnhpc.check.watches.replica_watch import unlike_replicas
 from gnnhpc.check.watches.stage_traffic import WAYS
@@ -56,6 +57,12 @@ def watched_checks(
     kind = watched[0].kind
     names = [name for name in _GOOD if kind in _OF_KIND.get(name, (kind,))]
     checks = [_findings(watched, name) for name in names]
+    evaluated = [watched[rank].evaluated_nodes for rank in layout.replica_ranks(0)]
+    cause = not_each_once(evaluated, watched[0].nodes_and_edges[0])
+    if cause is not None:
+        place = names.index("chunks")
+        if checks[place].verdict == "ok":
+            checks[place] = Check("chunks", "invalid", f"in evaluation {cause}", {})
     # Few layers have running statistics, and torch's replicas hide each one's own gradient.
     checks += [_findings(watched, name) for name in _WHERE_SEEN if _looks(watched, name)]
     if any(each.shared for each in watched) and checks[-1].verdict == "ok":

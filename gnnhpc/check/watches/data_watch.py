@@ -32,6 +32,12 @@ class DataWatch(Protocol):
         """Of the whole graph, or of all graphs, read again; zeros of images."""
         ...
 
+    @property
+    def evaluated(self) -> bytes | None:
+        """Which nodes of a whole graph this replica's evaluations were of, a bit each; None where
+        a rule tells it, which is checked here."""
+        ...
+
     def check_order(self, step: int, batch: Batch) -> None:
         """In every training step: whether its samples are those that the rule names."""
         ...

@@ -46,6 +46,10 @@ class GraphSetWatch(DrawnWatch):
     def nodes_and_edges(self) -> tuple[int, int]:
         return self.graphs.nodes, len(self.graphs.source)
 
+    @property
+    def evaluated(self) -> bytes | None:
+        return None
+
     @cached_property
     def _shares(self) -> PlainShares:
         train = self.graphs.split("train")

@@ -15,6 +15,7 @@ from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.graph import Ids, PlainGraph, Values, plain_graph
 from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges, in_turn_cause
 from gnnhpc.check.watches.data_watch import WatchedKind
+from gnnhpc.check.watches.evaluated_nodes import EvaluatedNodes
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED
@@ -44,6 +45,7 @@ class GraphWatch:
     _edges: ChunkEdges = field(default_factory=ChunkEdges)
     _wanted: dict[tuple[int, str], tuple[Tensor, Ids]] = field(default_factory=dict)
     """Labels of chunks that have been asked for, with the nodes that they are of."""
+    _evaluated: EvaluatedNodes = field(default_factory=EvaluatedNodes)
 
     @property
     def graph(self) -> PlainGraph:
@@ -59,6 +61,10 @@ class GraphWatch:
     @property
     def nodes_and_edges(self) -> tuple[int, int]:
         return self.graph.nodes, len(self.graph.source)
+
+    @property
+    def evaluated(self) -> bytes | None:
+        return self._evaluated.bits
 
     def check_order(self, step: int, batch: Batch) -> None:
         """A step has all chunks, which are compared when it is looked at."""
@@ -138,9 +144,10 @@ class GraphWatch:
 
     def own_cause(self, phase: Phase, batch: Batch, own: list[Ids]) -> str | None:
         """What is wrong with the own nodes of a mini-batch's chunks; none if nothing is."""
-        if not np.array_equal(np.concatenate(own), batch.sample_ids):
+        nodes = np.concatenate(own)
+        if not np.array_equal(nodes, batch.sample_ids):
             return "the chunks' own nodes are not the samples of the mini-batch"
-        return None
+        return self._evaluated.cause(nodes, self.graph.nodes) if phase == "test" else None
 
     def features_cause(self, x: Inputs, nodes: Ids, rule: random.Random) -> str | None:
         """How rows of the first stage's input differ from the nodes' features; none if not."""

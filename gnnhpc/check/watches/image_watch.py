@@ -57,6 +57,10 @@ class ImageWatch:
     def nodes_and_edges(self) -> tuple[int, int]:
         return 0, 0
 
+    @property
+    def evaluated(self) -> bytes | None:
+        return None
+
     def check_order(self, step: int, batch: Batch) -> None:
         """In every training step: the samples are those that the documented rule names."""
         if self._order is None:

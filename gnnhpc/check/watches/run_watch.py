@@ -256,6 +256,7 @@ class RunWatch:
             self.experiment.dtype,
             dict(self.data.chunks),
             self.data.nodes_and_edges,
+            self.data.evaluated,
             self.checks.tallies,
         )
 

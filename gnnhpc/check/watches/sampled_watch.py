@@ -47,6 +47,10 @@ class SampledWatch(DrawnWatch):
     def nodes_and_edges(self) -> tuple[int, int]:
         return self.whole.nodes_and_edges
 
+    @property
+    def evaluated(self) -> bytes | None:
+        return self.whole.evaluated
+
     @cached_property
     def _shares(self) -> PlainShares:
         train = np.flatnonzero(self.whole.graph.masks["train"])

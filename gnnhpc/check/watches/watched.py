@@ -33,5 +33,7 @@ class Watched:
     """Of a graph in chunks, those of this rank, by their numbers among all."""
     nodes_and_edges: tuple[int, int]
     """Of the whole graph, read again; zeros of images."""
+    evaluated_nodes: bytes | None
+    """Which of a whole graph its replica evaluated, a bit each; None where a rule tells it."""
     tallies: list[PlainTallies]
     """Of every step, on last stages."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 from gnnhpc.batches import order
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled import draws as draws_module
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
 from gnnhpc.batches.sampled.own_draws import OwnDraws
@@ -397,6 +398,15 @@ def evaluated_half() -> None:
         evaluation._own, evaluation._seeds = own, [torch.from_numpy(own)]
 
     around(SampledEvaluation, "__init__", few)
+
+
+@defect("every replica evaluates the same part of the graph", setting=settings.SAMPLED_REPLICAS)
+def evaluated_by_all() -> None:
+    def first(true: Any, batches: ChunkBatches, plan: BatchPlan, *graph: Graph) -> None:
+        mesh = dataclasses.replace(plan.mesh, rank=0)
+        true(batches, dataclasses.replace(plan, mesh=mesh), *graph)
+
+    around(ChunkBatches, "__init__", first)
 
 
 @defect("an evaluation counted by twice its nodes", setting=settings.SAMPLED_EVALUATION)
