@@ -6,8 +6,9 @@ A graph of ogbl-collab's size with skewed degrees, three layers of ten neighbour
 each link: drawing links, negatives and neighbours, gathering features, forward, backward and Adam,
 one after another, without workers. DGL's `as_edge_prediction_sampler` leaves out the links that a
 mini-batch predicts, in both directions, as ours does; PyG's `LinkNeighborLoader` leaves them in and
-so does less. All have the same links to train on; each contestant has a process of its own
-(`benchmarks.turns`).
+so does less. Each layer computes only the rows that the next needs, of PyG as after
+`trim_to_layer`; `--forms "pyg, untrimmed"` does without. All have the same links to train on; each
+contestant has a process of its own (`benchmarks.turns`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import itertools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +63,9 @@ def contestant(form: str, model: str, batch: int, nodes: int, edges: int) -> Cal
     shares = experiment.task.val_share, experiment.task.test_share
     split = split_links(graph, experiment.seed, *shares)
     torch.manual_seed(0)
-    return {"dgl": _dgl, "pyg": _pyg}[form](split, model, batch)
+    if form == "dgl":
+        return _dgl(split, model, batch)
+    return _pyg(split, model, batch, trim=form == "pyg")
 
 
 def _turn(model: nn.Module, losses: Iterator[Callable[[], Tensor]]) -> Callable[[], float]:
@@ -92,7 +95,11 @@ class _Stack(nn.Module):
         for number, (layer, each) in enumerate(zip(self.layers, edges, strict=True)):
             if number:
                 x = functional.dropout(functional.relu(x), DROPOUT)
-            x = layer(each, x) if hasattr(each, "num_dst_nodes") else layer(x, each)
+            if hasattr(each, "num_dst_nodes"):
+                x = layer(each, x)
+            else:
+                rows, ends = each
+                x = layer(x[:rows], ends)
         return x
 
 
@@ -137,10 +144,12 @@ def _dgl(split: LinkSplit, model: str, batch: int) -> Callable[[], float]:
     return _turn(stack, losses())
 
 
-def _pyg(split: LinkSplit, model: str, batch: int) -> Callable[[], float]:
+def _pyg(split: LinkSplit, model: str, batch: int, *, trim: bool) -> Callable[[], float]:
     from torch_geometric.data import Data
     from torch_geometric.loader import LinkNeighborLoader
     from torch_geometric.nn import GCNConv, SAGEConv
+
+    from gnnhpc.batches.sampled.libraries.pyg_sampler import drawn_hops
 
     graph = split.message
     warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
@@ -155,12 +164,20 @@ def _pyg(split: LinkSplit, model: str, batch: int) -> Callable[[], float]:
     )
     stack = _Stack(GCNConv if model == "gcn" else SAGEConv)
 
+    def layers(data: Any) -> list[tuple[int, Tensor]]:
+        """Rows that enter each, and its edges; torch-sparse does not tell `trim_to_layer` which."""
+        if not trim:
+            return [(len(data.x), data.edge_index)] * LAYERS
+        seeds = int(data.edge_label_index.max()) + 1
+        hops = drawn_hops(data.edge_index, seeds, LAYERS)
+        return [(reached, data.edge_index[:, :edges]) for _, reached, edges in hops[::-1]]
+
     def losses() -> Iterator[Callable[[], Tensor]]:
         while True:
             for data in loader:
 
                 def loss(data: Any = data) -> Tensor:
-                    found = stack(data.x, [data.edge_index] * LAYERS)
+                    found = stack(data.x, layers(data))
                     known = data.edge_label == 1
                     pairs = [data.edge_label_index[:, which] for which in (known, ~known)]
                     return _loss(found, *pairs)
@@ -177,13 +194,15 @@ def _loss(embeddings: Tensor, links: Tensor, others: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(scores, labels)
 
 
-FORMS = ("ours", "dgl", "pyg")
+FORMS = ("ours", "dgl", "pyg", "pyg, untrimmed")
 
 
-def entries_of(model: str, batch: int, nodes: int, edges: int) -> dict[str, Entry]:
+def entries_of(
+    model: str, batch: int, nodes: int, edges: int, forms: Sequence[str] = FORMS[:3]
+) -> dict[str, Entry]:
     given = {"model": model, "batch": batch, "nodes": nodes, "edges": edges}
     return {
-        form: Entry("benchmarks.bench_links:contestant", {"form": form} | given) for form in FORMS
+        form: Entry("benchmarks.bench_links:contestant", {"form": form} | given) for form in forms
     }
 
 
@@ -195,14 +214,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
     parser.add_argument("--nodes", type=int, default=NODES, help="of the graph")
     parser.add_argument("--edges", type=int, default=EDGES, help="of the graph")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, help="beside ours; all if not told")
     given = parser.parse_args()
-    entries = entries_of(given.model, given.batch, given.nodes, given.edges)
+    forms = [*dict.fromkeys(("ours", *(given.forms or FORMS)))]
+    entries = entries_of(given.model, given.batch, given.nodes, given.edges, forms)
     entries = those_that_run(entries, given.threads)
     seconds = compete(entries, given.rounds, given.threads, warmup=2)
     for form, values in seconds.items():
         ratios = sorted(v / o for v, o in zip(values, seconds["ours"], strict=True))
         print(
-            f"{form:5} median {statistics.median(values):6.3f} s a step"
+            f"{form:14} median {statistics.median(values):6.3f} s a step"
             f"  ({min(values):.3f} to {max(values):.3f}), ours {statistics.median(ratios):5.2f}"
             f" times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )

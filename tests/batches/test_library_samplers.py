@@ -21,7 +21,7 @@ from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.libraries import dgl_sampler
 from gnnhpc.batches.sampled.libraries.dgl_sampler import DglBlock, DglSampler
 from gnnhpc.batches.sampled.libraries.library_loader import SHARED_MEMORY, random_seed
-from gnnhpc.batches.sampled.libraries.pyg_sampler import PygBlock, PygSampler, _hops
+from gnnhpc.batches.sampled.libraries.pyg_sampler import PygBlock, PygSampler, drawn_hops
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
@@ -428,5 +428,5 @@ def test_edges_in_another_order_are_refused() -> None:
     """Hops are found from the order in which nodes were expanded."""
     edge_index = torch.tensor([[2, 3, 1], [0, 1, 0]])
     with pytest.raises(ValueError, match="not ordered"):
-        _hops(edge_index, 2, 1)
-    assert _hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]
+        drawn_hops(edge_index, 2, 1)
+    assert drawn_hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]

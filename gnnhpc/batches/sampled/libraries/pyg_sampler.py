@@ -91,7 +91,7 @@ class PygSampler:
 
     def _chunk(self, data: Any) -> GraphChunk:
         seeds, graph_edges = data.batch_size, self._chunks.graph.edges.shape[1]
-        hops = _hops(data.edge_index, seeds, len(self._fanouts))
+        hops = drawn_hops(data.edge_index, seeds, len(self._fanouts))
         assert hops[-1][1] == len(data.n_id)
         if not self._trim:
             every = PygBlock(data.edge_index, data.e_id, data.n_id, len(data.n_id), graph_edges)
@@ -109,7 +109,7 @@ class PygSampler:
         return self._chunks.chunk(data.n_id, seeds, blocks)
 
 
-def _hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, int, int]]:
+def drawn_hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, int, int]]:
     """Of each hop the rows expanded until it has begun and has ended, and the edges until then.
 
     PyG numbers nodes as it reaches them and expands them in that order; torch-sparse does not say
