@@ -8,7 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import frameworks, gantt, graph_chunks, loss_curves, sampled, speedup
+from analysis.figures import (
+    frameworks,
+    gantt,
+    graph_chunks,
+    loss_curves,
+    sampled,
+    speedup,
+    waterfall,
+)
 from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
@@ -133,6 +141,16 @@ FIGURE_KINDS = (
         "wait, (S-1)/(M+S-1).",
         lambda study, _: speedup.bubble(study),
         drawn_of=_of_microbatches,
+    ),
+    FigureKind(
+        "waterfall",
+        "where a step loses time",
+        "From the best sequential step on as many ranks that lose nothing (linear) to the measured "
+        "step, in parts that add up: the schedule's bubble, up to the bound; micro-batches, which "
+        "a sequential run pays too; company, the same passes slower than alone; imbalance of "
+        "stages; waiting beyond these, as for transfers; all-reduce; the rest. Pale bars are "
+        "gains.",
+        lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(
         "step-times",

@@ -162,8 +162,13 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
             ranks["step_s"].to_numpy(), np.add
         )
     # Of a rank on average, so that these, waiting and drawing add up to the step.
-    computing = ranks["forward_s"] + ranks["backward_s"] + ranks["optimizer_s"]
-    for name, seconds in (("compute_s", computing), ("allreduce_s", ranks["allreduce_s"])):
+    passes = ranks["forward_s"] + ranks["backward_s"]
+    for name, seconds in (
+        ("passes_s", passes),
+        ("compute_s", passes + ranks["optimizer_s"]),
+        ("allreduce_s", ranks["allreduce_s"]),
+        ("waited_s", ranks["waited_s"]),
+    ):
         steps[name] = over(seconds.to_numpy(), np.add) / recorded
     for name in _OF_THE_SLOWEST:
         steps[name] = over(ranks[name].to_numpy(), np.fmax)

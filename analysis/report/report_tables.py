@@ -18,6 +18,7 @@ from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.summary.frameworks import frameworks_frame
+from analysis.summary.lost_time import COLUMNS as LOST_COLUMNS
 from analysis.summary.varying_settings import varying_settings
 from gnnhpc.core.student_t import CONFIDENCE
 
@@ -33,6 +34,8 @@ def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
     """All tables; those of a published study only if the run has its model."""
     models = set(run.cells["model"]) if len(run.cells) else set()
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
+    if summary["lost_linear_s"].notna().any():
+        tables.append(lost_time_table(summary))
     beside = frameworks_frame(run, summary)
     if len(beside):
         tables.append(frameworks_table(beside))
@@ -63,6 +66,7 @@ def _for_paper(summary: pd.DataFrame, *columns: str) -> pd.DataFrame:
 def speedup_table(summary: pd.DataFrame) -> NamedTable:
     """Speedups of samples a second, with intervals, the bound and the effect in words."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
+    columns += ["of_bound", "of_bound_low", "of_bound_high"]
     columns += ["speedup_median", "speedup_from", "speedup_same_m", "baseline", "effect", "flags"]
     return NamedTable(
         "speedup",
@@ -92,6 +96,24 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
             *("efficiency", "efficiency_low", "efficiency_high"),
             *("bubble", "bubble_low", "bubble_high"),
         ),
+    )
+
+
+def lost_time_table(summary: pd.DataFrame) -> NamedTable:
+    """Training steps taken apart, from the linear ideal to what was measured."""
+    taken = summary[(summary["phase"] == "train") & summary["lost_linear_s"].notna()]
+    return NamedTable(
+        "lost_time",
+        "Where a training step loses time: seconds that add up to it",
+        _chosen(taken, [*LOST_COLUMNS, "mean_s", "of_bound"]).drop(columns="phase"),
+        (
+            "linear: the best sequential step on as many ranks that lose nothing. schedule: the "
+            "bubble of equal stages; with it the step is at the bound. microbatches: what they "
+            "cost a sequential run; without one, part of company. company: the same passes, "
+            "slower than alone. imbalance: of stages. waits: beyond these, as for transfers. rest: "
+            "less the sequential run's share of it.",
+        ),
+        _for_paper(taken, *LOST_COLUMNS, "mean_s").drop(columns="phase"),
     )
 
 

@@ -36,6 +36,7 @@ _RATIO_COLUMNS = {
     **_ROWS,
     "speedup": "speedup",
     "bound": "bound",
+    "of_bound": "of bound",
     "efficiency": "efficiency",
     "bubble": "bubble",
     "valid": "valid",
@@ -76,8 +77,9 @@ _STUDY_COLUMNS = {
 _FRAMEWORKS = "frameworks"
 _SAMPLED = "sampled"
 _CONCLUSIONS = "boca_conclusions"
+_LOST_TIME = "lost_time"
 _IN_OTHER_SECTIONS = (
-    *("speedup", "efficiency", "noise"),
+    *("speedup", "efficiency", _LOST_TIME, "noise"),
     *(_FRAMEWORKS, _CONCLUSIONS, _SAMPLED, _CORRECTED),
 )
 _LEARNING_COLUMNS = {
@@ -131,7 +133,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
                 keys=len(ROW_KEYS),
             )
         )
-    blocks += figures.pictures_of("efficiency", "bubble", "step-times")
+    blocks += figures.pictures_of("efficiency", "waterfall", "bubble", "step-times")
     return Section("speed", "Speedup and efficiency", tuple(blocks))
 
 

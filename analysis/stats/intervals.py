@@ -49,6 +49,11 @@ class Interval:
         """Whether `other` lies outside the interval; False without one."""
         return self.low is not None and self.high is not None and not self.low <= other <= self.high
 
+    def over(self, divisor: float) -> Interval:
+        """The same quantity in units of `divisor`, above 0."""
+        low, high = (None if bound is None else bound / divisor for bound in (self.low, self.high))
+        return Interval(self.value / divisor, low, high, self.basis)
+
     @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2

@@ -25,9 +25,13 @@ from analysis.stats.noise import counted_step_times
 from analysis.stats.pairs import Repeat
 from analysis.summary.epochs import epoch_frame
 from analysis.summary.ideal_step import ideal_steps
+from analysis.summary.lost_time import StepSeconds
 from gnnhpc.core.layout import Layout
 
-_AVERAGED = ("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s")
+_AVERAGED = (
+    *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
+    *("passes_s", "waited_s"),
+)
 """Columns of steps, seconds, of which a cell has the mean."""
 
 
@@ -108,6 +112,14 @@ class Configuration:
         return samples / self.sample.mean.value if samples is not None else None
 
     @property
+    def seconds(self) -> StepSeconds | None:
+        """Of a step and its parts; None where stages were not timed one by one."""
+        parts = [self.mean(name) for name in ("passes_s", "waited_s", "allreduce_s")]
+        if None in parts or not self.step_times:
+            return None
+        return StepSeconds(self.sample.mean.value, *(part or 0.0 for part in parts))
+
+    @property
     def epoch(self) -> Interval | None:
         """Seconds of an epoch of a sampled graph; None of other cells."""
         seconds = self.cell_phases["epoch_s"].to_numpy(dtype=float)
@@ -171,7 +183,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     frame["ideal_step_s"] = [
         ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
     ]
-    unknown = ["bubble", "ideal_step_s", "recompute_s"]
+    unknown = ["bubble", "ideal_step_s", "recompute_s", "passes_s", "waited_s"]
     frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
 

@@ -14,6 +14,7 @@ from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_ex
 from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.learnt_columns import learnt_columns
+from analysis.summary.lost_columns import lost_columns
 from analysis.summary.row_flags import counted_flags
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import bound
@@ -172,6 +173,8 @@ def _speedup_columns(
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
+        **_interval_columns("of_bound", speedup and speedup.over(bound_value)),
+        **lost_columns(row, rows),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(wanted) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,

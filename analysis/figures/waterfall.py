@@ -1,0 +1,118 @@
+"""A figure of where a step loses time: from the linear ideal, by parts, to what was measured."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from analysis.figures.hover import tell
+from analysis.figures.panels import IN_FRONT, MAX_PANELS, title_panels
+from analysis.figures.studies import Study, figure_label
+from analysis.figures.style import (
+    FULL_IN,
+    figure_width,
+    layout_look,
+    layout_order,
+    new_figure,
+    styled,
+)
+from analysis.summary.lost_time import PREFIX
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PARTS = {
+    "linear": "linear",
+    "schedule": "schedule",
+    "microbatches": "micro-batches",
+    "company": "company",
+    "imbalance": "imbalance",
+    "waits": "waits, transfers",
+    "allreduce": "all-reduce",
+    "rest": "rest",
+}
+"""The parts of a step and their words, from the ideal to the measured step."""
+_MEASURED = "measured"
+_ACROSS = 3
+_PANEL_IN = 2.3
+
+
+def waterfall(study: Study) -> Figure | str:
+    """A panel a layout and number of micro-batches, with a bar a part; at most twelve."""
+    rows = study.summary[study.summary["phase"] == "train"]
+    rows = rows[rows["stages"] * rows["replicas"] > 1].dropna(subset=[f"{PREFIX}linear_s"])
+    if rows.empty:
+        return "no sequential run to take steps of several ranks apart against"
+    order = sorted(
+        rows.to_dict("records"),
+        key=lambda row: (layout_order(str(row["layout"])), int(row["microbatches"])),
+    )
+    with styled():
+        figure, axes = _grid(min(len(order), MAX_PANELS))
+        title_panels(figure, axes, [_title(study, row) for row in order], study.title)
+        for one, row in zip(axes, order, strict=False):
+            _draw(one, row)
+    return figure
+
+
+def _grid(count: int) -> tuple[Figure, list[Axes]]:
+    """Panels with the same parts from top to bottom, each with milliseconds of its own."""
+    width = figure_width(FULL_IN)
+    across = max(1, min(_ACROSS, count, int(width / _PANEL_IN)))
+    down = math.ceil(count / across)
+    figure = new_figure(width, 0.4 + 1.75 * down)
+    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    flat = list(axes.flat)
+    for unused in flat[count:]:
+        unused.set_visible(False)
+    return figure, flat[:count]
+
+
+def _title(study: Study, row: dict[Any, Any]) -> str:
+    variant = figure_label({key: row[key] for key in study.variants if key in row})
+    share = "" if math.isnan(row["of_bound"]) else f": {row['of_bound']:.2f} of the bound"
+    name = f"{row['layout']}, {int(row['microbatches'])} micro-batches"
+    return f"{name}{', ' + variant if variant else ''}{share}"
+
+
+def _draw(axes: Axes, row: dict[Any, Any]) -> None:
+    look = layout_look(str(row["layout"]))
+    at, told = 0.0, []
+    names = [*PARTS.values(), _MEASURED]
+    for place, part in enumerate(PARTS):
+        seconds = row[f"{PREFIX}{part}_s"]
+        if math.isnan(seconds):
+            axes.text(1e3 * at, place, " with company", fontsize=6, va="center", color="#606060")
+            continue
+        length = 1e3 * seconds
+        whole = part == "linear"
+        axes.barh(
+            place,
+            length,
+            left=1e3 * at,
+            height=0.72,
+            color="#bdbdbd" if whole else look.colour,
+            alpha=1.0 if length >= 0 else 0.45,
+            hatch="" if whole or length < 0 else look.hatch,
+            zorder=2,
+        )
+        at += seconds
+        axes.plot([1e3 * at] * 2, [place - 0.36, place + 1.36], color="#606060", lw=0.5, zorder=3)
+        told.append((1e3 * at, float(place), f"{PARTS[part]}: {length:.3g} ms"))
+    low, high = (1e3 * row[f"mean_{side}"] for side in ("low", "high"))
+    last = len(PARTS)
+    axes.barh(last, 1e3 * row["mean_s"], height=0.72, color="#4d4d4d", zorder=2)
+    if low < high:
+        mean = 1e3 * row["mean_s"]
+        axes.errorbar(
+            mean, last, xerr=[[mean - low], [high - mean]], ecolor="#000000", elinewidth=0.8,
+            capsize=2.4, ls="none", zorder=IN_FRONT,
+        )  # fmt: skip
+    told.append((1e3 * row["mean_s"], float(last), f"{_MEASURED}: {1e3 * row['mean_s']:.4g} ms"))
+    tell(axes, told)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0.0, None)
+    axes.set_xlabel("step (ms)")
+    axes.grid(visible=False, axis="y")

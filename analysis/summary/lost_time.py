@@ -1,0 +1,96 @@
+"""A step of a pipeline or of replicas taken apart: where it is slower than ranks that lose nothing.
+
+From the step that the best sequential run would take on as many ranks (linear) to the one that was
+measured, in parts that add up. With n = R*S ranks and f = (M+S-1)/M, by which a pipeline of equal
+stages takes longer than its passes (Huang et al. 2019, section 2.3):
+
+- schedule: linear * (f-1), so that linear and schedule are the step at the bound;
+- micro-batches: what the sequential run's passes take longer in M micro-batches, * f/n;
+- company: what the ranks' passes take longer than those of that run, * f/n;
+- imbalance: the ideal step of the measured passes, less that of equal stages;
+- waits: passes and waiting of a rank, less the ideal step: transfers, and ranks that come late;
+- all-reduce; and the rest, such as the optimizer, less the sequential run's share of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+PREFIX = "lost_"
+"""Of the columns in the summary."""
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Means over the steps of one configuration, seconds."""
+
+    step: float
+    passes: float
+    """Forward and backward, of a rank on average."""
+    waited: float = 0.0
+    """Of a rank on average."""
+    allreduce: float = 0.0
+    """Of a rank on average."""
+
+    def times(self, factor: float) -> StepSeconds:
+        """Of a step of `factor` times the samples."""
+        return StepSeconds(*(factor * getattr(self, field.name) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class LostTime:
+    """Seconds of a step, which add up to it; what ran faster than expected is below 0."""
+
+    linear: float
+    schedule: float
+    microbatches: float | None
+    """None where no sequential run in as many micro-batches was measured: part of `company`."""
+    company: float
+    imbalance: float
+    waits: float
+    allreduce: float
+    rest: float
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, field.name) or 0.0 for field in fields(self))
+
+    def columns(self) -> dict[str, float | None]:
+        """By column of the summary."""
+        return {f"{PREFIX}{field.name}_s": getattr(self, field.name) for field in fields(self)}
+
+
+NAMES = tuple(field.name for field in fields(LostTime))
+COLUMNS = tuple(f"{PREFIX}{name}_s" for name in NAMES)
+
+
+def take_apart(
+    step: StepSeconds,
+    ideal_s: float,
+    best: StepSeconds,
+    same: StepSeconds | None,
+    *,
+    ranks: int,
+    stretch: float,
+) -> LostTime:
+    """`step` between `ranks` ranks, whose schedule takes `stretch` times its passes.
+
+    `ideal_s` is the schedule with the measured passes and nothing else. `best` is the best
+    sequential run, `same` the one in as many micro-batches, both for as many samples as `step`.
+    """
+    share = stretch / ranks
+    alone = best if same is None else same
+    return LostTime(
+        linear=best.step / ranks,
+        schedule=best.step * (share - 1 / ranks),
+        microbatches=None if same is None else (same.passes - best.passes) * share,
+        company=step.passes * stretch - alone.passes * share,
+        imbalance=ideal_s - step.passes * stretch,
+        waits=step.passes + step.waited - ideal_s,
+        allreduce=step.allreduce,
+        rest=step.step
+        - step.passes
+        - step.waited
+        - step.allreduce
+        - (best.step - best.passes) * share,
+    )

@@ -1,0 +1,123 @@
+"""A step taken apart: the parts add up, and each loss is found where it was put."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.loading.run import load
+from analysis.summary.lost_time import COLUMNS, LostTime, StepSeconds, take_apart
+from analysis.summary.summary_table import summarise
+from gnnhpc.core.schedule import bound, ideal_step_s
+from tests.analysis.test_summary import row, three, vig
+from tests.tools.make_run import make_run
+
+SECONDS = st.floats(1e-4, 100.0)
+ALONE = StepSeconds(step=1.0, passes=1.0)
+
+
+def of_stages(stages: list[float], microbatches: int, **changes: float) -> LostTime:
+    """A pipeline whose stages' passes take so many seconds a step, forward as long as backward."""
+    each = [seconds / 2 / microbatches for seconds in stages]
+    ideal = ideal_step_s("gpipe", each, each, microbatches)
+    passes = sum(stages) / len(stages)
+    step = StepSeconds(
+        step=ideal + sum(changes.values()),
+        passes=passes,
+        waited=ideal - passes + changes.get("waits", 0.0),
+        allreduce=changes.get("allreduce", 0.0),
+    )
+    stretch = (microbatches + len(stages) - 1) / microbatches
+    return take_apart(step, ideal, ALONE, ALONE, ranks=len(stages), stretch=stretch)
+
+
+@given(
+    numbers=st.lists(SECONDS, min_size=11, max_size=11),
+    replicas=st.integers(1, 8),
+    stages=st.integers(1, 8),
+    microbatches=st.integers(1, 64),
+    has_same=st.booleans(),
+)
+def test_the_parts_add_up_to_the_step(
+    numbers: list[float], replicas: int, stages: int, microbatches: int, has_same: bool
+) -> None:
+    step, best, same = (
+        StepSeconds(*numbers[:4]),
+        StepSeconds(*numbers[4:8]),
+        StepSeconds(*numbers[7:11]),
+    )
+    lost = take_apart(
+        step,
+        numbers[0],
+        best,
+        same if has_same else None,
+        ranks=replicas * stages,
+        stretch=(microbatches + stages - 1) / microbatches,
+    )
+    assert math.isclose(lost.total, step.step, rel_tol=1e-9, abs_tol=1e-9)
+    assert (lost.microbatches is None) is not has_same
+    at_bound = best.step / bound(replicas, stages, microbatches)
+    assert math.isclose(lost.linear + lost.schedule, at_bound, rel_tol=1e-9)
+
+
+def test_equal_stages_lose_what_the_schedule_loses() -> None:
+    lost = of_stages([0.5, 0.5], 5)
+    assert lost.linear == pytest.approx(0.5)
+    assert lost.schedule == pytest.approx(0.1)
+    others = (
+        lost.microbatches,
+        lost.company,
+        lost.imbalance,
+        lost.waits,
+        lost.allreduce,
+        lost.rest,
+    )
+    assert others == pytest.approx((0.0,) * 6, abs=1e-12)
+
+
+def test_a_slow_stage_is_imbalance() -> None:
+    lost = of_stages([0.6, 0.4], 5)
+    assert lost.company == pytest.approx(0.0, abs=1e-12)
+    # Of equal stages 6/5 of a half; the slow one alone works 0.6, and the other's first and last.
+    assert lost.imbalance == pytest.approx(0.6 + 0.4 / 5 - 0.6)
+
+
+def test_slower_layers_are_company() -> None:
+    lost = of_stages([0.55, 0.55], 5)
+    assert lost.company == pytest.approx(0.05 * 6 / 5)
+    assert lost.imbalance == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("what", ["waits", "allreduce", "rest"])
+def test_what_a_step_has_beside_its_passes(what: str) -> None:
+    lost = of_stages([0.5, 0.5], 5, **{what: 0.07})
+    assert getattr(lost, what) == pytest.approx(0.07)
+    assert lost.total == pytest.approx(0.67)
+
+
+def test_micro_batches_cost_what_they_cost_alone() -> None:
+    same = StepSeconds(step=1.1, passes=1.1)
+    step = StepSeconds(step=0.66, passes=0.55, waited=0.11)
+    lost = take_apart(step, 0.66, ALONE, same, ranks=2, stretch=6 / 5)
+    assert lost.microbatches == pytest.approx(0.06)
+    assert lost.company == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_summary_takes_its_steps_apart(tmp_path: Path) -> None:
+    experiments = [vig(), vig("seq", 5), vig("pp2", 5), vig("dp2", 1), vig("pp2", 10)]
+    summary = summarise(load(make_run(tmp_path / "run", three(*experiments))))
+    for layout, microbatches in (("seq", 5), ("pp2", 5), ("dp2", 1), ("pp2", 10)):
+        one = row(summary, layout, microbatches)
+        assert one[list(COLUMNS)].sum() == pytest.approx(one["mean_s"])
+        assert one["of_bound"] == pytest.approx(one["speedup"] / one["bound"])
+        assert one["of_bound_low"] < one["of_bound"] < one["of_bound_high"]
+    # No sequential run in ten micro-batches: what these cost is part of company.
+    assert math.isnan(row(summary, "pp2", 10)["lost_microbatches_s"])
+    assert row(summary, "seq", 1)["lost_linear_s"] == pytest.approx(
+        row(summary, "seq", 1)["mean_s"]
+    )
+    assert math.isnan(row(summary, "pp2", 5, "test")["lost_linear_s"])
