@@ -149,7 +149,7 @@ FIGURE_KINDS = (
         "step, in parts that add up: the schedule's bubble, up to the bound; micro-batches, which "
         "a sequential run pays too; company, the same passes slower than alone; imbalance of "
         "stages; waiting beyond these, as for transfers; all-reduce; the rest. Pale bars are "
-        "gains.",
+        "gains; an interval may end beyond the axis.",
         lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(

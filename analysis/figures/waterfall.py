@@ -36,6 +36,8 @@ PARTS = {
 _MEASURED = "measured"
 _ACROSS = 3
 _PANEL_IN = 2.3
+_ROOM = 1.15
+"""How far the axis reaches beyond the longest step; an interval may reach further."""
 
 
 def waterfall(study: Study) -> Figure | str:
@@ -53,16 +55,17 @@ def waterfall(study: Study) -> Figure | str:
         title_panels(figure, axes, [_title(study, row) for row in order], study.title)
         for one, row in zip(axes, order, strict=False):
             _draw(one, row)
+        axes[0].set_xlim(0.0, _ROOM * 1e3 * max(row["mean_s"] for row in order))
     return figure
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels with the same parts from top to bottom, each with milliseconds of its own."""
+    """Panels with the same parts from top to bottom and the same milliseconds."""
     width = figure_width(FULL_IN)
     across = max(1, min(_ACROSS, count, int(width / _PANEL_IN)))
     down = math.ceil(count / across)
     figure = new_figure(width, 0.4 + 1.75 * down)
-    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     flat = list(axes.flat)
     for unused in flat[count:]:
         unused.set_visible(False)
@@ -102,7 +105,7 @@ def _draw(axes: Axes, row: dict[Any, Any]) -> None:
         told.append((1e3 * at, float(place), f"{PARTS[part]}: {length:.3g} ms"))
     low, high = (1e3 * row[f"mean_{side}"] for side in ("low", "high"))
     last = len(PARTS)
-    axes.barh(last, 1e3 * row["mean_s"], height=0.72, color="#4d4d4d", zorder=2)
+    axes.barh(last, 1e3 * row["mean_s"], height=0.72, color="#8a8a8a", zorder=2)
     if low < high:
         mean = 1e3 * row["mean_s"]
         axes.errorbar(
@@ -113,6 +116,5 @@ def _draw(axes: Axes, row: dict[Any, Any]) -> None:
     tell(axes, told)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0.0, None)
     axes.set_xlabel("step (ms)")
     axes.grid(visible=False, axis="y")

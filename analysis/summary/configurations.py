@@ -180,10 +180,11 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
     ideal = ideal_steps(run.ranks, run.steps, run.cells)
     frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
-    frame["ideal_step_s"] = [
-        ideal.get((cell, phase)) for cell, phase in zip(frame["cell"], frame["phase"], strict=True)
-    ]
-    unknown = ["bubble", "ideal_step_s", "recompute_s", "passes_s", "waited_s"]
+    cells = zip(frame["cell"], frame["phase"], strict=True)
+    found = [ideal.get(key) for key in cells]
+    frame["ideal_step_s"] = [None if one is None else one.median for one in found]
+    frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
+    unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s", "passes_s", "waited_s"]
     frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,10 +16,17 @@ from gnnhpc.core.schedule import Kind, ScheduleName, timeline
 Seconds = NDArray[np.float64]
 
 
+class IdealStep(NamedTuple):
+    """Seconds of the ideal of one cell's steps."""
+
+    median: float
+    mean: float
+
+
 def ideal_steps(
     ranks: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
-) -> dict[tuple[str, str], float]:
-    """(cell, phase) -> median seconds of the ideal of the steps that count, of the slowest replica.
+) -> dict[tuple[str, str], IdealStep]:
+    """(cell, phase) -> the ideal of the steps that count, of the slowest replica.
 
     Of steps of equal samples: the uneven end of an epoch is left out.
 
@@ -54,7 +62,7 @@ def ideal_steps(
             )
             slowest = seconds if slowest is None else np.maximum(slowest, seconds)
         if slowest is not None and np.isfinite(slowest).all():
-            ideal[name, kind] = median(slowest)
+            ideal[name, kind] = IdealStep(median(slowest), float(slowest.mean()))
     return ideal
 
 

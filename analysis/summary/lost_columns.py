@@ -12,7 +12,7 @@ from analysis.summary.lost_time import COLUMNS, StepSeconds, take_apart
 def lost_columns(row: Configuration, rows: Sequence[Configuration]) -> dict[str, float | None]:
     """The parts of `analysis.summary.lost_time`; None without the seconds that they follow from."""
     lost: dict[str, float | None] = dict.fromkeys(COLUMNS)
-    step, ideal = row.seconds, row.mean("ideal_step_s")
+    step, ideal = row.seconds, row.mean("ideal_mean_s")
     best = _sequential(row, rows, 1)
     if row.phase != "train" or step is None or ideal is None or best is None:
         return lost
