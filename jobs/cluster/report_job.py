@@ -81,8 +81,14 @@ def report_home(paths: RunPaths, launch: Launch) -> str | None:
 
 
 def report_command(paths: RunPaths, launch: Launch) -> str:
-    """What the cost was is asked first; that it is not known is no reason for no report."""
+    """What the cost was is asked first; that it is not known is no reason for no report.
+
+    The signal that tells ranks to save before a job's end, which submitit asks Slurm for, would end
+    a report at once.
+    """
     python, run = launch.interpreter(), shlex.quote(str(paths.root))
     cost = f"--cost --patience {ACCOUNTING_S}"
-    commands = f"{python} -m jobs status {cost} {run}; {python} -m analysis report {run}"
+    commands = (
+        f"trap '' USR2; {python} -m jobs status {cost} {run}; {python} -m analysis report {run}"
+    )
     return f"bash -c {shlex.quote(commands)}"

@@ -146,6 +146,16 @@ def test_it_runs_the_sites_interpreter_in_any_folder(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == words
 
 
+def test_the_signal_before_a_jobs_end_does_not_end_it(tmp_path: Path) -> None:
+    """Slurm sends it to the step's processes 90 seconds before; short jobs get it early."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nkill -USR2 $$\necho "$2"\n')
+    python.chmod(0o755)
+    command = report_command(RunPaths(tmp_path), Launch("here", Site(python=str(python))))
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["jobs", "analysis"])
+
+
 def test_it_needs_one_task_and_no_node_alone() -> None:
     site = Site(cpus_per_task=4, tasks_per_node=4, exclusive=True, gres="gpu:1", max_parallel=2)
     needs = report_needs(Launch("here", site), ["1"])
