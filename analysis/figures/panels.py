@@ -41,8 +41,10 @@ _LINE_IN = 0.14
 _TITLE_LINES = 4
 
 
-def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
+def panel_grid(count: int, *, sharex: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure of one column with one panel, or of both columns with three panels a row.
+
+    All share the vertical axis, with `sharex` the other one too.
 
     Call within `styled`.
     """
@@ -51,7 +53,7 @@ def panel_grid(count: int) -> tuple[Figure, list[Axes]]:
     count = min(count, MAX_PANELS, _MOST_ROWS * across)
     down = math.ceil(count / across)
     figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
-    axes = figure.subplots(down, across, squeeze=False, sharey=True)
+    axes = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
     flat = list(axes.flat)
     for unused in flat[count:]:
         unused.set_visible(False)

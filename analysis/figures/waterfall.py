@@ -6,16 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures.hover import tell
-from analysis.figures.panels import IN_FRONT, MAX_PANELS, title_panels
+from analysis.figures.panels import IN_FRONT, panel_grid, title_panels
 from analysis.figures.studies import Study, figure_label
-from analysis.figures.style import (
-    FULL_IN,
-    figure_width,
-    layout_look,
-    layout_order,
-    new_figure,
-    styled,
-)
+from analysis.figures.style import layout_look, layout_order, styled
 from analysis.summary.lost_time import PREFIX
 
 if TYPE_CHECKING:
@@ -34,8 +27,6 @@ PARTS = {
 }
 """The parts of a step and their words, from the ideal to the measured step."""
 _MEASURED = "measured"
-_ACROSS = 3
-_PANEL_IN = 2.3
 _ROOM = 1.15
 """How far the axis reaches beyond the longest step; an interval may reach further."""
 
@@ -51,25 +42,12 @@ def waterfall(study: Study) -> Figure | str:
         key=lambda row: (layout_order(str(row["layout"])), int(row["microbatches"])),
     )
     with styled():
-        figure, axes = _grid(min(len(order), MAX_PANELS))
+        figure, axes = panel_grid(len(order), sharex=True)
         title_panels(figure, axes, [_title(study, row) for row in order], study.title)
         for one, row in zip(axes, order, strict=False):
             _draw(one, row)
         axes[0].set_xlim(0.0, _ROOM * 1e3 * max(row["mean_s"] for row in order))
     return figure
-
-
-def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels with the same parts from top to bottom and the same milliseconds."""
-    width = figure_width(FULL_IN)
-    across = max(1, min(_ACROSS, count, int(width / _PANEL_IN)))
-    down = math.ceil(count / across)
-    figure = new_figure(width, 0.4 + 1.75 * down)
-    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    flat = list(axes.flat)
-    for unused in flat[count:]:
-        unused.set_visible(False)
-    return figure, flat[:count]
 
 
 def _title(study: Study, row: dict[Any, Any]) -> str:

@@ -60,8 +60,7 @@ class LostTime:
         return {f"{PREFIX}{field.name}_s": getattr(self, field.name) for field in fields(self)}
 
 
-NAMES = tuple(field.name for field in fields(LostTime))
-COLUMNS = tuple(f"{PREFIX}{name}_s" for name in NAMES)
+COLUMNS = tuple(f"{PREFIX}{field.name}_s" for field in fields(LostTime))
 
 
 def take_apart(

@@ -136,6 +136,7 @@ def _speedup_columns(
 ) -> dict[str, Any]:
     """Speedups over the baselines, the bound, validity, flags and notes."""
     base, unlike = find_baseline(row, rows, wanted)
+    best = base if wanted == Baseline() else find_baseline(row, rows, Baseline())[0]
     same, _ = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
@@ -174,7 +175,7 @@ def _speedup_columns(
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
         **_interval_columns("of_bound", speedup and speedup.over(bound_value)),
-        **lost_columns(row, rows),
+        **lost_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(wanted) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,

@@ -236,7 +236,7 @@ def _sum(
 ) -> None:
     x, add, bias = given
     columns = x if _has_rows(x) else x.contiguous()
-    total = ctypes.byref(_structures[x.dtype](
+    total = ctypes.byref(_structures[computed_dtype(x)](
         *pointers(*edges), _pointer(ids), len(out), own_rows, out.shape[1], *_rows(columns),
         *_rows(add), *(_pointer(each) for each in (*scales, bias)), *_rows(out), weights.own,
         weights.loops,
@@ -278,4 +278,3 @@ def _structure(number: Any) -> type[ctypes.Structure]:
 
 
 _structures = {dtype: _structure(number) for dtype, number in REAL.items()}
-_structures[torch.float16] = _structures[torch.float32]

@@ -16,6 +16,7 @@ from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.spec.sampling import Semantics
 
@@ -62,9 +63,7 @@ def gathered(graph: Graph, chunks: tuple[GraphChunk, ...], plan: BatchPlan) -> t
 def features_of(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
     """Those of a chunk's rows, as the model's first layer takes them."""
     features, model = graph.features, plan.experiment.model.loaded
-    kept = (features.dtype, plan.dtype)
-    same = features.dtype == plan.dtype or kept == (torch.float16, torch.float32)
-    in_place = features.layout == torch.strided and same
+    in_place = features.layout == torch.strided and computed_dtype(features) == plan.dtype
     if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:
         return IndexedRows(features, chunk.nodes)
     return copied_rows(graph, chunk, plan)
