@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analysis.loading.run import Run
 
-_NAMED = ("batchnorm", "rebuild", "checkpoint", "balance")
+_NAMED = ("batchnorm", "rebuild", "checkpoint", "balance", "data_storage")
 """Settings whose values say nothing without their names."""
 _AXES = ("model", "data", "layout", "microbatches")
 

@@ -53,7 +53,8 @@ def waterfall(study: Study) -> Figure | str:
 def _title(study: Study, row: dict[Any, Any]) -> str:
     variant = figure_label({key: row[key] for key in study.variants if key in row})
     share = "" if math.isnan(row["of_bound"]) else f": {row['of_bound']:.2f} of the bound"
-    name = f"{row['layout']}, {int(row['microbatches'])} micro-batches"
+    count = int(row["microbatches"])
+    name = f"{row['layout']}, {count} micro-batch{'' if count == 1 else 'es'}"
     return f"{name}{', ' + variant if variant else ''}{share}"
 
 

@@ -281,6 +281,6 @@ def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
             "phase": pd.factorize(frame["phase"])[0],
         }
     )
-    return frame.loc[order.sort_values(list(order.columns), kind="stable").index].reset_index(
-        drop=True
-    )
+    ordered = frame.loc[order.sort_values(list(order.columns), kind="stable").index]
+    # In few blocks: pandas warns of each column added to a frame of over a hundred.
+    return ordered.reset_index(drop=True).copy()

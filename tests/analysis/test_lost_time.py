@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,10 @@ def test_micro_batches_cost_what_they_cost_alone() -> None:
 def test_the_summary_takes_its_steps_apart(tmp_path: Path) -> None:
     experiments = [vig(), vig("seq", 5), vig("pp2", 5), vig("dp2", 1), vig("pp2", 10)]
     summary = summarise(load(make_run(tmp_path / "run", three(*experiments))))
+    with warnings.catch_warnings():
+        # Of a frame in many pieces, by which reports of wide summaries printed a page of words.
+        warnings.simplefilter("error")
+        summary.assign(**{f"more{number}": 1.0 for number in range(60)})
     for layout, microbatches in (("seq", 5), ("pp2", 5), ("dp2", 1), ("pp2", 10)):
         one = row(summary, layout, microbatches)
         assert one[list(COLUMNS)].sum() == pytest.approx(one["mean_s"])
