@@ -166,7 +166,7 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
     for name, seconds in (
         ("passes_s", passes),
         ("compute_s", passes + ranks["optimizer_s"]),
-        ("allreduce_s", ranks["allreduce_s"]),
+        ("allreduce_s", ranks["allreduce_s"] - (ranks["waited_s"] - ranks["wait_s"])),
         ("waited_s", ranks["waited_s"]),
     ):
         steps[name] = over(seconds.to_numpy(), np.add) / recorded

@@ -406,7 +406,12 @@ def test_waiting_inside_an_all_reduce_is_waiting(tmp_path: Path, newer: bool) ->
             # What newer records call all-reduce is none of it waiting, however it differs.
             line["allreduce_s"] += 0.02 * line["wall_s"] * newer
     records.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    after = row(summarise(load(root)), "dp2")["bubble"]
+    run = load(root)
+    after = row(summarise(run), "dp2")["bubble"]
     assert before < 0.05
     # One of two ranks waited for a quarter of its time; the all-reduce itself is work.
     assert after == pytest.approx(late / 2, rel=1e-6)
+    train = run.steps[run.steps["phase"] == "train"]
+    # No second is both: the parts of a step add up.
+    cost = (train["allreduce_s"] / train["wall_s"]).to_numpy()
+    assert cost == pytest.approx(0.02 if newer else 0.01)
