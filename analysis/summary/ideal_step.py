@@ -28,14 +28,16 @@ def ideal_steps(
 ) -> dict[tuple[str, str], IdealStep]:
     """(cell, phase) -> the ideal of the steps that count, of the slowest replica.
 
-    Of steps of equal samples: the uneven end of an epoch is left out.
+    The median is of steps of equal samples, without the uneven end of an epoch. The mean is of
+    all, as of the seconds that it is held against.
 
     Of each step, not of each stage's median: where a machine is now fast and now slow, medians of
     parts do not add up to the median of the whole.
     """
-    counted = steps.loc[steps["kept"] & ~steps["uneven"], ["cell", "phase", "step"]]
+    counted = steps.loc[steps["kept"], ["cell", "phase", "step", "uneven"]]
+    even = _even_steps(counted)
     if len(counted) < len(steps):
-        kept = pd.MultiIndex.from_frame(counted)
+        kept = pd.MultiIndex.from_frame(counted[["cell", "phase", "step"]])
         ranks = ranks[pd.MultiIndex.from_frame(ranks[["cell", "phase", "step"]]).isin(kept)]
     planned = zip(cells["cell"], cells["schedule"], cells["microbatches"], strict=True)
     plans: dict[str, tuple[ScheduleName, int]] = {c: (s, int(m)) for c, s, m in planned}
@@ -62,8 +64,18 @@ def ideal_steps(
             )
             slowest = seconds if slowest is None else np.maximum(slowest, seconds)
         if slowest is not None and np.isfinite(slowest).all():
-            ideal[name, kind] = IdealStep(median(slowest), float(slowest.mean()))
+            ideal[name, kind] = IdealStep(median(slowest[even[name, kind]]), float(slowest.mean()))
     return ideal
+
+
+def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_]]:
+    """(cell, phase) -> which of its steps have as many samples as others."""
+    cell, phase = counted["cell"].to_numpy(), counted["phase"].to_numpy()
+    even = ~counted["uneven"].to_numpy()
+    return {
+        (str(cell[part.start]), str(phase[part.start])): even[part]
+        for part in cell_phase_slices(counted)
+    }
 
 
 def ideal_seconds(

@@ -17,6 +17,7 @@ from analysis.foreign.exported_cells import exported_cells
 from analysis.loading.run import Run, load
 from analysis.report.report_tables import make_report_tables
 from analysis.summary.configurations import cell_phase_frame
+from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import summarise
 from analysis.summary.varying_settings import varying_settings
 from analysis.timeline.step_timeline import measured_timeline
@@ -184,6 +185,17 @@ def test_the_uneven_end_of_an_epoch_is_no_outlier_no_drift_and_no_ideal(tmp_path
     phases = cell_phase_frame(found)
     even = steps[steps["kept"] & ~steps["uneven"]].groupby("cell", observed=True)["step_s"]
     assert phases["median_step_s"].tolist() == even.median().tolist()
+
+
+def test_parts_of_a_step_are_of_uneven_steps_too(tmp_path: Path) -> None:
+    """The small end of an epoch is no imbalance, of one rank least of all."""
+    found = made(tmp_path / "run", {}, {"layout": "dp2"}, noise=0.0)
+    assert found.steps["uneven"].any()
+    rows = summarise(found)
+    for layout in ("seq", "dp2"):
+        one = row_of(rows, layout=layout, phase="train")
+        assert one["lost_imbalance_s"] == pytest.approx(0.0, abs=1e-12)
+        assert one[list(COLUMNS)].sum() == pytest.approx(one["mean_s"])
 
 
 def test_a_speedup_is_over_the_same_sampling_and_of_epochs(tmp_path: Path) -> None:
