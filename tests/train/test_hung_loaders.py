@@ -1,9 +1,12 @@
-"""Runs whose library's loader has a worker that hangs or cannot hand its mini-batch over."""
+"""Runs whose library's loader has a worker that hangs, ends, or cannot hand its mini-batch over."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -108,3 +111,30 @@ def kill_a_worker_within_a_step() -> None:
         return true(self, step, batch)
 
     Trainer._train_step = killing  # type: ignore[method-assign]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers heed another's signal")
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_signal_to_all_processes_lets_the_rank_save(sampler: str, tmp_path: Path) -> None:
+    """As Slurm ends a job where it knows processes by their parents, or a service manager does."""
+    found = ran(tmp_path, sampler, end_all_processes_in_the_third_step)
+    assert (found.statuses, found.result.status) == ([3], "interrupted"), found.err
+    assert found.result.train_steps == 3
+
+
+def end_all_processes_in_the_third_step() -> None:
+    from gnnhpc.train.loop import Trainer
+
+    true = Trainer._train_step
+
+    def ended(self: Trainer, step: int, batch: Any) -> bool:
+        if step == 2:
+            workers = multiprocessing.active_children()
+            assert len(workers) == 2
+            # By another process: its workers end when the rank itself tells them to.
+            pids = [str(pid) for pid in (os.getpid(), *(worker.pid for worker in workers))]
+            subprocess.run(["kill", "-TERM", *pids], check=True)
+            time.sleep(0.1)
+        return true(self, step, batch)
+
+    Trainer._train_step = ended  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -58,9 +59,32 @@ def _begin_worker(_worker: int) -> None:
     # It holds its rank's sockets: as long as it lives, others do not see that the rank has ended.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        threading.Thread(target=_end_when_the_rank_says, daemon=True).start()
     # A batch that does not fit into /dev/shm would be dropped, and waited for without end.
     queue: Any = multiprocessing.queues.Queue
     queue._on_queue_feeder_error = staticmethod(_end_worker)
+
+
+@contextmanager
+def _deaf_to_others() -> Iterator[None]:
+    """Processes that begin in here heed SIGTERM from their rank alone, once they have begun.
+
+    Who ends a job may tell all its processes, and the rank has a step to end and to save.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_when_the_rank_says() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def _end_worker(error: Exception, _batch: object) -> None:
@@ -82,7 +106,7 @@ def running(
     Raises what a worker raised where the mini-batch is taken, and GnnhpcError where one has died
     or has given nothing for the time allowed: of a death torch may hear at any moment.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _deaf_to_others():
         warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
         batches = iter(loader)
     try:
