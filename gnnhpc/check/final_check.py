@@ -8,9 +8,8 @@ that is checked, and with it all that training left behind.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +21,9 @@ from torch import Tensor
 from gnnhpc.check.capture import Array, Ids
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
+from gnnhpc.check.evaluated_again import EvaluatedPiece, array_of
+from gnnhpc.check.final_layers import check_layers
 from gnnhpc.check.process_state import one_thread
-from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.data import TwinGraphData, TwinImages, sliced_graph
@@ -32,6 +32,7 @@ from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.sampled import evaluated_piece
+from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.mesh import Mesh
@@ -68,12 +69,16 @@ def final_check(
     mesh: Mesh,
     root: Path | None,
     outputs: Sequence[Tensor],
+    layers: Sequence[LayerRows] = (),
 ) -> Check | None:
-    """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch."""
+    """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch,
+    `layers` what was kept of an evaluation layer by layer."""
     began = time.perf_counter()
     stage = parts.stage
     state = dict(stage.named_parameters()) | dict(stage.named_buffers())
-    arrays = {name: np.array(t.detach().cpu().double().numpy()) for name, t in state.items()}
+    arrays = {name: np.array(array_of(t)) for name, t in state.items()}
+    if layers:
+        return check_layers(experiment, mesh, arrays, layers)
     if not _is_affordable(experiment):
         edges = experiment.data.facts().edges
         detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
@@ -102,13 +107,13 @@ def _chosen(
     if experiment.data.facts().kind == "images":
         size, last = len(outputs[0]), len(outputs) - 1
         images = sorted({(0, 0), (last // 2, size // 2), (last, size - 1)})
-        return [_Outputs(m, np.array([n]), _array(outputs[m][[n]])) for m, n in images]
+        return [_Outputs(m, np.array([n]), array_of(outputs[m][[n]])) for m, n in images]
     chunk = parts.batches.evaluated().chunk
     rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
     if not len(rows):
         return []
     places = np.unique(np.linspace(0, len(rows) - 1, NODES).astype(np.int64))
-    return [_Outputs(0, rows[places].cpu().numpy(), _array(outputs[0][places]))]
+    return [_Outputs(0, rows[places].cpu().numpy(), array_of(outputs[0][places]))]
 
 
 def _compare(
@@ -130,15 +135,8 @@ def _compare(
                 model.restore(replica, state)
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
             piece, rows = piece_of(ours, replica)
-            expected = _outputs(twin, piece, state, step, rows)
-            relative = _relative(ours.values, expected)
-            if single is not None:
-                outputs = functools.partial(
-                    _outputs, piece=piece, state=state, step=step, rows=rows
-                )
-                rounded = RoundingDraws(single, outputs)
-                away = functools.partial(_relative, exact=expected)
-                allowed = rounded.allowed(relative, allowed, away)
+            again = EvaluatedPiece(piece, rows, state, step)
+            relative, allowed = again.difference(ours.values, twin, single, allowed)
             count += len(rows)
             # Not `>`: a difference that is no number is the worst.
             if not relative <= worst:
@@ -202,27 +200,3 @@ def _piece_of(
     assert isinstance(piece.inputs, Tensor)
     rows = torch.from_numpy(ours.rows)
     return dataclasses.replace(piece, inputs=piece.inputs[rows]), np.arange(len(rows))
-
-
-@torch.no_grad()
-def _outputs(
-    twin: PlainModel | OwnModelTwin,
-    piece: Piece,
-    state: Mapping[str, Array],
-    step: int,
-    rows: npt.NDArray[Any],
-) -> Array:
-    values = {name: torch.from_numpy(value).to(twin.dtype) for name, value in state.items()}
-    found = twin.forward(piece, values, step, training=False)[-1]
-    assert isinstance(found, Tensor)
-    chosen: Array = _array(found)[rows]
-    return chosen
-
-
-def _relative(ours: Array, exact: Array) -> float:
-    return float(np.linalg.norm(ours - exact)) / max(float(np.linalg.norm(exact)), 1e-300)
-
-
-def _array(x: Tensor) -> Array:
-    found: Array = x.detach().cpu().double().numpy()
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -15,11 +15,15 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import LayerOutline, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.graphs.features import Rows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
+
+OnLayer = Callable[[LayerOutline, int, Rows, Rows, Context], None]
+"""Told of a layer, how many change the rows up to it, its input, its output and the context."""
 
 
 class Stage(nn.Module):
@@ -30,6 +34,7 @@ class Stage(nn.Module):
     """
 
     recomputed: Collection[int] = ()
+    on_layer: OnLayer | None = None
     _parts: tuple[Stage, ...] = ()
 
     def __init__(
@@ -97,6 +102,8 @@ class Stage(nn.Module):
                 rows = context.chunk.rows[changes]
             if len(x) != rows or x.shape[1:] != layer.shape:
                 raise _outline_mismatch(layer, rows, x)
+            if self.on_layer is not None:
+                self.on_layer(layer, changes, given, x, context)
             if timer is not None and start is not None:
                 end = timer.clock.mark()
                 if not again:

@@ -312,7 +312,8 @@ class Worker:
         trained = observer.train_steps > 0
         final = None
         if experiment.test_steps and trained:
-            final = final_check(experiment, parts, mesh, root, trainer.last_outputs)
+            layers = observer.watch.layers.kept if observer.watch is not None else []
+            final = final_check(experiment, parts, mesh, root, trainer.last_outputs, layers)
         observations = gather_observations(mesh, parts, observer, self.environment)
         after = last_slices(experiment) if trained else []
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]

@@ -11,6 +11,7 @@ from tests.defects.plants import (
     graphs,
     initial_values,
     inputs,
+    large_graphs,
     late,
     layers,
     links,
@@ -40,7 +41,7 @@ KINDS = (
         late.KIND,
         reported.KIND,
     ),
-    *(again.KIND, sampled.KIND, links.KIND, graph_sets.KIND),
+    *(again.KIND, sampled.KIND, large_graphs.KIND, links.KIND, graph_sets.KIND),
     *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )

@@ -109,6 +109,15 @@ SAMPLED_SLOW = Setting(
 SAMPLED_PARTS = Setting("sage seq, sampled, 2 micro-batches", _SAMPLED | {"microbatches": 2})
 SAMPLED_GCN = Setting("gcn seq, sampled", _SAMPLED | {"model": {"name": "gcn", "layers": 2}})
 SAMPLED_REPLICAS = Setting("sage dp2, sampled", _SAMPLED | {"layout": "dp2", "batch_size": 8})
+SAMPLED_LARGE = Setting(
+    "sage dp2, sampled, evaluated layer by layer",
+    _SAMPLED
+    | {
+        "layout": "dp2",
+        "batch_size": 8,
+        "data": {"name": "synthetic-citation", "nodes": 400, "edges": 4_000, "features": 32},
+    },
+)
 SAMPLED_INDUCTIVE = Setting(
     "gcn seq, sampled, inductive",
     _SAMPLED

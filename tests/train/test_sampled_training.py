@@ -291,6 +291,8 @@ def test_a_large_graph_is_evaluated_layer_by_layer(
     whole = ran(tmp_path / "whole", sampled(**settings))
     parts = ran(tmp_path / "parts", sampled(**settings), plant=few_edges_at_once)
     assert not invalid(parts)
+    (check,) = [check for check in parts.result.audit if check.name == "final-check"]
+    assert (check.verdict, "each computed again from what it was" in check.detail) == ("ok", True)
     assert parts.losses("test") == pytest.approx(whole.losses("test"), rel=1e-10)
     for one, other in zip(whole.steps(0, "test"), parts.steps(0, "test"), strict=True):
         assert one["metrics"]["val_accuracy"] == other["metrics"]["val_accuracy"]

@@ -28,6 +28,7 @@ from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.last_outputs import LastOutputs
+from gnnhpc.check.watches.layer_rows import LayerRowsWatch
 from gnnhpc.check.watches.link_watch import LinkWatch
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
@@ -65,6 +66,7 @@ class RunWatch:
     statistics: StatisticsWatch
     dropout: DropoutWatch
     continuity: Continuity
+    layers: LayerRowsWatch
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -120,6 +122,7 @@ class RunWatch:
             StatisticsWatch(stage, findings),
             DropoutWatch(experiment, stage, findings),
             Continuity(stage, parts.optimizer, findings),
+            LayerRowsWatch(stage),
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -195,6 +198,10 @@ class RunWatch:
             return
         with self._looking():
             self.data.before("test", step, self._tested, batch)
+            chunk = batch.microbatches[0].context.graph
+            if isinstance(self.data, SampledWatch) and chunk is not None and chunk.in_turn:
+                rule = random.Random(f"{self.experiment.seed}/layers/{step}")
+                self.layers.attach(self.data.whole.graph, chunk, rule)
         self.traffic.attach(training=False)
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
@@ -205,6 +212,7 @@ class RunWatch:
             self.data.check_cheaply("test", step, number, batch)
             return
         self.traffic.detach()
+        self.layers.detach()
         with self._looking():
             self.crossed.append(self.traffic.crossed("test", step))
             self.checks.check_inputs("test", step, number, batch)

@@ -1,0 +1,61 @@
+"""What an evaluation gave of few rows, against what the twin makes of the same input."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.check.capture import Array, Ids
+from gnnhpc.check.rounding_draws import RoundingDraws
+from gnnhpc.check.twin.own_model import OwnModelTwin
+from gnnhpc.check.twin.pieces import Piece
+from gnnhpc.check.twin.plain_model import PlainModel
+
+
+@dataclass(frozen=True)
+class EvaluatedPiece:
+    """Rows `rows` of what `piece` gives, and the parameters and buffers by name."""
+
+    piece: Piece
+    rows: Ids
+    state: Mapping[str, Array]
+    step: int
+
+    def difference(
+        self,
+        found: Array,
+        twin: PlainModel | OwnModelTwin,
+        single: PlainModel | None,
+        tolerance: float,
+    ) -> tuple[float, float]:
+        """How far `found` is from the twin's, relative to these, and how far it may be: what the
+        twin in single precision explains besides."""
+        expected = self.outputs(twin)
+        relative = _relative(found, expected)
+        if single is None:
+            return relative, tolerance
+        away = functools.partial(_relative, exact=expected)
+        return relative, RoundingDraws(single, self.outputs).allowed(relative, tolerance, away)
+
+    @torch.no_grad()
+    def outputs(self, twin: PlainModel | OwnModelTwin) -> Array:
+        values = {n: torch.from_numpy(value).to(twin.dtype) for n, value in self.state.items()}
+        found = twin.forward(self.piece, values, self.step, training=False)[-1]
+        dense = found if isinstance(found, Tensor) else found.to_dense()
+        chosen: Array = array_of(dense)[self.rows]
+        return chosen
+
+
+def array_of(x: Tensor) -> Array:
+    """In float64."""
+    found: Array = x.detach().cpu().double().numpy()
+    return found
+
+
+def _relative(found: Array, exact: Array) -> float:
+    return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-300)

@@ -1,0 +1,143 @@
+"""Keeps few rows of what every layer is given and gives in an evaluation, layer by layer.
+
+What a node's output depends on may be the whole of a large graph. A row of one layer depends on its
+neighbours' rows alone, which are few enough to be computed again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.check.plain.graph import Ids, PlainGraph
+from gnnhpc.core.outline import LayerOutline, row_changes
+from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.features import Rows, take_rows
+from gnnhpc.models.context import Context
+
+ROWS = 4
+"""Of each layer's output."""
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """Few nodes, and all edges into them."""
+
+    asked: Ids
+    """Nodes, int64 [n], ascending."""
+    nodes: Ids
+    """These and their neighbours, int64 [rows], ascending."""
+    source: Ids
+    """Of each edge into `asked`, self-loops last, its row among `nodes`; int64 [edges]."""
+    target: Ids
+    """int64 [edges]"""
+    number: Ids
+    """In the graph, int64 [edges]."""
+    left_out: Ids
+    """Of each of `nodes` how many edges into it are not here, int64 [rows]."""
+
+    @classmethod
+    def of(cls, graph: PlainGraph, asked: Ids) -> AskedRows:
+        into = [graph.edges_into(int(node)) for node in asked]
+        nodes = np.unique(np.concatenate([asked, *(sources for sources, _ in into)]))
+        source = np.concatenate([*(sources for sources, _ in into), asked])
+        target = np.concatenate([np.repeat(asked, [len(numbers) for _, numbers in into]), asked])
+        number = np.concatenate([*(numbers for _, numbers in into), len(graph.source) + asked])
+        rows = np.searchsorted(nodes, target)
+        present = np.bincount(rows, minlength=len(nodes))
+        # Every node has a self-loop besides.
+        left_out = graph.degrees(nodes) + 1 - present
+        return cls(asked, nodes, np.searchsorted(nodes, source), rows, number, left_out)
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """What one layer was given and gave of few nodes."""
+
+    outline: LayerOutline
+    asked: AskedRows
+    inputs: Tensor
+    """[rows, ...]: of the nodes that were asked for, and of their neighbours if it uses these."""
+    outputs: Tensor
+    """[n, ...]: of the nodes that were asked for."""
+
+    @property
+    def nodes(self) -> Ids:
+        """Of the inputs' rows."""
+        return self.asked.nodes if self.outline.rows == "hop" else self.asked.asked
+
+    @property
+    def rows(self) -> Ids:
+        """Where among these those are that were asked for."""
+        return np.searchsorted(self.nodes, self.asked.asked)
+
+
+@dataclass
+class LayerRowsWatch:
+    """Looks at a stage's layers between `attach` and `detach`, in the first micro-batch."""
+
+    stage: Stage
+    kept: list[LayerRows] = field(default_factory=list)
+    """One a layer, of the last evaluation that was looked at."""
+    _chunk: GraphChunk | None = None
+    _hidden: AskedRows | None = None
+    _last: AskedRows | None = None
+
+    def attach(self, graph: PlainGraph, chunk: GraphChunk, rule: random.Random) -> None:
+        """For micro-batch 0, that of `chunk`: its layers compute all nodes, the last its own."""
+        assert chunk.in_turn is not None
+        own = chunk.nodes[: chunk.own].cpu().numpy()
+        self.kept, self._chunk = [], chunk
+        self._hidden = AskedRows.of(graph, _drawn(range(graph.nodes), rule))
+        self._last = AskedRows.of(graph, _drawn(own.tolist(), rule))
+        for part in self.stage.parts:
+            part.on_layer = self._keep
+
+    def detach(self) -> None:
+        for part in self.stage.parts:
+            part.on_layer = None
+        self._chunk = None
+
+    def _keep(
+        self,
+        outline: LayerOutline,
+        changes: int,
+        x: Rows,
+        output: Rows,
+        context: Context,
+    ) -> None:
+        chunk, hidden, last = self._chunk, self._hidden, self._last
+        if chunk is None or hidden is None or last is None or context.microbatch != 0:
+            return
+        before = changes - row_changes([outline])
+        asked = last if changes == len(chunk.rows) - 1 else hidden
+        nodes = asked.nodes if before < changes else asked.asked
+        inputs = _dense_rows(x, _places(chunk, before, nodes))
+        outputs = _dense_rows(output, _places(chunk, changes, asked.asked))
+        self.kept.append(LayerRows(outline, asked, inputs, outputs))
+
+
+def _dense_rows(x: Rows, places: Tensor) -> Tensor:
+    rows = take_rows(x, places)
+    return (rows if isinstance(rows, Tensor) else rows.to_dense()).cpu()
+
+
+def _drawn(nodes: Sequence[int], rule: random.Random) -> Ids:
+    return np.sort(np.array(rule.sample(nodes, min(ROWS, len(nodes))), dtype=np.int64))
+
+
+def _places(chunk: GraphChunk, changes: int, nodes: Ids) -> Tensor:
+    """Where the rows of `nodes` are after so many layers that change the rows.
+
+    What enters the first of these, and what leaves the last, begins with the chunk's own nodes; in
+    between rows are in the order of nodes.
+    """
+    if 0 < changes < len(chunk.rows) - 1:
+        return torch.from_numpy(nodes)
+    return torch.from_numpy((nodes - int(chunk.nodes[0])) % len(chunk.nodes))

@@ -1,0 +1,65 @@
+"""The evaluation of a graph too large to be computed at once: layer by layer, over replicas."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor
+
+from gnnhpc.batches.sampled import in_turn_batches, sampled_batches
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.check import check_slice
+from gnnhpc.graphs import in_turn
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.in_turn import RowsInTurn
+from tests.defects import settings
+from tests.defects.defect import planted
+from tests.defects.patching import around
+
+KIND = "evaluations of large graphs"
+defect = functools.partial(planted, kind=KIND, setting=settings.SAMPLED_LARGE)
+
+
+def few_edges_at_once() -> None:
+    """As if a few thousand edges were too many: the self-check has a part of the graph besides."""
+    in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
+    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
+
+
+@defect("hidden rows that do not reach the other replica")
+def not_exchanged() -> None:
+    few_edges_at_once()
+
+    def alone(true: Any, *args: Any) -> RowsInTurn:
+        rows: RowsInTurn = true(*args[:-1], lambda _: None)
+        return rows
+
+    around(in_turn_batches, "RowsInTurn", alone)
+
+
+@defect("hidden rows of the nodes beside")
+def shifted() -> None:
+    few_edges_at_once()
+
+    def beside(true: Any, rows: RowsInTurn, layer: Any, x: Any, hop: int) -> Tensor:
+        output: Tensor = true(rows, layer, x, hop)
+        return output.roll(1, 0) if hop == 0 else output
+
+    around(RowsInTurn, "through", beside)
+
+
+@defect("neighbours drawn where all were to be evaluated")
+def drawn() -> None:
+    few_edges_at_once()
+
+    def few(true: Any, rows: RowsInTurn, part: range) -> Iterator[GraphChunk]:
+        sampler = cast(GraphSampler, rows.one_hop).another()
+        sampler.fanouts = (3,)
+        for whole in true(rows, part):
+            chunk = sampler.chunk(whole.nodes[: whole.own], 0)
+            yield replace(chunk, blocks=tuple(chunk.blocks) * rows.hops, sampled=False)
+
+    around(RowsInTurn, "pieces", few)
