@@ -20,11 +20,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--dir", type=Path, default=DEFAULT, help=f"the cluster's folder ({DEFAULT})"
     )
+    parser.add_argument(
+        "--network", action="store_true", help="start nodes with addresses of their own"
+    )
+    parser.add_argument("--bandwidth", help="of each node's network, such as 200mbit")
     options = parser.parse_args(arguments)
+    if (options.network or options.bandwidth) and options.action != "start":
+        parser.error("--network and --bandwidth are of start")
     root: Path = options.dir.absolute()
     try:
         if options.action == "start":
-            slurm.start(root)
+            networked = options.network or options.bandwidth is not None
+            slurm.start(root, networked=networked, bandwidth=options.bandwidth)
             print(f'started; now: eval "$(python -m tests.cluster env --dir {root})"')
         elif not (root / "slurm.conf").exists():
             raise slurm.ClusterError(f"{root} holds no cluster")

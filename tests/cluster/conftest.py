@@ -1,7 +1,8 @@
-"""One real Slurm for all tests that ask for it."""
+"""One real Slurm for all tests that ask for it, and one whose nodes have a network of their own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -10,20 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import slurm
+from tests.cluster import network, slurm
 from tests.cluster.runs import User, wait_for
 from tests.cluster.slurm import Cluster
 
 REQUIRED = os.environ.get("CI") == "true" or os.environ.get("GNNHPC_REQUIRE_CLUSTER") == "1"
 
 
+class Refused(pytest.skip.Exception):
+    """The kernel does not allow what a test needs, and nothing that one can install helps."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item,
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a cluster is required a skipped cluster test has failed, whatever its reason."""
+    """Where a cluster is required a skipped cluster test has failed, unless the kernel refused."""
     report = yield
-    if REQUIRED and report.skipped and item.get_closest_marker("cluster"):
+    refused = call.excinfo is not None and isinstance(call.excinfo.value, Refused)
+    if REQUIRED and report.skipped and not refused and item.get_closest_marker("cluster"):
         report.outcome = "failed"
         report.longrepr = f"skipped, but CI needs it: {report.longrepr}"
     return report
@@ -37,11 +43,35 @@ def cluster() -> Iterator[Cluster]:
     """
     if (reason := slurm.obstacle()) is not None:
         pytest.skip(reason)
+    with running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def networks() -> None:
+    """Skips where nodes can have no network of their own; in CI too if the kernel says so."""
+    if (reason := slurm.obstacle() or network.obstacle()) is not None:
+        pytest.skip(reason)
+    if (reason := network.refusal()) is not None:
+        raise Refused(reason)
+
+
+@pytest.fixture(scope="module")
+def slow_network(networks: None) -> Iterator[Cluster]:
+    """A cluster whose nodes reach each other at 200 Mbit/s by eth0, and unlimited by eth1."""
+    with running(networked=True, bandwidth="200mbit") as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def running(*, networked: bool = False, bandwidth: str | None = None) -> Iterator[Cluster]:
+    """A cluster that is gone afterwards."""
     root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
-    running = slurm.start(root, owner=os.getpid())
-    yield running
-    slurm.stop(root)
-    shutil.rmtree(root)
+    try:
+        yield slurm.start(root, owner=os.getpid(), networked=networked, bandwidth=bandwidth)
+    finally:
+        slurm.stop(root)
+        shutil.rmtree(root)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import config, hosts, processes, slurm
+from tests.cluster import config, hosts, network, processes, slurm
 from tests.cluster.processes import Process
 from tests.cluster.slurm import Cluster
 
@@ -65,8 +65,9 @@ def test_node_names_resolve_but_for_those_that_should_not(cluster: Cluster) -> N
 def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluster) -> None:
     root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
     code = (
-        "import os, sys, time; from pathlib import Path; from tests.cluster import slurm\n"
-        "cluster = slurm.start(Path(sys.argv[1]), owner=os.getpid())\n"
+        "import os, sys, time; from pathlib import Path; from tests.cluster import network, slurm\n"
+        "networked = (network.obstacle() or network.refusal()) is None\n"
+        "cluster = slurm.start(Path(sys.argv[1]), owner=os.getpid(), networked=networked)\n"
         "cluster.run('sbatch', '-N2', '-o', '/dev/null', '--wrap', 'srun sleep 600')\n"
         "print('started', flush=True); time.sleep(600)\n"
     )
@@ -82,12 +83,14 @@ def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluste
         assert second.run("squeue", "-h", "-o", "%j").stdout.split() == ["wrap"]
         assert cluster.run("squeue", "-h").stdout == ""
         wait_until_running(second)
+        assert bool(network.left(root)) == (network.read(root) is not None)
         owner.kill()
     family = slurm.all_processes(root)
     assert len(family) > 4 + len(config.NODES)
     slurm.stop_abandoned()
     assert not [process for process in family if process.alive]
     assert not root.exists()
+    assert network.left(root) == []
     assert cluster.run("sinfo", "-h", "-p", "main", "-o", "%D").stdout.strip() == "4"
     assert hosts.resolves("n1")
 
