@@ -24,7 +24,7 @@ PROGRAMS = ("ip", "tc")
 INSTALL = "apt-get install iproute2"
 BURST = 65_536
 """Bytes that a node may send at once, before the limit holds."""
-_RECORD, _HOSTS = "network.json", "hosts"
+_RECORD, _HOSTS, _BATCH = "network/record.json", "network/hosts", "network/batch"
 _LINKS, _NAMESPACES = Path("/sys/class/net"), Path("/run/netns")
 _ENTER = 'hostname "$1"; mount --bind "$0" /etc/hosts; shift; exec "$@"'
 _TRIAL = f"""\
@@ -107,6 +107,7 @@ def build(root: Path, nodes: Iterable[str], bandwidth: str | None = None) -> Net
     remove(root)
     network = Network(root, _free_number(), tuple(nodes), bandwidth)
     record = {"number": network.number, "nodes": network.nodes, "bandwidth": bandwidth}
+    (root / _RECORD).parent.mkdir()
     (root / _RECORD).write_text(json.dumps(record))
     (root / _HOSTS).write_text(network.hosts())
     for node in network.nodes:
@@ -128,6 +129,7 @@ def remove(root: Path) -> None:
         subprocess.run(["ip", "link", "del", link.name], capture_output=True, check=False)
     for space in _NAMESPACES.glob(namespace(root, "*")):
         subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
+    shutil.rmtree((root / _RECORD).parent, ignore_errors=True)
 
 
 def left(root: Path) -> list[str]:
@@ -182,6 +184,6 @@ def _free_number() -> int:
 
 
 def _batch(root: Path, lines: Iterable[str], *flags: str) -> None:
-    file = root / "network.batch"
+    file = root / _BATCH
     file.write_text("\n".join(lines) + "\n")
     run(root, "ip", *flags, "-batch", str(file))

@@ -144,3 +144,4 @@ def test_a_network_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="fastest"):
         slurm.start(tmp_path / "c", networked=True, bandwidth="fastest")
     assert network.left(tmp_path / "c") == []
+    assert list((tmp_path / "c").iterdir()) == []
