@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.spec.manifest import Cell
 from tests.cluster import config, network, slurm
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, losses, steps, wait_for
 from tests.cluster.slurm import Cluster, ClusterError
@@ -25,22 +24,24 @@ VIG = TINY_VIG | {
     "batch_size": IMAGES,
     "layouts": ["pp2", "pp4"],
 }
-NODES, HEADS, HIDDEN = 4_000, 8, 8
+NODES, HEADS, HIDDEN, CLASSES = 4_000, 8, 8, 7
 GAT = TINY_GAT | {
     "model": {"name": "gat", "layers": 2, "heads": HEADS, "hidden": HIDDEN},
     "data": {"name": "synthetic-citation", "nodes": NODES, "edges": 16_000, "features": 16},
     "layouts": ["pp2"],
     "balance": [3, 3],
 }
-CUT = {"vig": IMAGES * SIDE**2 * CHANNELS * 4, "gat": NODES * HEADS * HIDDEN * 4}
-"""Bytes of all activations of a step, or their gradients, where layers are cut apart."""
+GAT_OF_FOUR = GAT | {"layouts": ["pp4"], "balance": [3, 1, 1, 1]}
+_PIXELS, _HIDDEN = 4 * IMAGES * SIDE**2 * CHANNELS, 4 * NODES * HEADS * HIDDEN
+CUTS = {
+    "vig-pp2": [_PIXELS],
+    "vig-pp4": [_PIXELS] * 3,
+    "gat-pp2": [_HIDDEN],
+    "gat-pp4": [_HIDDEN, _HIDDEN, 4 * NODES * CLASSES],
+}
+"""Bytes of a step's activations, and of their gradients, at each cut of an array's cell."""
 NO_ROOM: dict[str, Any] = {"microbatches": [1], "train_steps": STEPS, "test_steps": 1}
 """While its one micro-batch travels no rank has anything to compute."""
-
-
-def crossings(cell: Cell) -> int:
-    """How often a step's activations and gradients cross a cut."""
-    return 2 * (cell.experiment.layout.stages - 1)
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,11 @@ def ways(user: User) -> Iterator[Ways]:
             for name in network.INTERFACES
         }
 
+    grids = [grid | NO_ROOM for grid in (VIG, GAT, GAT_OF_FOUR)]
     runs: list[Run] = []
     counts = [total()]
     for name, site in (("slow", {}), ("fast", {"interface": "eth1"})):
-        runs.append(user.submit([VIG | NO_ROOM, GAT | NO_ROOM], name=name, site=site))
+        runs.append(user.submit(grids, name=name, site=site))
         runs[-1].results()
         runs[-1].wait_until_idle()
         counts.append(total())
@@ -81,7 +83,7 @@ def ways(user: User) -> Iterator[Ways]:
 
 def test_every_cell_is_valid_on_hosts_with_names_of_their_own(ways: Ways) -> None:
     for run in (ways.slow, ways.fast):
-        assert len(run.cells) == 3
+        assert {cell.array for cell in run.cells} == set(CUTS)
         for cell in run.cells:
             result = run.result(cell)
             assert result.valid, (cell.id, result.failure, result.flags)
@@ -104,19 +106,17 @@ def test_a_rank_waits_at_least_as_long_as_its_tensors_travel(ways: Ways) -> None
     crossing those that exceed what a node may send at once.
     """
     for cell in ways.slow.cells:
-        least = (CUT[cell.experiment.model.name] - network.BURST) / BYTES_PER_S
+        least = sum(2 * (cut - network.BURST) / BYTES_PER_S for cut in CUTS[cell.array])
         ranks = range(cell.experiment.layout.world_size)
         first, *others = (steps(ways.slow.attempt(cell), rank) for rank in ranks)
         assert len(first) == STEPS
         for waits, *computing in zip(first, *others, strict=True):
             computed = sum(step["forward_s"] + step["backward_s"] for step in computing)
-            assert waits["wait_s"] >= computed + crossings(cell) * least, cell.id
+            assert waits["wait_s"] >= computed + least, cell.id
 
 
 def test_tensors_travel_by_the_interface_of_the_site(ways: Ways) -> None:
-    payload = sum(
-        STEPS * crossings(cell) * CUT[cell.experiment.model.name] for cell in ways.slow.cells
-    )
+    payload = sum(2 * STEPS * sum(cuts) for cuts in CUTS.values())
     # Slurm's own messages, and those by which ranks find each other, are on eth0 in both.
     assert ways.slow_sent["eth0"] > payload > 10 * ways.slow_sent["eth1"]
     assert ways.fast_sent["eth1"] > payload > 10 * ways.fast_sent["eth0"]
