@@ -11,9 +11,11 @@ from typing import Any
 from benchmarks.launch import WARMUP, Launcher, Measured
 from benchmarks.ratios import against_limit, paired
 from benchmarks.table import Parts, Row, not_measured
+from gnnhpc.core.schedule import bound
 
 ENGINES = ("native", "pipelining")
 MICROBATCHES = (5, 10, 20)
+OF_BOUND_GOAL = 0.95
 START_LIMIT_S = 6.0
 SMALL = {"name": "vig", "blocks": 2}
 SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_size": 16}
@@ -30,6 +32,7 @@ def parts(folder: Path, *, quick: bool) -> Parts:
     return {
         "pp2": partial(_pipelines, launcher, "pp2", 0.97, cpus, quick=quick),
         "pp4": partial(_pipelines, launcher, "pp4", 0.95, cpus, quick=quick),
+        "best sequential": partial(_of_bound, launcher, cpus, quick=quick),
         "replicas": partial(_replicas, launcher, cpus, quick=quick),
         "schedules": partial(_schedules, launcher, quick=quick),
         "cuts": partial(_cuts, launcher, cpus, quick=quick),
@@ -65,6 +68,32 @@ def _pipelines(
             ideals[key] += run.ideals
     for key, what in names.items():
         yield Row(what, paired(walls[key], ideals[key]), goals[key])
+
+
+def _of_bound(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+    """Speedup of two stages over the best sequential run, which has one micro-batch, as a share of
+    the schedule's bound: what it might take, beside what it takes."""
+    counts = MICROBATCHES[:1] if quick else MICROBATCHES
+    names = {
+        count: f"pp2 against the best sequential run, ViG, {count} micro-batches: seconds a step, "
+        f"at the bound {bound(1, 2, count):.3f} and real"
+        for count in counts
+    }
+    if cpus < 2:
+        for what in names.values():
+            yield not_measured(what, OF_BOUND_GOAL, f"{cpus} CPU, 2 ranks")
+        return
+    # Short turns: what the machine does besides changes by the minute.
+    batches = _batches(quick, 20, 6)
+    walls: dict[int, list[float]] = {count: [] for count in counts}
+    ideals: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(1 if quick else 4):
+        alone = launcher.run("seq", 1, **batches).step_s
+        for count in counts:
+            walls[count].append(launcher.run("pp2", count, **batches).step_s)
+            ideals[count].append(alone / bound(1, 2, count))
+    for count, what in names.items():
+        yield Row(what, paired(walls[count], ideals[count]), OF_BOUND_GOAL)
 
 
 def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:

@@ -30,6 +30,9 @@ PYG_GOAL, DGL_GOAL = 9.0, 9.0
 DENSE_PYG_GOAL, DENSE_DGL_GOAL = 6.0, 5.0
 CHUNKS_GOAL = 1 / 1.5
 """Four chunks may cost 1.5 times one."""
+MICROBATCHES = {"vig": (5, 10, 20), "gat": (4, 8)}
+MICROBATCHES_GOAL = 1 / 1.05
+"""A step in micro-batches may take 1.05 times as long as in one."""
 
 
 def parts(folder: Path, *, quick: bool, threads: int) -> Parts:
@@ -38,6 +41,7 @@ def parts(folder: Path, *, quick: bool, threads: int) -> Parts:
         "ViG alone": partial(_vig_alone, quick=quick, threads=threads),
         "GAT": partial(_gat, quick=quick, threads=threads),
         "GAT, dense": partial(_gat, quick=quick, threads=threads, dense=True),
+        "micro-batches": partial(_microbatches, quick=quick),
         "data": partial(_data_wait, folder, quick=quick),
     }
 
@@ -119,6 +123,23 @@ def _gat(*, quick: bool, threads: int, dense: bool = False) -> Iterator[Row]:
         return
     chunks = paired(seconds["chunks"], seconds["fused"])
     yield Row(f"{what}, four halo chunks against the whole graph", chunks, CHUNKS_GOAL)
+
+
+def _microbatches(*, quick: bool) -> Iterator[Row]:
+    """A sequential step in several against one, one thread; GAT's chunks are contiguous."""
+    for model, all_counts in MICROBATCHES.items():
+        counts = all_counts[:1] if quick else all_counts
+        entries = {
+            str(count): Entry(
+                "benchmarks.bench_microbatches:contestant",
+                {"model": model, "microbatches": count, "chunks": "contiguous"},
+            )
+            for count in (1, *counts)
+        }
+        seconds = compete(entries, 2 if quick else 9, threads=1, warmup=1 if quick else 2)
+        for count in counts:
+            what = f"{model} step, sequential, seconds: {count} micro-batches, and one"
+            yield Row(what, paired(seconds[str(count)], seconds["1"]), MICROBATCHES_GOAL)
 
 
 def _data_wait(folder: Path, *, quick: bool) -> Iterator[Row]:

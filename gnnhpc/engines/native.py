@@ -15,6 +15,7 @@ from gnnhpc.engines.base import StagePlan, StepOutput, first_input, parameters_o
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Receiver, Sender, UnevenReceiver
+from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.ranks.mesh import Direction
 
 
@@ -104,6 +105,7 @@ class NativeEngine:
         )
         self._backwards = [a.microbatch for a in self.order if a.kind == "backward"]
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
+        add_gradients_in_place(plan.stage)
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer, links = self.plan, self.plan.timer, self.training

@@ -10,6 +10,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.models.added_gradients import add_gradients_in_place
 
 
 class SequentialEngine:
@@ -22,6 +23,7 @@ class SequentialEngine:
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
+        add_gradients_in_place(plan.stage)
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer

@@ -21,6 +21,18 @@ struct Weights {
           conv_bias(p[6]), w2(p[7]), b2(p[8]), gamma2(p[9]), beta2(p[10]) {}
 };
 
+// Gradients of a layer's parameters, or what they are added to.
+struct Gradients : Weights<float> {
+    bool added;
+
+    Gradients(float* const* p, bool added) : Weights(p), added(added) {}
+
+    INLINE void put(float* at, double value) const {
+        const float single = static_cast<float>(value);
+        *at = added ? *at + single : single;
+    }
+};
+
 // What forward leaves for backward. `folded` is [4][hidden], `first` [hidden][inputs + 1].
 template <class Number>
 struct State {
@@ -92,7 +104,7 @@ void fold_conv(i64 hidden, const Weights<const float>& of, const State<double>& 
 
 // Of the folded Linear and of the convolution's parameters; `d_folded` is [4][hidden].
 void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const double>& state,
-                 const double* d_first, double* d_folded, const Weights<float>& d) {
+                 const double* d_first, double* d_folded, const Gradients& d) {
     const double *f0 = state.folded, *f1 = f0 + hidden, *f2 = f1 + hidden, *f3 = f2 + hidden;
     double *d0 = d_folded, *d1 = d0 + hidden, *d2 = d1 + hidden, *d3 = d2 + hidden;
     std::fill(d_folded, d_folded + 4 * hidden, 0.0);
@@ -102,7 +114,7 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
         const double* row = d_first + j * 8;
         const double r0 = row[0], r1 = row[1], r2 = row[2], r3 = row[7];
         const double a0 = row[3], a1 = row[4], a2 = row[5], a3 = row[6];
-        d.conv_bias[j] = static_cast<float>(r3);
+        d.put(d.conv_bias + j, r3);
 #pragma omp simd
         for (i64 i = 0; i < hidden; ++i) {
             const double r = root[i], a = around[i];
@@ -110,8 +122,8 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
             d1[i] += r * r1 + a * a1;
             d2[i] += r * r2 + a * a2;
             d3[i] += r * r3 + a * a3;
-            d_root[i] = static_cast<float>(r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
-            d_around[i] = static_cast<float>(a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
+            d.put(d_root + i, r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
+            d.put(d_around + i, a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
         }
     }
 }
@@ -120,7 +132,7 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
 // covariance too: x matrix + vector.
 void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const float>& of, double eps,
                    const State<const double>& state, const double* d_folded,
-                   const Weights<float>& d, float* matrix, float* vector) {
+                   const Gradients& d, float* matrix, float* vector) {
     const double *m = state.mean, *cov = state.covariance;
     double d_mean[3] = {}, d_cov[9] = {};
     for (i64 j = 0; j < hidden; ++j) {
@@ -133,9 +145,9 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
             d_scale += d_folded[k * hidden + j] * w[k];
             d_w[k] = d_folded[k * hidden + j] * scale;
         }
-        d.gamma1[j] = static_cast<float>(d_scale * inverse);
-        d.beta1[j] = static_cast<float>(d_constant);
-        d.b1[j] = by_batch ? 0.0f : static_cast<float>(d_centred);
+        d.put(d.gamma1 + j, d_scale * inverse);
+        d.put(d.beta1 + j, d_constant);
+        d.put(d.b1 + j, by_batch ? 0.0 : d_centred);
         if (by_batch) {
             const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
             for (int k = 0; k < 3; ++k) {
@@ -147,7 +159,7 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
                 }
             }
         }
-        for (int k = 0; k < 3; ++k) d.w1[j * 3 + k] = static_cast<float>(d_w[k]);
+        for (int k = 0; k < 3; ++k) d.put(d.w1 + j * 3 + k, d_w[k]);
     }
     const double count = static_cast<double>(rows);
     for (int k = 0; k < 3; ++k) {
@@ -163,7 +175,7 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
 // What BatchNorm of y makes of the gradient g of its output, for `backward`'s `along`.
 void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float* g,
                  const Weights<const float>& of, double eps, const State<const double>& state,
-                 const Weights<float>& d, float* along) {
+                 const Gradients& d, float* along) {
     double sums[6];  // of g, of g y
     sum_rows<6>(batch, sums, [&](i64 n, double* local) {
         for (int c = 0; c < 3; ++c) {
@@ -179,11 +191,24 @@ void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float*
         const double d_gamma = inverse * (sums[3 + c] - state.mean2[c] * sums[c]);
         const double slope = by_batch ? -scale * inverse * d_gamma / count : 0.0;
         const double shift = by_batch ? -scale * sums[c] / count - slope * state.mean2[c] : 0.0;
-        d.gamma2[c] = static_cast<float>(d_gamma);
-        d.beta2[c] = static_cast<float>(sums[c]);
+        d.put(d.gamma2 + c, d_gamma);
+        d.put(d.beta2 + c, sums[c]);
         along[c] = static_cast<float>(scale);
         along[3 + c] = static_cast<float>(slope);
         along[6 + c] = static_cast<float>(shift);
+    }
+}
+
+// A BatchNorm's running statistics, moved by a batch's: torch's lerp of the mean and of the unbiased
+// variance.
+void move(i64 channels, i64 rows, const double* mean, const double* variance, double momentum,
+          float* running_mean, float* running_variance) {
+    const double unbiased = static_cast<double>(rows) / static_cast<double>(rows - 1);
+    const float step = static_cast<float>(momentum);
+    for (i64 c = 0; c < channels; ++c) {
+        running_mean[c] += step * (static_cast<float>(mean[c]) - running_mean[c]);
+        const float value = static_cast<float>(variance[c] * unbiased);
+        running_variance[c] += step * (value - running_variance[c]);
     }
 }
 
@@ -207,10 +232,12 @@ i64 vig_state_length(i64 hidden, i64 conv) {
 }
 
 // `sizes`: images, height, width, hidden, threads. `running`: means and variances of both
-// BatchNorms to go by, or null to go by the batch. The convolution's weights are null in an FFN.
-// y [rows][3] is the update before its BatchNorm, out the layer's output.
+// BatchNorms to go by, or null to go by the batch. `moved`: the same to be moved by the batch's, by
+// `momentum` each, or null for none; `batches` count how often they were. The convolution's weights
+// are null in an FFN. y [rows][3] is the update before its BatchNorm, out the layer's output.
 void vig_forward(const i64* sizes, const float* x, const float* const* weights,
-                 const float* const* running, const double* eps, float* y, float* out,
+                 const float* const* running, const double* eps, float* const* moved,
+                 i64* const* batches, const double* momentum, float* y, float* out,
                  double* state_at) {
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
     const i64 hidden = sizes[3];
@@ -244,6 +271,11 @@ void vig_forward(const i64* sizes, const float* x, const float* const* weights,
         moments(batch, y, state.mean2, covariance);
         for (int c = 0; c < 3; ++c) state.variance2[c] = std::max(covariance[c * 4], 0.0);
     }
+    if (moved) {
+        move(hidden, batch.rows(), state.mean1, state.variance1, momentum[0], moved[0], moved[1]);
+        move(3, batch.rows(), state.mean2, state.variance2, momentum[1], moved[2], moved[3]);
+        for (int norm = 0; norm < 2; ++norm) ++*batches[norm];
+    }
     float scale[3], shift[3];
     for (int c = 0; c < 3; ++c) {
         const double exact = of.gamma2[c] / std::sqrt(state.variance2[c] + eps[1]);
@@ -257,14 +289,15 @@ void vig_forward(const i64* sizes, const float* x, const float* const* weights,
     });
 }
 
-// `by_batch` as forward was. Gradients of the weights in their order; d_x null if not wanted.
-void vig_backward(const i64* sizes, i64 by_batch, const float* x, const float* y, const float* g,
+// `by_batch` as forward was. Gradients of the weights in their order, `added` to what is there or
+// in its place; d_x null if not wanted.
+void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, const float* y, const float* g,
                   const float* const* weights, const double* eps, const double* state_at,
                   float* d_x, float* const* d_weights) {
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
     const i64 hidden = sizes[3], length = batch.width * kChannels;
     const Weights<const float> of(weights);
-    const Weights<float> d(d_weights);
+    const Gradients d(d_weights, added);
     const State<const double> state(state_at, hidden);
     const int inputs = of.root ? kConv : kPlain;
 
@@ -289,8 +322,8 @@ void vig_backward(const i64* sizes, i64 by_batch, const float* x, const float* y
         for (i64 j = 0; j < hidden; ++j)
             for (int k = 0; k < 4; ++k) d_folded[size(k * hidden + j)] = d_first[size(j * 4 + k)];
     }
-    std::copy(d_second.begin(), d_second.end(), d.w2);
-    std::copy(d_bias.begin(), d_bias.end(), d.b2);
+    for (i64 i = 0; i < hidden * 3; ++i) d.put(d.w2 + i, d_second[size(i)]);
+    for (i64 c = 0; c < 3; ++c) d.put(d.b2 + c, d_bias[size(c)]);
     unfold_linear(hidden, batch.rows(), by_batch, of, eps[0], state, d_folded.data(), d, matrix,
                   vector);
     if (!d_x) return;

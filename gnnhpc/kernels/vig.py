@@ -6,6 +6,7 @@ They use torch's number of threads; the results do not depend on it, to the bit.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import calls
 from gnnhpc.kernels.build import load_kernel
-from gnnhpc.kernels.vig_torch import Grid, Result, Statistics, Weights
+from gnnhpc.kernels.vig_torch import Grid, Moved, Result, Statistics, Weights
 
 _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
 
@@ -30,25 +31,35 @@ def instructions() -> str:
 
 
 def forward(
-    x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    running: Statistics | None,
+    eps: tuple[float, float],
+    moved: Moved | None = None,
 ) -> Result:
-    """As `vig_torch.forward`."""
-    hidden = len(weights.b1)
-    state = torch.empty(_state_length(hidden, weights.root is not None), dtype=torch.float64)
+    """As `vig_torch.forward`; moves running statistics `moved` besides, and returns none then."""
+    hidden, conv = len(weights.b1), weights.root is not None
+    state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
     y, out = torch.empty_like(x), torch.empty_like(x)
     library = _library()
     calls.count_compiled(library, "vig_forward")
     library.vig_forward(
-        _sizes(x, grid, hidden),
+        _sizes(len(x) // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         _pointer(x),
         _pointers(weights),
         None if running is None else _pointers(running),
         _doubles(eps),
-        _pointer(y),
-        _pointer(out),
-        _pointer(state),
+        None if moved is None else _pointers(moved.statistics),
+        None if moved is None else _pointers(moved.batches),
+        None if moved is None else _doubles(moved.momentum),
+        y.data_ptr(),
+        out.data_ptr(),
+        state.data_ptr(),
     )
-    statistics = Statistics(*state[: 2 * hidden + 6].split((hidden, hidden, 3, 3)))
+    statistics = None
+    if moved is None:
+        statistics = Statistics(*state[: 2 * hidden + 6].split((hidden, hidden, 3, 3)))
     return Result(out, statistics, (y, state))
 
 
@@ -62,57 +73,78 @@ def backward(
     *,
     by_batch: bool,
     wants_x: bool,
+    into: Weights | None = None,
 ) -> tuple[Tensor | None, Weights]:
-    """As `vig_torch.backward`."""
+    """As `vig_torch.backward`; gradients of weights are added to `into` and returned so."""
     y, state = saved
     d_x = torch.empty_like(x) if wants_x else None
-    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    d_weights = into
+    if d_weights is None:
+        d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
     library = _library()
     calls.count_compiled(library, "vig_backward")
+    hidden = len(weights.b1)
     library.vig_backward(
-        _sizes(x, grid, len(weights.b1)),
-        ctypes.c_int64(by_batch),
+        _sizes(len(x) // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        int(by_batch),
+        int(into is not None),
         _pointer(x),
         _pointer(y),
         _pointer(g),
         _pointers(weights),
         _doubles(eps),
         _pointer(state),
-        None if d_x is None else _pointer(d_x),
+        None if d_x is None else d_x.data_ptr(),
         _pointers(d_weights),
     )
     return d_x, d_weights
+
+
+@functools.cache
+def _prepared(library: ctypes.CDLL) -> ctypes.CDLL:
+    integer, pointer = ctypes.c_int64, ctypes.c_void_p
+    library.vig_state_length.argtypes = [integer] * 2
+    library.vig_state_length.restype = integer
+    library.vig_forward.argtypes = [pointer] * 11
+    library.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
+    library.vig_forward.restype = library.vig_backward.restype = None
+    return library
 
 
 def _library() -> ctypes.CDLL:
     library = load_kernel("vig")
     if library is None:
         raise RuntimeError("the vig kernel is not available here")
-    library.vig_state_length.restype = ctypes.c_int64
-    library.vig_forward.restype = library.vig_backward.restype = None
-    return library
+    return _prepared(library)
 
 
-def _state_length(hidden: int, conv: bool) -> int:
-    length: int = _library().vig_state_length(ctypes.c_int64(hidden), ctypes.c_int64(conv))
+@functools.cache
+def _state_length(hidden: int, *, conv: bool) -> int:
+    length: int = _library().vig_state_length(hidden, conv)
     return length
 
 
-def _sizes(x: Tensor, grid: Grid, hidden: int) -> ctypes.Array[ctypes.c_int64]:
-    images = len(x) // (grid[0] * grid[1])
-    return (ctypes.c_int64 * 5)(images, *grid, hidden, torch.get_num_threads())
+@functools.lru_cache(maxsize=1024)
+def _sizes(*numbers: int) -> ctypes.Array[ctypes.c_int64]:
+    """Images, height, width, hidden, threads."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
-def _doubles(numbers: Sequence[float]) -> ctypes.Array[ctypes.c_double]:
+@functools.lru_cache(maxsize=1024)
+def _doubles(numbers: tuple[float, ...]) -> ctypes.Array[ctypes.c_double]:
     return (ctypes.c_double * len(numbers))(*numbers)
 
 
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+@functools.lru_cache(maxsize=4096)
+def _addresses(addresses: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def _pointer(tensor: Tensor) -> int:
     if not tensor.is_contiguous():
         raise ValueError("a kernel needs contiguous tensors")
-    return ctypes.c_void_p(tensor.data_ptr())
+    return tensor.data_ptr()
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    pointers = [None if tensor is None else _pointer(tensor).value for tensor in tensors]
-    return (ctypes.c_void_p * len(tensors))(*pointers)
+    return _addresses(tuple([None if t is None else _pointer(t) for t in tensors]))

@@ -221,7 +221,10 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
         std::vector<Row> lane_sums(size(hidden), Row{});
         Cell cells[kGroups];
         for (i64 piece = from; piece < to; ++piece) {
-            for (int i = 0; i < kGroups; ++i) {
+            // The last piece may have less.
+            const i64 left = (rows - piece * kPiece + kGroup - 1) / kGroup;
+            const int filled = static_cast<int>(std::min<i64>(kGroups, left));
+            for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup, count = rows - start;
                 Cell& cell = cells[i];
                 cell.given.load(x, s, degree_of, start, count);
@@ -239,7 +242,8 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
             for (i64 j = 0; j < hidden; ++j) {
                 const Unit<inputs>& unit = units[size(j)];
                 Row row = lane_sums[size(j)];
-                for (Cell& cell : cells) {
+                for (int i = 0; i < filled; ++i) {
+                    Cell& cell = cells[i];
                     const Gelu gelu(cell.given.to(unit));
                     Nodes d_value = cell.d_out[0] * unit.out[0];
                     for (int c = 1; c < kChannels; ++c)
@@ -263,7 +267,7 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                     for (const Vec& lanes : row.at) *total++ += sum(lanes);
                 std::fill(lane_sums.begin(), lane_sums.end(), Row{});
             }
-            for (int i = 0; i < kGroups; ++i) {
+            for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup;
                 gather(cells[i].d_in, rows - start, d_x + start * kChannels);
                 if constexpr (inputs > kChannels)

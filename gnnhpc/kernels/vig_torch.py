@@ -50,11 +50,21 @@ class Statistics(NamedTuple):
     variance2: Tensor
 
 
+class Moved(NamedTuple):
+    """Running statistics that a forward moves by its batch's, as torch's BatchNorm does."""
+
+    statistics: Statistics
+    batches: tuple[Tensor, Tensor]
+    """int64 [] each: how many batches have moved them."""
+    momentum: tuple[float, float]
+
+
 class Result(NamedTuple):
     """A layer's output `[rows, 3]`, the statistics it used, and what backward needs."""
 
     out: Tensor
-    statistics: Statistics
+    statistics: Statistics | None
+    """None where the forward has moved running statistics by them."""
     saved: tuple[Tensor, ...]
 
 

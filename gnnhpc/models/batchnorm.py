@@ -46,6 +46,16 @@ class BatchNorm(nn.BatchNorm1d):
         self.observe(wide.mean(0), wide.var(0, correction=0), len(rows))
         return normalised
 
+    @property
+    def step(self) -> float:
+        """How far a batch moves the running statistics."""
+        return self.momentum if self.momentum is not None else 0.1
+
+    def moves(self, rows: int) -> bool:
+        """Whether a training micro-batch of so many rows moves the running statistics at once, so
+        that whoever has computed its own may do so in place of `observe`."""
+        return self.mode == "micro" and rows > 1 and not is_recomputing()
+
     @torch.no_grad()
     def observe(self, mean: Tensor, variance: Tensor, rows: int) -> None:
         """Add a training micro-batch's statistics: `[channels]` mean, biased variance.
@@ -80,8 +90,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def _move(self, mean: Tensor, variance: Tensor, rows: int) -> None:
-        momentum = self.momentum if self.momentum is not None else 0.1
         unbiased = variance * (rows / (rows - 1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.step)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.step)
         self.num_batches_tracked.add_(1)

@@ -8,7 +8,7 @@ Saved for backward: the layer's input and its three-channel update before the la
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.kernels.vig_torch import Result, Statistics, Weights
+from gnnhpc.kernels.vig_torch import Moved, Result, Statistics, Weights
+from gnnhpc.models.added_gradients import can_add, gradients_of, tell_added
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
@@ -75,53 +76,92 @@ def _apply(
         *conv,
         *(fc2.weight, fc2.bias, norm2.weight, norm2.bias),
     )
-    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), grid, norm1, norm2, *weights))
+    kernels = kernels_for(x.dtype, x.device)
+    call = _Call(grid, norm1, norm2, weights, kernels)
+    apply, x = cast(Any, _Layer).apply, x.contiguous()
+    if layer.adds_gradients and kernels is vig_kernel and can_add(weights):
+        # Without an input that needs a gradient autograd would not call the backward.
+        trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
+        return cast(Tensor, apply(x, call, trained))
+    return cast(Tensor, apply(x, call, None, *weights))
+
+
+class _Call(NamedTuple):
+    """A layer's forward pass but for its input."""
+
+    grid: Grid
+    norm1: BatchNorm
+    norm2: BatchNorm
+    weights: Weights
+    kernels: ModuleType
+
+    @property
+    def eps(self) -> tuple[float, float]:
+        return self.norm1.eps, self.norm2.eps
+
+    def statistics(self) -> Statistics:
+        """Both BatchNorms' running ones."""
+        norm1, norm2 = self.norm1, self.norm2
+        return Statistics(
+            *(norm1.running_mean, norm1.running_var), *(norm2.running_mean, norm2.running_var)
+        )
+
+    def moved(self, rows: int) -> Moved | None:
+        """What the kernel moves; None where BatchNorms are told what was observed."""
+        norm1, norm2 = self.norm1, self.norm2
+        if self.kernels is not vig_kernel or not (norm1.moves(rows) and norm2.moves(rows)):
+            return None
+        batches = norm1.num_batches_tracked, norm2.num_batches_tracked
+        return Moved(self.statistics(), batches, (norm1.step, norm2.step))
 
 
 class _Layer(torch.autograd.Function):
-    """A whole Grapher, or without convolution weights a whole FFN."""
+    """A whole Grapher, or without convolution weights a whole FFN.
+
+    Gradients are returned for `parameters`; without these they are added where they belong.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        grid: Grid,
-        norm1: BatchNorm,
-        norm2: BatchNorm,
-        *parameters: Tensor,
+        ctx: Any, x: Tensor, call: _Call, trained: Tensor | None, *parameters: Tensor | None
     ) -> Tensor:
-        weights = Weights(*parameters)
         rows = x.view(-1, CHANNELS)
-        running = None
-        if not norm1.training:
-            running = Statistics(
-                *(norm1.running_mean, norm1.running_var),
-                *(norm2.running_mean, norm2.running_var),
-            )
-        ctx.grid, ctx.by_batch, ctx.eps = grid, running is None, (norm1.eps, norm2.eps)
-        ctx.kernels = kernels_for(x.dtype, x.device)
-        result: Result = ctx.kernels.forward(rows, grid, weights, running, ctx.eps)
-        if running is None:
+        by_batch = call.norm1.training
+        running, moved = None, None
+        if by_batch:
+            moved = call.moved(len(rows))
+        else:
+            running = call.statistics()
+        given = (rows, call.grid, call.weights, running, call.eps)
+        result: Result = call.kernels.forward(*given, *(() if moved is None else (moved,)))
+        if by_batch and result.statistics is not None:
             mean1, variance1, mean2, variance2 = result.statistics
-            norm1.observe(mean1, variance1, len(rows))
-            norm2.observe(mean2, variance2, len(rows))
-        ctx.save_for_backward(x, *weights, *result.saved)
+            call.norm1.observe(mean1, variance1, len(rows))
+            call.norm2.observe(mean2, variance2, len(rows))
+        ctx.call, ctx.by_batch, ctx.adds = call, by_batch, not parameters
+        ctx.save_for_backward(x, *call.weights, *result.saved)
         return result.out.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *rest = ctx.saved_tensors
+        call: _Call = ctx.call
         count = len(Weights._fields)
-        d_rows, d_weights = ctx.kernels.backward(
+        weights = Weights(*rest[:count])
+        d_rows, d_weights = call.kernels.backward(
             x.view(-1, CHANNELS),
-            ctx.grid,
-            Weights(*rest[:count]),
+            call.grid,
+            weights,
             tuple(rest[count:]),
             grad.contiguous().view(-1, CHANNELS),
-            ctx.eps,
+            call.eps,
             by_batch=ctx.by_batch,
             wants_x=ctx.needs_input_grad[0],
+            **({"into": gradients_of(call.weights)} if ctx.adds else {}),
         )
         d_x = None if d_rows is None else d_rows.view_as(x)
-        return (d_x, None, None, None, *d_weights)
+        if ctx.adds:
+            tell_added(call.weights)
+            return d_x, None, None
+        return (d_x, None, None, *d_weights)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from gnnhpc.models.added_gradients import AddsGradients
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.protocol import BatchNormMode
 
@@ -28,7 +29,7 @@ class Neighbourhood(nn.Module):
         self.lin_root = nn.Linear(width, width, bias=False, dtype=dtype)
 
 
-class GrapherParameters(nn.Module):
+class GrapherParameters(AddsGradients):
     """The parameters of both implementations of the Grapher; 3 -> width -> width -> 3."""
 
     conv: Neighbourhood | GraphConv
@@ -45,7 +46,7 @@ class GrapherParameters(nn.Module):
         self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
 
-class FfnParameters(nn.Module):
+class FfnParameters(AddsGradients):
     """The parameters of both implementations of the FFN; 3 -> width -> 3."""
 
     def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:

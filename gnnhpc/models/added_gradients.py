@@ -1,0 +1,61 @@
+"""Layers whose backward adds to parameters' gradients itself, one micro-batch after another.
+
+Autograd would make a tensor of each, add it, and run a node a parameter: of a micro-batch of few
+images that takes as long as the arithmetic. An engine asks for it where every micro-batch has a
+backward of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Weights = TypeVar("Weights", bound=tuple[Tensor | None, ...])
+
+
+class AddsGradients(nn.Module):
+    """Mixed into such a layer."""
+
+    adds_gradients = False
+
+
+def add_gradients_in_place(module: nn.Module) -> None:
+    """Ask all layers in `module` that can for it, from now on."""
+    for layer in module.modules():
+        if isinstance(layer, AddsGradients):
+            layer.adds_gradients = True
+
+
+def can_add(parameters: Iterable[Tensor | None]) -> bool:
+    """Whether all of them train, have a gradient to add to, and nobody changes it by a hook."""
+    if not torch.is_grad_enabled():
+        return False
+    for parameter in parameters:
+        if parameter is not None and (
+            not parameter.requires_grad
+            or parameter.grad is None
+            or not parameter.grad.is_contiguous()
+            or parameter._backward_hooks
+        ):
+            return False
+    return True
+
+
+def gradients_of(parameters: Weights) -> Weights:
+    """The tensors to add to, in the same form; zeros where one was taken away since `can_add`."""
+    for parameter in parameters:
+        if parameter is not None and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    found = (None if p is None else p.grad for p in parameters)
+    return type(parameters)._make(found)  # type: ignore[attr-defined, no-any-return]
+
+
+def tell_added(parameters: Iterable[Tensor | None]) -> None:
+    """Call the hooks that autograd calls once it has added to a gradient."""
+    for parameter in parameters:
+        hooks: Any = None if parameter is None else parameter._post_accumulate_grad_hooks
+        for hook in list(hooks.values()) if hooks else ():
+            hook(parameter)
