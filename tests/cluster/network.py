@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -45,8 +46,7 @@ def obstacle() -> str | None:
 
 def refusal() -> str | None:
     """What the kernel, or whoever lent us a container of it, does not allow; None if nothing."""
-    command = ("unshare", "--net", "--mount", "--uts", "sh", "-ec", _TRIAL)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _try("unshare", "--net", "--mount", "--uts", "sh", "-ec", _TRIAL)
     said = " ".join(done.stderr.split())
     return f"no network of the nodes' own here: {said}" if done.returncode else None
 
@@ -126,9 +126,9 @@ def remove(root: Path) -> None:
     """Remove what `build` made, in whole or in part; nothing if it did not."""
     for link in _LINKS.glob(f"{_link(root)}*"):
         # The other end of a cable may have taken it along.
-        subprocess.run(["ip", "link", "del", link.name], capture_output=True, check=False)
+        _try("ip", "link", "del", link.name)
     for space in _NAMESPACES.glob(namespace(root, "*")):
-        subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
+        _try("ip", "netns", "del", space.name)
     shutil.rmtree((root / _RECORD).parent, ignore_errors=True)
 
 
@@ -178,9 +178,15 @@ def _key(root: Path) -> str:
 
 
 def _free_number() -> int:
-    done = subprocess.run(["ip", "-4", "addr"], capture_output=True, text=True, check=True)
-    taken = {int(number) for number in re.findall(r"inet 198\.18\.(\d+)\.", done.stdout)}
+    shown = _try("ip", "-4", "addr").stdout
+    taken = {int(number) for number in re.findall(r"inet 198\.18\.(\d+)\.", shown)}
     return min(set(range(256)) - taken)
+
+
+def _try(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command, which may fail."""
+    env = os.environ | {"PATH": SEARCH_PATH}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 def _batch(root: Path, lines: Iterable[str], *flags: str) -> None:
