@@ -99,13 +99,13 @@ class GraphSetBatches(NothingInAdvance):
         return self._batch("train", step, share.epoch, share.seeds, share.places, share.together)
 
     def _test_batch(self, step: int) -> Batch:
-        """The same in every step, but for the step's number."""
+        """The same in every step, but for the step's number; made at set-up, so in no step."""
         assert self._evaluated is not None
         numbered = tuple(
             dataclasses.replace(each, context=dataclasses.replace(each.context, step=step))
             for each in self._evaluated.microbatches
         )
-        return dataclasses.replace(self._evaluated, microbatches=numbered, epoch=step)
+        return dataclasses.replace(self._evaluated, microbatches=numbered, epoch=step, loading=None)
 
     def _batch(
         self,

@@ -31,6 +31,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return found
 
 
+def test_only_a_step_that_makes_its_mini_batch_says_how_long_that_took(alone: Ran) -> None:
+    """What is evaluated was made before the first step."""
+    for phase, made in (("train", True), ("test", False)):
+        for step in alone.steps(0, phase):
+            for name in ("sample_s", "gather_s", "sampled_edges"):
+                assert (step[name] is not None) == made, (phase, name)
+
+
 @pytest.mark.parametrize(
     ("layout", "microbatches", "schedule"),
     [
