@@ -86,9 +86,10 @@ def _compare(
         if not relative <= worst:
             worst = relative
         if not relative <= allowed:
-            wrong.append(layer.outline.name)
+            wrong.append(f"{layer.outline.name} in micro-batch {layer.microbatch}")
     rows = sum(len(layer.rows) for layer in kept)
-    return _Differences(len(kept), rows, worst, wrong, time.perf_counter() - began)
+    layers = len({layer.outline.name for layer in kept})
+    return _Differences(layers, rows, worst, wrong, time.perf_counter() - began)
 
 
 def _piece(layer: LayerRows) -> Piece:

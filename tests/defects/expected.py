@@ -672,13 +672,16 @@ EXPECTED: dict[str, Expected] = {
         verify="its samples are not this replica's of those to validate",
     ),
     "hidden rows that do not reach the other replica": Expected(
-        Complaint("final-check", "layer0.convolution on rank"),
+        Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
     ),
     "hidden rows of the nodes beside": Expected(
-        Complaint("final-check", "layer0.convolution on rank"),
+        Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
     ),
     "neighbours drawn where all were to be evaluated": Expected(
-        Complaint("final-check", "layer0.convolution on rank"),
+        Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
+    ),
+    "later micro-batches evaluated as the first numbers nodes": Expected(
+        Complaint("final-check", "layer0.convolution in micro-batch 1 on rank"),
     ),
     "links that a step predicts left in its sample": Expected(
         Complaint("chunks", "which the step predicts"), verify="which the step predicts"

@@ -118,6 +118,10 @@ SAMPLED_LARGE = Setting(
         "data": {"name": "synthetic-citation", "nodes": 400, "edges": 4_000, "features": 32},
     },
 )
+SAMPLED_LARGE_PARTS = Setting(
+    "sage seq, sampled, 2 micro-batches, evaluated layer by layer",
+    {**SAMPLED_LARGE.raw, "layout": "seq", "batch_size": 24, "microbatches": 2},
+)
 SAMPLED_INDUCTIVE = Setting(
     "gcn seq, sampled, inductive",
     _SAMPLED

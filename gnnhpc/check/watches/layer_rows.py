@@ -7,8 +7,9 @@ neighbours' rows alone, which are few enough to be computed again.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from gnnhpc.graphs.features import Rows, take_rows
 from gnnhpc.models.context import Context
 
 ROWS = 4
-"""Of each layer's output."""
+"""Of each layer's output, over all micro-batches; of each of them one at least."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class LayerRows:
 
     outline: LayerOutline
     asked: AskedRows
+    microbatch: int
     inputs: Tensor
     """[rows, ...]: of the nodes that were asked for, and of their neighbours if it uses these."""
     outputs: Tensor
@@ -78,31 +80,43 @@ class LayerRows:
         return np.searchsorted(self.nodes, self.asked.asked)
 
 
+class _Looked(NamedTuple):
+    """What is asked of one micro-batch: of all nodes' hidden rows, and of its own outputs."""
+
+    chunk: GraphChunk
+    hidden: AskedRows
+    last: AskedRows
+
+
 @dataclass
 class LayerRowsWatch:
-    """Looks at a stage's layers between `attach` and `detach`, in the first micro-batch."""
+    """Looks at a stage's layers between `attach` and `detach`, in every micro-batch: each has a
+    first and a last layer of its own."""
 
     stage: Stage
     kept: list[LayerRows] = field(default_factory=list)
-    """One a layer, of the last evaluation that was looked at."""
-    _chunk: GraphChunk | None = None
-    _hidden: AskedRows | None = None
-    _last: AskedRows | None = None
+    """One a layer and micro-batch, of the last evaluation that was looked at."""
+    _looked: dict[int, _Looked] = field(default_factory=dict)
 
-    def attach(self, graph: PlainGraph, chunk: GraphChunk, rule: random.Random) -> None:
-        """For micro-batch 0, that of `chunk`: its layers compute all nodes, the last its own."""
-        assert chunk.in_turn is not None
-        own = chunk.nodes[: chunk.own].cpu().numpy()
-        self.kept, self._chunk = [], chunk
-        self._hidden = AskedRows.of(graph, _drawn(range(graph.nodes), rule))
-        self._last = AskedRows.of(graph, _drawn(own.tolist(), rule))
+    def attach(
+        self, graph: PlainGraph, chunks: Mapping[int, GraphChunk], rule: random.Random
+    ) -> None:
+        """For micro-batches of `chunks`: layers compute all nodes, the last layer their own."""
+        self.kept = []
+        rows = max(1, ROWS // len(chunks))
+        for m, chunk in chunks.items():
+            assert chunk.in_turn is not None
+            own = chunk.nodes[: chunk.own].cpu().numpy()
+            hidden = AskedRows.of(graph, _drawn(range(graph.nodes), rows, rule))
+            last = AskedRows.of(graph, _drawn(own.tolist(), rows, rule))
+            self._looked[m] = _Looked(chunk, hidden, last)
         for part in self.stage.parts:
             part.on_layer = self._keep
 
     def detach(self) -> None:
         for part in self.stage.parts:
             part.on_layer = None
-        self._chunk = None
+        self._looked = {}
 
     def _keep(
         self,
@@ -112,15 +126,16 @@ class LayerRowsWatch:
         output: Rows,
         context: Context,
     ) -> None:
-        chunk, hidden, last = self._chunk, self._hidden, self._last
-        if chunk is None or hidden is None or last is None or context.microbatch != 0:
+        looked = self._looked.get(context.microbatch)
+        if looked is None:
             return
+        chunk = looked.chunk
         before = changes - row_changes([outline])
-        asked = last if changes == len(chunk.rows) - 1 else hidden
+        asked = looked.last if changes == len(chunk.rows) - 1 else looked.hidden
         nodes = asked.nodes if before < changes else asked.asked
         inputs = _dense_rows(x, _places(chunk, before, nodes))
         outputs = _dense_rows(output, _places(chunk, changes, asked.asked))
-        self.kept.append(LayerRows(outline, asked, inputs, outputs))
+        self.kept.append(LayerRows(outline, asked, context.microbatch, inputs, outputs))
 
 
 def _dense_rows(x: Rows, places: Tensor) -> Tensor:
@@ -128,8 +143,8 @@ def _dense_rows(x: Rows, places: Tensor) -> Tensor:
     return (rows if isinstance(rows, Tensor) else rows.to_dense()).cpu()
 
 
-def _drawn(nodes: Sequence[int], rule: random.Random) -> Ids:
-    return np.sort(np.array(rule.sample(nodes, min(ROWS, len(nodes))), dtype=np.int64))
+def _drawn(nodes: Sequence[int], rows: int, rule: random.Random) -> Ids:
+    return np.sort(np.array(rule.sample(nodes, min(rows, len(nodes))), dtype=np.int64))
 
 
 def _places(chunk: GraphChunk, changes: int, nodes: Ids) -> Tensor:

@@ -198,10 +198,11 @@ class RunWatch:
             return
         with self._looking():
             self.data.before("test", step, self._tested, batch)
-            chunk = batch.microbatches[0].context.graph
-            if isinstance(self.data, SampledWatch) and chunk is not None and chunk.in_turn:
+            graphs = enumerate(each.context.graph for each in batch.microbatches)
+            chunks = {m: chunk for m, chunk in graphs if chunk is not None and chunk.in_turn}
+            if isinstance(self.data, SampledWatch) and chunks:
                 rule = random.Random(f"{self.experiment.seed}/layers/{step}")
-                self.layers.attach(self.data.whole.graph, chunk, rule)
+                self.layers.attach(self.data.whole.graph, chunks, rule)
         self.traffic.attach(training=False)
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:

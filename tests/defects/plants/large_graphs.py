@@ -51,6 +51,22 @@ def shifted() -> None:
     around(RowsInTurn, "through", beside)
 
 
+@defect(
+    "later micro-batches evaluated as the first numbers nodes",
+    setting=settings.SAMPLED_LARGE_PARTS,
+)
+def as_the_first() -> None:
+    """What enters a micro-batch's first layer begins with its own nodes."""
+    few_edges_at_once()
+
+    def counted(true: Any, rows: RowsInTurn, layer: Any, x: Any, hop: int) -> Tensor:
+        first = hop == 0 and rows.hops > 1
+        output: Tensor = true(replace(rows, own=range(1)) if first else rows, layer, x, hop)
+        return output
+
+    around(RowsInTurn, "through", counted)
+
+
 @defect("neighbours drawn where all were to be evaluated")
 def drawn() -> None:
     few_edges_at_once()
