@@ -677,11 +677,11 @@ EXPECTED: dict[str, Expected] = {
     "hidden rows of the nodes beside": Expected(
         Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
     ),
-    "neighbours drawn where all were to be evaluated": Expected(
-        Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
-    ),
     "later micro-batches evaluated as the first numbers nodes": Expected(
         Complaint("final-check", "layer0.convolution in micro-batch 1 on rank"),
+    ),
+    "neighbours drawn where all were to be evaluated": Expected(
+        Complaint("final-check", "layer0.convolution in micro-batch 0 on rank"),
     ),
     "links that a step predicts left in its sample": Expected(
         Complaint("chunks", "which the step predicts"), verify="which the step predicts"
