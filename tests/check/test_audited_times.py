@@ -407,7 +407,10 @@ def test_a_healthy_run_is_not_accused(tmp_path: Path, name: str) -> None:
     assert {check.name for check in found} <= NOT_HERE, found
 
 
-@pytest.mark.parametrize(("name", "env"), [("vig seq", TWO), ("gat pp2", ONE)])
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [pytest.param("vig seq", TWO, marks=pytest.mark.slow), ("gat pp2", ONE)],
+)
 def test_on_a_busy_machine_only_its_being_busy_is_told(
     tmp_path: Path, name: str, env: dict[str, str]
 ) -> None:

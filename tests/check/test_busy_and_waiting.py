@@ -108,7 +108,7 @@ def test_ranks_that_share_a_processor_are_oversubscribed(tmp_path: Path) -> None
         assert total(ran, rank, "cpu_s") < 0.95 * compute
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_other_threads_do_not_count_as_computing(tmp_path: Path, threads: int) -> None:
     """What they use is kept apart, and does not make up for what the computing threads lack."""
     ran = done(tmp_path, busy_transfer_thread, threads, layout="seq")

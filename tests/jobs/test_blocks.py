@@ -255,6 +255,7 @@ def test_a_dry_run_shows_blocks_and_their_order(
     assert "runs/two/arrays/gat-paired.sbatch\n#!/bin/bash\n" in out
 
 
+@pytest.mark.slow
 def test_here_cells_run_in_the_order_of_their_blocks(
     spec: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_path_that_pythonpath_cannot_hold_is_refused(tmp_path: Path) -> None:
     create_run_folder(jobs.plan(SPEC), tmp_path / "at 16:30", Launch(live=True))
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_measures_the_code_it_was_submitted_with(tmp_path: Path) -> None:
     """Though the checkout is edited, the run folder moved, and the rerun called from elsewhere."""

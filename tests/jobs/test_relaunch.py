@@ -163,6 +163,7 @@ def threads(paths: RunPaths, cell: int, attempt: int) -> tuple[int, Any]:
     return found.provenance["ranks"][0]["threads"], found.provenance["site"]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_cell_run_again_without_the_site_file_has_the_threads_of_the_first_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,7 @@ GRID = {"models": "gat", "data": [GRAPH], "layouts": ["seq"], "train_steps": 3, 
 SPEC = {"name": "run", "grids": [GRID]}
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_sweep_runs_and_is_shown(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(json.dumps(SPEC))

@@ -56,6 +56,7 @@ def test_kernels_hold_under_another_setting(setting: Setting, tmp_path: Path) ->
     assert outcome.verdict == "passed", outcome.output
 
 
+@pytest.mark.slow
 def test_a_setting_that_does_not_take_hold_runs_no_test(tmp_path: Path) -> None:
     setting = Setting("native", OWN_CHOICE, OWN_CHOICE, "2")
     expected = setting._replace(threads="1").expected()

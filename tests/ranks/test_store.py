@@ -101,6 +101,7 @@ def test_a_port_that_is_set_is_served_at_its_address_alone(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_verify_needs_no_port_under_srun(tmp_path: Path) -> None:
     """Its ranks have no run folder, and share a secret of their user's."""

@@ -110,6 +110,7 @@ def small_check() -> None:
     check_slice.FEWEST_NODES = 80
 
 
+@pytest.mark.slow
 def test_links_are_learnt(tmp_path: Path) -> None:
     """Chance is 0.5."""
     settings = {

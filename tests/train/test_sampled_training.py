@@ -101,7 +101,7 @@ def test_stages_that_draw_the_same_learn_what_one_process_learns(
         assert together.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) -> None:
     alone = ran(tmp_path / "one", sampled(**TRAIN))
     sampling = SAMPLED["sampling"] | {"workers": workers}
