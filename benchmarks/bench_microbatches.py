@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bench_gat import PUBMED_SHAPED
 from benchmarks.turns import Entry, compete
 from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
@@ -34,13 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "gat": {
         "model": {"name": "gat"},
-        "data": {
-            "name": "synthetic-citation",
-            "nodes": 19_717,
-            "edges": 88_648,
-            "features": 500,
-            "classes": 3,
-        },
+        "data": PUBMED_SHAPED.model_dump(),
     },
 }
 CHUNKS = ("contiguous", "halo")

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_gat import PUBMED_SHAPED
 from benchmarks.bench_graphs import FORMS as GRAPH_FORMS
 from benchmarks.bench_graphs import MODELS as GRAPH_MODELS
 from benchmarks.bench_layers import FORMS, KINDS
@@ -136,13 +137,7 @@ def _torchgpipe(launcher: Launcher, *, quick: bool) -> Iterator[Row]:
     cells: dict[str, dict[str, Any]] = {
         "GAT": {
             "model": {"name": "gat"},
-            "data": {
-                "name": "synthetic-citation",
-                "nodes": 19_717,
-                "edges": 88_648,
-                "features": 500,
-                "classes": 3,
-            },
+            "data": PUBMED_SHAPED.model_dump(),
             "chunks": "clustered",
             "batch_size": None,
         },

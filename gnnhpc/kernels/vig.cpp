@@ -291,9 +291,9 @@ void vig_forward(const i64* sizes, const float* x, const float* const* weights,
 
 // `by_batch` as forward was. Gradients of the weights in their order, `added` to what is there or
 // in its place; d_x null if not wanted.
-void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, const float* y, const float* g,
-                  const float* const* weights, const double* eps, const double* state_at,
-                  float* d_x, float* const* d_weights) {
+void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, const float* y,
+                  const float* g, const float* const* weights, const double* eps,
+                  const double* state_at, float* d_x, float* const* d_weights) {
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
     const i64 hidden = sizes[3], length = batch.width * kChannels;
     const Weights<const float> of(weights);

@@ -91,18 +91,8 @@ def start_daemon(
 
 
 def run(root: Path, *command: str) -> None:
-    done = subprocess.run(
-        command,
-        env=Cluster(root).environment(),
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    if done.returncode:
-        raise ClusterError(f"{' '.join(command)}: {done.stdout}\n{done.stderr}")
+    """A command in the cluster's folder; raises ClusterError if it fails."""
+    Cluster(root).run(*command, cwd=root)
 
 
 def recorded(root: Path) -> dict[str, Process]:

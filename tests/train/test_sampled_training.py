@@ -17,6 +17,7 @@ from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
 from tests.tools.data_files import own_arrays
 from tests.tools.dgl import needs_dgl
+from tests.tools.few_edges import few_edges_at_once
 from tests.tools.pyg_sampler import needs_pyg_sampler
 from tests.tools.stops import stop_after_four_steps
 
@@ -296,16 +297,6 @@ def test_a_large_graph_is_evaluated_layer_by_layer(
     assert parts.losses("test") == pytest.approx(whole.losses("test"), rel=1e-10)
     for one, other in zip(whole.steps(0, "test"), parts.steps(0, "test"), strict=True):
         assert one["metrics"]["val_accuracy"] == other["metrics"]["val_accuracy"]
-
-
-def few_edges_at_once() -> None:
-    """And a self-check of few nodes, as of a graph that is really large."""
-    from gnnhpc.batches.sampled import sampled_batches
-    from gnnhpc.check import check_slice
-    from gnnhpc.graphs import in_turn
-
-    in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
-    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("model", [SAGE, GAT, pytest.param(GCN, marks=pytest.mark.slow)])

@@ -9,24 +9,17 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from gnnhpc.batches.sampled import in_turn_batches, sampled_batches
+from gnnhpc.batches.sampled import in_turn_batches
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.check import check_slice
-from gnnhpc.graphs import in_turn
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.in_turn import RowsInTurn
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around
+from tests.tools.few_edges import few_edges_at_once
 
 KIND = "evaluations of large graphs"
 defect = functools.partial(planted, kind=KIND, setting=settings.SAMPLED_LARGE)
-
-
-def few_edges_at_once() -> None:
-    """As if a few thousand edges were too many: the self-check has a part of the graph besides."""
-    in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
-    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
 
 
 @defect("hidden rows that do not reach the other replica")
