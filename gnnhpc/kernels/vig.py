@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -39,13 +40,13 @@ def forward(
     moved: Moved | None = None,
 ) -> Result:
     """As `vig_torch.forward`; moves running statistics `moved` besides, and returns none then."""
-    hidden, conv = len(weights.b1), weights.root is not None
+    hidden, conv = weights.b1.shape[0], weights.root is not None
     state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
     y, out = torch.empty_like(x), torch.empty_like(x)
     library = _library()
     calls.count_compiled(library, "vig_forward")
     library.vig_forward(
-        _sizes(len(x) // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         _pointer(x),
         _pointers(weights),
         None if running is None else _pointers(running),
@@ -83,9 +84,9 @@ def backward(
         d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
     library = _library()
     calls.count_compiled(library, "vig_backward")
-    hidden = len(weights.b1)
+    hidden = weights.b1.shape[0]
     library.vig_backward(
-        _sizes(len(x) // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         int(by_batch),
         int(into is not None),
         _pointer(x),
@@ -141,10 +142,20 @@ def _addresses(addresses: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_
 
 
 def _pointer(tensor: Tensor) -> int:
-    if not tensor.is_contiguous():
-        raise ValueError("a kernel needs contiguous tensors")
-    return tensor.data_ptr()
+    return tensor.data_ptr() if tensor.is_contiguous() else _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ValueError("a kernel needs contiguous tensors")
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    return _addresses(tuple([None if t is None else _pointer(t) for t in tensors]))
+    # One line for all: forty tensors a layer and micro-batch.
+    return _addresses(
+        tuple(
+            [
+                None if t is None else t.data_ptr() if t.is_contiguous() else _refuse()
+                for t in tensors
+            ]
+        )
+    )

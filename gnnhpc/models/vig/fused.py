@@ -27,8 +27,9 @@ class FusedGrapher(GrapherParameters):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        own, around = self.conv.lin_root, self.conv.lin_rel
-        return _apply(self, x, self.grid, (own.weight, around.weight, around.bias))
+        linear = self._modules["conv"]._modules  # type: ignore[union-attr]
+        own, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
+        return _apply(self, x, self.grid, (own["weight"], around["weight"], around["bias"]))
 
 
 class FusedFfn(FfnParameters):
@@ -70,12 +71,7 @@ def _apply(
     nodes = grid[0] * grid[1]
     if x.dim() != 3 or x.shape[1:] != (nodes, CHANNELS):
         raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
-    fc1, norm1, fc2, norm2 = layer.fc1, layer.norm1, layer.fc2, layer.norm2
-    weights = Weights(
-        *(fc1.weight, fc1.bias, norm1.weight, norm1.bias),
-        *conv,
-        *(fc2.weight, fc2.bias, norm2.weight, norm2.bias),
-    )
+    weights, norm1, norm2 = _weights_of(layer, conv)
     kernels = kernels_for(x.dtype, x.device)
     call = _Call(grid, norm1, norm2, weights, kernels)
     apply, x = cast(Any, _Layer).apply, x.contiguous()
@@ -84,6 +80,24 @@ def _apply(
         trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
         return cast(Tensor, apply(x, call, trained))
     return cast(Tensor, apply(x, call, None, *weights))
+
+
+def _weights_of(
+    layer: GrapherParameters | FfnParameters,
+    conv: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> tuple[Weights, BatchNorm, BatchNorm]:
+    """From the modules' own dictionaries: a module's attributes take ten times as long to find,
+    which counts where a micro-batch has few images."""
+    modules: Any = layer._modules
+    norm1, norm2 = modules["norm1"], modules["norm2"]
+    fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
+    scale1, scale2 = norm1._parameters, norm2._parameters
+    weights = Weights(
+        *(fc1["weight"], fc1["bias"], scale1["weight"], scale1["bias"]),
+        *conv,
+        *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
+    )
+    return weights, norm1, norm2
 
 
 class _Call(NamedTuple):
@@ -101,9 +115,11 @@ class _Call(NamedTuple):
 
     def statistics(self) -> Statistics:
         """Both BatchNorms' running ones."""
-        norm1, norm2 = self.norm1, self.norm2
+        first: Any = self.norm1._buffers
+        second: Any = self.norm2._buffers
         return Statistics(
-            *(norm1.running_mean, norm1.running_var), *(norm2.running_mean, norm2.running_var)
+            *(first["running_mean"], first["running_var"]),
+            *(second["running_mean"], second["running_var"]),
         )
 
     def moved(self, rows: int) -> Moved | None:
@@ -111,7 +127,9 @@ class _Call(NamedTuple):
         norm1, norm2 = self.norm1, self.norm2
         if self.kernels is not vig_kernel or not (norm1.moves(rows) and norm2.moves(rows)):
             return None
-        batches = norm1.num_batches_tracked, norm2.num_batches_tracked
+        first: Any = norm1._buffers["num_batches_tracked"]
+        second: Any = norm2._buffers["num_batches_tracked"]
+        batches = first, second
         return Moved(self.statistics(), batches, (norm1.step, norm2.step))
 
 
@@ -129,7 +147,7 @@ class _Layer(torch.autograd.Function):
         by_batch = call.norm1.training
         running, moved = None, None
         if by_batch:
-            moved = call.moved(len(rows))
+            moved = call.moved(rows.shape[0])
         else:
             running = call.statistics()
         given = (rows, call.grid, call.weights, running, call.eps)
