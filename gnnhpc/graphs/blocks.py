@@ -16,14 +16,14 @@ from gnnhpc.graphs.graph import Graph
 
 
 class SegmentedRows:
-    """Entries row after row: `indptr` int64 [rows + 1] says where each row's begin."""
+    """Entries row after row: `indptr` [rows + 1] says where each row's begin."""
 
     indptr: Tensor
 
     def pieces(self, most: int) -> list[tuple[slice, slice]]:
         """Neighbouring rows with at most `most` entries together, and those entries' places."""
         if most not in self._known_pieces:
-            self._known_pieces[most] = pieces(self.indptr.cpu().numpy(), most)
+            self._known_pieces[most] = pieces(self.indptr.long().cpu().numpy(), most)
         return self._known_pieces[most]
 
     @cached_property
@@ -36,8 +36,8 @@ class SegmentedRows:
 class Transpose(SegmentedRows):
     """A block's edges sorted by source, for backward passes.
 
-    `indptr` is int64 [rows_in + 1]; `edge` int64 [edges] numbers the block's own edges, and
-    `target` int64 [edges] are their local rows of the output.
+    `indptr` is [rows_in + 1]; `edge` [edges] numbers the block's own edges, and `target` [edges]
+    are their local rows of the output: all of the type that the block's are.
     """
 
     indptr: Tensor
@@ -49,9 +49,12 @@ class Transpose(SegmentedRows):
 class Block(SegmentedRows):
     """The edges of one layer within a chunk, by target, one self-loop a real row.
 
-    `indptr` int64 [rows_out + 1]; `source` and `target` int64 [edges], local rows of the layer's
-    input and output; `edge` int64 [edges], ids in the full graph: an edge's number, or E + n for
-    the self-loop of node n. Padding rows have no edges. `rows_in` is the rows of the input.
+    `indptr` [rows_out + 1]; `source` and `target` [edges], local rows of the layer's input and
+    output; `edge` [edges], ids in the full graph: an edge's number, or E + n for the self-loop of
+    node n. Padding rows have no edges. `rows_in` is the rows of the input.
+
+    All four are of one type. Our sampler's are int32, and int64 where the graph has 2^31 edges and
+    self-loops, or the block could have so many; all other blocks are int64.
     """
 
     indptr: Tensor
@@ -72,7 +75,9 @@ class Block(SegmentedRows):
     @cached_property
     def edge_index(self) -> Tensor:
         """int64 [2, edges] as PyG takes it: rows of the input, then rows of the output."""
-        return torch.stack((self.source, self.target))
+        both = self.source.new_empty((2, len(self.source)), dtype=torch.int64)
+        both[0], both[1] = self.source, self.target
+        return both
 
     @cached_property
     def neighbours(self) -> Tensor:
@@ -99,7 +104,8 @@ def sorted_by_source(block: Block) -> Transpose:
     counts = torch.bincount(block.source, minlength=block.rows_in)
     indptr = torch.zeros(block.rows_in + 1, dtype=torch.int64, device=block.source.device)
     torch.cumsum(counts, 0, out=indptr[1:])
-    return Transpose(indptr, order, block.target[order])
+    index = block.source.dtype
+    return Transpose(indptr.to(index), order.to(index), block.target[order])
 
 
 @dataclass(frozen=True)

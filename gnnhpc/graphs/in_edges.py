@@ -8,6 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gnnhpc.core.errors import InputError
+
+MOST_NODES = 2**31 - 1
+"""That int32 can number."""
+
 
 @dataclass(frozen=True)
 class InEdges:
@@ -24,7 +29,12 @@ class InEdges:
 
     @classmethod
     def of(cls, edges: Tensor, nodes: int) -> Self:
-        """Of int64 [2, E], sorted by (target, source)."""
+        """Of int64 [2, E], sorted by (target, source).
+
+        Raises InputError for more nodes than can be numbered.
+        """
+        if nodes > MOST_NODES:
+            raise InputError("graph", "nodes", nodes, f"at most {MOST_NODES} to sample or to cache")
         source, target = edges
         # Without counting all edges' ends: those of a large graph are read from a file.
         indptr = torch.searchsorted(target.contiguous(), torch.arange(nodes + 1))

@@ -19,10 +19,12 @@ struct Rows {
 // out[i] = scale_out[i] * sum over edges j -> i of scale_in[j] * x[j], + own * x[i] + add[i] + bias.
 // Scales, add and bias may be null. Without `loops` an edge from a row to itself is left out.
 // Rows from `own_rows` on have no input of their own. `width` columns, all arrays row by row.
-// Row j of the input is row ids[j] of x, where there are ids; x may be kept as S.
-template <typename T, typename S = T>
+// Row j of the input is row ids[j] of x, where there are ids; x may be kept as S. Edges are numbered
+// in I, and so are the rows that they join.
+template <typename T, typename I, typename S = T>
 struct Sum {
-  const i64 *indptr, *from, *ids;
+  const I *indptr, *from;
+  const i64* ids;
   i64 rows, own_rows, width;
   Rows<const S> x;
   Rows<const T> add;
@@ -45,8 +47,8 @@ void fetch(const T* from, int count) {
 }
 
 // D columns from column d on, of one row.
-template <typename T, typename S, int D>
-void sum_columns(const Sum<T, S>& s, i64 row, i64 d) {
+template <typename T, typename I, typename S, int D>
+void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
   constexpr int LANES = std::min<int>(D, 64 / sizeof(T));
   using V = Lanes<T, LANES>;
   typename V::Real sum[D / LANES] = {};
@@ -87,29 +89,29 @@ void each_piece(i64 width, Body body) {
   run(std::integral_constant<int, 1>());
 }
 
-template <typename T, typename S>
-void sum_rows(const Sum<T, S>& s) {
+template <typename T, typename I, typename S>
+void sum_rows(const Sum<T, I, S>& s) {
   in_parts(s.parts, [&](int part) {
     const i64 last = balanced_cut(s.indptr, s.rows, part + 1, s.parts);
     for (i64 row = balanced_cut(s.indptr, s.rows, part, s.parts); row < last; ++row)
       each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, S, decltype(columns)::value>(s, row, d);
+        sum_columns<T, I, S, decltype(columns)::value>(s, row, d);
       });
   });
 }
 
 // The same where x is a gradient [given, width]: rows of zeros are left out, if most are that.
-template <typename T>
-void sum_gradient(const Sum<T>& s, i64 given) {
+template <typename T, typename I>
+void sum_gradient(const Sum<T, I>& s, i64 given) {
   const Marks marks = mark_if_few(s.x.first, s.x.stride, given, s.width, s.parts);
   in_parts(s.parts, [&](int part) {
-    const MarkedEdges marked(s.indptr, nullptr, s.from, s.rows, part, s.parts, marks);
-    Sum<T> own = s;
+    const MarkedEdges<I> marked(s.indptr, nullptr, s.from, s.rows, part, s.parts, marks);
+    Sum<T, I> own = s;
     if (marked.starts != s.indptr)
       own.indptr = marked.starts, own.from = marked.targets, own.rows = marked.last;
     for (i64 row = marked.row; row < marked.last; ++row)
       each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, T, decltype(columns)::value>(own, row, d);
+        sum_columns<T, I, T, decltype(columns)::value>(own, row, d);
       });
   });
 }
@@ -127,19 +129,19 @@ void copy_rows(Rows<const S> x, const i64* ids, i64 rows, i64 width, Rows<T> out
 // The largest of the neighbours' numbers, column by column, and the row that each is of: the first
 // of several; a row without neighbours gets 0 and -1. NaN is larger than any number. An edge from a
 // row to itself is left out.
-template <typename T>
-void max_rows(const i64* indptr, const i64* from, i64 rows, i64 width, Rows<const T> given, T* out,
-              std::int32_t* winners, int parts) {
+template <typename T, typename I>
+void max_rows(const I* indptr, const I* from, i64 rows, i64 width, Rows<const T> given, T* out,
+              i32* winners, int parts) {
   in_parts(parts, [&](int part) {
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
       T* __restrict best = out + row * width;
-      std::int32_t* __restrict winner = winners + row * width;
+      i32* __restrict winner = winners + row * width;
       bool any = false;
       for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
         if (from[e] == row) continue;
         const T* __restrict x = given.row(from[e]);
-        const auto number = static_cast<std::int32_t>(from[e]);
+        const auto number = static_cast<i32>(from[e]);
         for (i64 d = 0; d < width; ++d) {
           const bool larger = !any || (!(x[d] <= best[d]) && best[d] == best[d]);
           best[d] = larger ? x[d] : best[d];
@@ -157,19 +159,19 @@ void max_rows(const i64* indptr, const i64* from, i64 rows, i64 width, Rows<cons
 
 // By source: grad[j] = sum over rows i that j leads to of upstream[i] where j is i's winner. An edge
 // that was drawn several times counts once: its like stand side by side, targets being ascending.
-template <typename T>
-void max_gradient(const i64* indptr, const i64* to, i64 rows, i64 width, const T* upstream,
-                  const std::int32_t* winner, T* grad, int parts) {
+template <typename T, typename I>
+void max_gradient(const I* indptr, const I* to, i64 rows, i64 width, const T* upstream,
+                  const i32* winner, T* grad, int parts) {
   in_parts(parts, [&](int part) {
     const i64 last = balanced_cut(indptr, rows, part + 1, parts);
     for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row) {
       T* __restrict own = grad + row * width;
       std::fill(own, own + width, T(0));
-      const auto number = static_cast<std::int32_t>(row);
+      const auto number = static_cast<i32>(row);
       for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
         if (to[e] == row || (e > indptr[row] && to[e] == to[e - 1])) continue;
         const T* __restrict given = upstream + to[e] * width;
-        const std::int32_t* __restrict won = winner + to[e] * width;
+        const i32* __restrict won = winner + to[e] * width;
         for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? given[d] : T(0);
       }
     }
@@ -239,46 +241,55 @@ void find_finite(const T* x, i64 count, bool* finite, int parts) {
 
 }  // namespace
 
+// The same functions for edges numbered in 32 and in 64 bits, of features that are kept as S.
+#define SUM_FUNCTION(T, I, S, SUFFIX) \
+  void sum_rows_##SUFFIX(const Sum<T, I, S>* s) { sum_rows(*s); }
+
+#define EDGE_FUNCTIONS(T, I, SUFFIX)                                                      \
+  SUM_FUNCTION(T, I, T, SUFFIX)                                                           \
+  void sum_gradient_##SUFFIX(const Sum<T, I>* s, i64 given) { sum_gradient(*s, given); }  \
+  void max_rows_##SUFFIX(const I* indptr, const I* from, i64 rows, i64 width, const T* x, \
+                         i64 stride, T* out, i32* winner, int parts) {                    \
+    max_rows(indptr, from, rows, width, Rows<const T>{x, stride}, out, winner, parts);    \
+  }                                                                                       \
+  void max_gradient_##SUFFIX(const I* indptr, const I* to, i64 rows, i64 width,           \
+                             const T* upstream, const i32* winner, T* grad, int parts) {  \
+    max_gradient(indptr, to, rows, width, upstream, winner, grad, parts);                 \
+  }
+
 // The same functions for float and double.
-#define AGGREGATE_FUNCTIONS(T, SUFFIX)                                                            \
-  void sum_rows_##SUFFIX(const Sum<T>* s) { sum_rows(*s); }                                       \
-  void sum_gradient_##SUFFIX(const Sum<T>* s, i64 given) { sum_gradient(*s, given); }             \
-  void copy_rows_##SUFFIX(const T* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out,    \
-                          i64 out_stride, int parts) {                                            \
-    copy_rows(Rows<const T>{x, stride}, ids, rows, width, Rows<T>{out, out_stride}, parts);       \
-  }                                                                                               \
-  void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, int parts) {              \
-    const Marks found = mark_rows(x, width, rows, width, parts);                                  \
-    std::copy(found.begin(), found.end(), marks);                                                 \
-  }                                                                                               \
-  void find_finite_##SUFFIX(const T* x, i64 count, bool* finite, int parts) {                     \
-    find_finite(x, count, finite, parts);                                                         \
-  }                                                                                               \
-  void max_rows_##SUFFIX(const i64* indptr, const i64* from, i64 rows, i64 width, const T* x,     \
-                         i64 stride, T* out, std::int32_t* winner, int parts) {                   \
-    max_rows(indptr, from, rows, width, Rows<const T>{x, stride}, out, winner, parts);            \
-  }                                                                                               \
-  void max_gradient_##SUFFIX(const i64* indptr, const i64* to, i64 rows, i64 width,               \
-                             const T* upstream, const std::int32_t* winner, T* grad, int parts) { \
-    max_gradient(indptr, to, rows, width, upstream, winner, grad, parts);                         \
-  }                                                                                               \
-  void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,     \
-                          T scale, int parts) {                                                   \
-    relu_drop(x, ids, out, rows, width, mask, scale, parts);                                      \
-  }                                                                                               \
-  void bias_relu_##SUFFIX(T* x, const T* bias, i64 rows, i64 width, int parts) {                  \
-    bias_relu(x, bias, rows, width, parts);                                                       \
-  }                                                                                               \
-  void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,        \
-                                   T scale, int parts) {                                          \
-    relu_drop_gradient(upstream, output, grad, count, scale, parts);                              \
+#define AGGREGATE_FUNCTIONS(T, SUFFIX)                                                         \
+  EDGE_FUNCTIONS(T, i32, SUFFIX##_i32)                                                         \
+  EDGE_FUNCTIONS(T, i64, SUFFIX##_i64)                                                         \
+  void copy_rows_##SUFFIX(const T* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out, \
+                          i64 out_stride, int parts) {                                         \
+    copy_rows(Rows<const T>{x, stride}, ids, rows, width, Rows<T>{out, out_stride}, parts);    \
+  }                                                                                            \
+  void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, int parts) {           \
+    const Marks found = mark_rows(x, width, rows, width, parts);                               \
+    std::copy(found.begin(), found.end(), marks);                                              \
+  }                                                                                            \
+  void find_finite_##SUFFIX(const T* x, i64 count, bool* finite, int parts) {                  \
+    find_finite(x, count, finite, parts);                                                      \
+  }                                                                                            \
+  void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,  \
+                          T scale, int parts) {                                                \
+    relu_drop(x, ids, out, rows, width, mask, scale, parts);                                   \
+  }                                                                                            \
+  void bias_relu_##SUFFIX(T* x, const T* bias, i64 rows, i64 width, int parts) {               \
+    bias_relu(x, bias, rows, width, parts);                                                    \
+  }                                                                                            \
+  void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,     \
+                                   T scale, int parts) {                                       \
+    relu_drop_gradient(upstream, output, grad, count, scale, parts);                           \
   }
 
 extern "C" {
 AGGREGATE_FUNCTIONS(float, f32)
 AGGREGATE_FUNCTIONS(double, f64)
 #ifdef HAS_HALVES
-void sum_rows_f16(const Sum<float, Half>* s) { sum_rows(*s); }
+SUM_FUNCTION(float, i32, Half, f16_i32)
+SUM_FUNCTION(float, i64, Half, f16_i64)
 void copy_rows_f16(const Half* x, i64 stride, const i64* ids, i64 rows, i64 width, float* out,
                    i64 out_stride, int parts) {
   copy_rows(Rows<const Half>{x, stride}, ids, rows, width, Rows<float>{out, out_stride}, parts);

@@ -16,6 +16,7 @@ from gnnhpc.kernels.arguments import (
     REAL,
     call,
     fits_kernel,
+    index_of,
     mask_argument,
     pointers,
     reads_kernel,
@@ -38,7 +39,7 @@ def fits(x: Tensor) -> bool:
 
 def reads(features: Tensor) -> bool:
     """Whether `sum_forward` and `copy_rows` read `features` in place, half precision too."""
-    return reads_kernel("aggregate", features, "sum_rows")
+    return reads_kernel("aggregate", features, "copy_rows")
 
 
 def sum_forward(
@@ -162,6 +163,7 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         *_rows(x),
         *pointers(out, winner),
         threads(),
+        index=index_of(block.indptr, block.source),
     )
     return out, winner
 
@@ -179,6 +181,7 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
         *sizes(grad),
         *pointers(upstream, winner, grad),
         threads(),
+        index=index_of(transpose.indptr, transpose.target),
     )
     return grad
 
@@ -243,9 +246,9 @@ def _sum(
         torch.get_num_threads(),
     ))  # fmt: skip
     if gradient:
-        call("aggregate", "sum_gradient", x, total, size(len(x)))
+        call("aggregate", "sum_gradient", x, total, size(len(x)), index=index_of(*edges))
     else:
-        call("aggregate", "sum_rows", x, total)
+        call("aggregate", "sum_rows", x, total, index=index_of(*edges))
 
 
 def _rows(x: Tensor | None) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
@@ -266,7 +269,7 @@ def _pointer(x: Tensor | None) -> ctypes.c_void_p:
 
 
 def _structure(number: Any) -> type[ctypes.Structure]:
-    """The C++ side's `Sum<T>`."""
+    """The C++ side's `Sum<T, I, S>`, of any types of edges and features."""
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     fields: list[tuple[str, Any]] = [(name, pointer) for name in ("indptr", "from", "ids")]
     fields += [(name, count) for name in ("rows", "own_rows", "width")]

@@ -19,6 +19,8 @@ REAL = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 """The precisions that kernels of graph layers are compiled for."""
 _SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16"}
 """Of float16 there are functions that read features and compute in single precision."""
+_INDEX = {torch.int32: "i32", torch.int64: "i64"}
+"""The types that kernels take edges and rows numbered in."""
 
 
 class _Mask(ctypes.Structure):
@@ -42,13 +44,30 @@ def reads_kernel(kernel: str, features: Tensor, function: str) -> bool:
     return library is not None and hasattr(library, f"{function}_{_SUFFIX[torch.float16]}")
 
 
-def call(kernel: str, name: str, like: Tensor, *args: Any) -> None:
-    """Call a kernel's function `name` in the precision of `like`, and count the call."""
+def call(
+    kernel: str, name: str, like: Tensor, *args: Any, index: torch.dtype | None = None
+) -> None:
+    """Call a kernel's function `name` in the precision of `like`, and count the call.
+
+    `index` is the type of its edges, of one that takes edges.
+    """
     library = load_kernel(kernel)
     assert library is not None
     calls.count_compiled(library, name)
-    function: Callable[..., None] = getattr(library, f"{name}_{_SUFFIX[like.dtype]}")
+    suffix = _SUFFIX[like.dtype] if index is None else f"{_SUFFIX[like.dtype]}_{_INDEX[index]}"
+    function: Callable[..., None] = getattr(library, f"{name}_{suffix}")
     function(*args)
+
+
+def index_suffix(index: torch.dtype) -> str:
+    """Of a function that takes edges of this type, and nothing else of several."""
+    return _INDEX[index]
+
+
+def index_of(*tensors: Tensor) -> torch.dtype:
+    """The type that these parts of a block have, all the same."""
+    (index,) = {tensor.dtype for tensor in tensors}
+    return index
 
 
 def pointers(*tensors: Tensor) -> list[ctypes.c_void_p]:

@@ -12,10 +12,11 @@ namespace {
 
 // One attention layer over one block of edges, CSR by target. Arrays, with H heads of C channels:
 // features [rows_in, C, H], attention vectors [C, H], scores [rows, H], by edge [edges, H];
-// output and upstream gradient [rows_out, H * C], or [rows_out, C] where heads are averaged.
-template <typename T>
+// output and upstream gradient [rows_out, H * C], or [rows_out, C] where heads are averaged. Edges and
+// the rows they join are numbered in I.
+template <typename T, typename I>
 struct Layer {
-  const i64 *indptr, *source, *edge;
+  const I *indptr, *source, *edge;
   i64 rows_in, rows_out, heads, channels;
   const T *features, *att_source, *att_target;
   T slope;
@@ -24,13 +25,13 @@ struct Layer {
 };
 
 // N of the heads at a time, in the lanes of one register; N divides their number.
-template <typename T, int N>
+template <typename T, typename I, int N>
 struct EdgeWise {
   using V = Lanes<T, N>;
   using Real = typename V::Real;
-  const Layer<T>& a;
+  const Layer<T, I>& a;
   const i64 c, h, width;
-  explicit EdgeWise(const Layer<T>& layer)
+  explicit EdgeWise(const Layer<T, I>& layer)
       : a(layer), c(layer.channels), h(layer.heads), width(c * h) {}
 
   // body(part, head) for all parts at once and all groups of heads in turn.
@@ -81,7 +82,7 @@ struct EdgeWise {
   // Edges that end in one row: the rows they come from, and their numbers (none: their places).
   // `all` edges follow one another, so those after `end` are the next rows'.
   struct Edges {
-    const i64 *from, *number;
+    const I *from, *number;
     i64 first, end, all;
     i64 at(i64 place) const { return number ? number[place] : place; }
   };
@@ -150,11 +151,11 @@ struct EdgeWise {
   }
 };
 
-template <typename T, template <typename, int> class Attention, typename Body>
-void with_heads(const Layer<T>& layer, Body body) {
-  if (layer.heads % 8 == 0) body(Attention<T, 8>(layer));
-  else if (layer.heads % 4 == 0) body(Attention<T, 4>(layer));
-  else body(Attention<T, 1>(layer));
+template <template <typename, typename, int> class Attention, typename T, typename I, typename Body>
+void with_heads(const Layer<T, I>& layer, Body body) {
+  if (layer.heads % 8 == 0) body(Attention<T, I, 8>(layer));
+  else if (layer.heads % 4 == 0) body(Attention<T, I, 4>(layer));
+  else body(Attention<T, I, 1>(layer));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 namespace {
 
+using i32 = std::int32_t;
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
@@ -42,7 +43,8 @@ void in_parts(int parts, Body body) {
 i64 even_cut(i64 count, int part, int parts) { return count * part / parts; }
 
 // First row of a part, so that parts have equal numbers of edges plus rows.
-i64 balanced_cut(const i64* indptr, i64 rows, int part, int parts) {
+template <typename I>
+i64 balanced_cut(const I* indptr, i64 rows, int part, int parts) {
   if (part == parts) return rows;
   const i64 wanted = (indptr[rows] + rows) / parts * part;
   i64 low = 0, high = rows;
@@ -96,26 +98,27 @@ Marks mark_if_few(const T* from, i64 stride, i64 rows, i64 width, int parts) {
 }
 
 // A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
-// edges' numbers, may be null.
+// edges' numbers, may be null. Rows and edges are numbered in I.
+template <typename I>
 struct MarkedEdges {
   const i64 row, last;
-  const i64 *starts, *targets, *numbers;
-  MarkedEdges(const i64* by_source, const i64* order, const i64* target, i64 rows, int part,
-              int parts, const Marks& marks)
+  const I *starts, *targets, *numbers;
+  MarkedEdges(const I* by_source, const I* order, const I* target, i64 rows, int part, int parts,
+              const Marks& marks)
       : row(balanced_cut(by_source, rows, part, parts)),
         last(balanced_cut(by_source, rows, part + 1, parts)),
         starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
     if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
     own_starts_.resize(last + 1);
     for (i64 at = row; at < last; ++at) {
-      own_starts_[at] = static_cast<i64>(own_targets_.size());
+      own_starts_[at] = static_cast<I>(own_targets_.size());
       for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
         if (!marks[target[place]]) continue;
         own_targets_.push_back(target[place]);
         if (order) own_numbers_.push_back(order[place]);
       }
     }
-    all_ = own_starts_[last] = static_cast<i64>(own_targets_.size());
+    all_ = own_starts_[last] = static_cast<I>(own_targets_.size());
     starts = own_starts_.data(), targets = own_targets_.data();
     if (order) numbers = own_numbers_.data();
   }
@@ -127,7 +130,7 @@ struct MarkedEdges {
 
  private:
   i64 all_;
-  std::vector<i64> own_starts_, own_targets_, own_numbers_;
+  std::vector<I> own_starts_, own_targets_, own_numbers_;
 };
 
 // Sum the parts' private copies into the first, in order.
@@ -152,7 +155,7 @@ template <typename T, int N>
 struct Lanes {
   using Real = typename VectorOf<T, N>::type;
   using Integer =
-      typename VectorOf<std::conditional_t<sizeof(T) == 4, std::int32_t, i64>, N>::type;
+      typename VectorOf<std::conditional_t<sizeof(T) == 4, i32, i64>, N>::type;
   using Bits = typename VectorOf<u32, N>::type;
 
   static Real load(const T* from) {

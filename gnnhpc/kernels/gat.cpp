@@ -47,12 +47,12 @@ void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T sc
 
 // Velickovic et al. 2018: an edge's score is the leaky ReLU of a number of its source and one of its
 // target.
-template <typename T, int N>
-struct Attention : EdgeWise<T, N> {
-  using Base = EdgeWise<T, N>;
+template <typename T, typename I, int N>
+struct Attention : EdgeWise<T, I, N> {
+  using Base = EdgeWise<T, I, N>;
   using Base::a, Base::c, Base::h, Base::width, Base::AHEAD;
   using typename Base::Edges, typename Base::Real, typename Base::V;
-  explicit Attention(const Layer<T>& layer) : Base(layer) {}
+  explicit Attention(const Layer<T, I>& layer) : Base(layer) {}
 
   // `finite` becomes false where an output is not.
   void forward(const T* bias, T* out, T* score_source, T* score_target, T* coefficient,
@@ -141,13 +141,13 @@ struct Attention : EdgeWise<T, N> {
   // By source, with edge numbers `order` and the rows `target` they lead to: grad_features
   // [rows_in, C, H]; grad_attention [parts, 2, C, H], the sum in its first part, is the two
   // attention vectors'.
-  void backward_features(const i64* by_source, const i64* order, const i64* target,
+  void backward_features(const I* by_source, const I* order, const I* target,
                          const T* lanes, const Marks& marks, const T* pairs, T scale,
                          const T* grad_target, T* grad_features, T* grad_attention) const {
     in_parts(a.parts, [&](int part) {
       T* own = grad_attention + part * 2 * width;
       std::fill(own, own + 2 * width, T(0));
-      const MarkedEdges marked(by_source, order, target, a.rows_in, part, a.parts, marks);
+      const MarkedEdges<I> marked(by_source, order, target, a.rows_in, part, a.parts, marks);
       for (i64 head = 0; head < h; head += N) for (i64 row = marked.row; row < marked.last; ++row) {
         const T* x = a.features + row * width + head;
         T* to = grad_features + row * width + head;
@@ -174,18 +174,42 @@ struct Attention : EdgeWise<T, N> {
 }  // namespace
 
 // Of features that are kept as S.
-#define DROPPED_FUNCTIONS(T, S, SUFFIX)                                                         \
-  void dropped_forward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,            \
-                                i64 features, const T* weight, T* out, i64 width, Mask mask,    \
-                                T scale, bool* finite, int parts) {                             \
-    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                       \
-    dropped_forward(given, weight, out, width, finite, parts);                                  \
-  }                                                                                             \
-  void dropped_backward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,           \
-                                 i64 features, const T* upstream, T* grad, i64 width,           \
-                                 Mask mask, T scale, bool finite, int parts) {                  \
-    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                       \
-    dropped_backward(given, upstream, grad, width, finite, parts);                              \
+#define DROPPED_FUNCTIONS(T, S, SUFFIX)                                                      \
+  void dropped_forward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,         \
+                                i64 features, const T* weight, T* out, i64 width, Mask mask, \
+                                T scale, bool* finite, int parts) {                          \
+    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                    \
+    dropped_forward(given, weight, out, width, finite, parts);                               \
+  }                                                                                          \
+  void dropped_backward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,        \
+                                 i64 features, const T* upstream, T* grad, i64 width,        \
+                                 Mask mask, T scale, bool finite, int parts) {               \
+    const DenseRows<T, S> given{x, at, ids, rows, features, mask, scale};                    \
+    dropped_backward(given, upstream, grad, width, finite, parts);                           \
+  }
+
+// The same functions for edges numbered in 32 and in 64 bits.
+#define EDGE_FUNCTIONS(T, I, SUFFIX)                                                             \
+  void attend_forward_##SUFFIX(const Layer<T, I>* layer, const T* bias, T* out, T* score_source, \
+                               T* score_target, T* coefficient, Mask mask, T scale,              \
+                               bool* finite) {                                                   \
+    with_heads<Attention>(*layer, [=](auto attention) {                                          \
+      attention.forward(bias, out, score_source, score_target, coefficient, mask, scale,         \
+                        finite);                                                                 \
+    });                                                                                          \
+  }                                                                                              \
+  void attend_backward_##SUFFIX(                                                                 \
+      const Layer<T, I>* layer, const I* by_source, const I* order, const I* target,             \
+      const T* upstream, const T* score_source, const T* score_target, const T* coefficient,     \
+      bool finite, T scale, T* lanes, T* pairs, T* grad_target, T* grad_features,                \
+      T* grad_attention) {                                                                       \
+    with_heads<Attention>(*layer, [=](auto attention) {                                          \
+      const Marks marks = attention.to_lanes(upstream, finite, lanes);                           \
+      attention.backward_scores(lanes, marks, score_source, score_target, coefficient, scale,    \
+                                pairs, grad_target);                                             \
+      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,          \
+                                  grad_target, grad_features, grad_attention);                   \
+    });                                                                                          \
   }
 
 // The same functions for float and double; the sizes of all arrays stand above.
@@ -210,27 +234,8 @@ struct Attention : EdgeWise<T, N> {
                     parts);                                                                     \
   }                                                                                             \
   DROPPED_FUNCTIONS(T, T, SUFFIX)                                                               \
-  void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* score_source,   \
-                               T* score_target, T* coefficient, Mask mask, T scale,             \
-                               bool* finite) {                                                  \
-    with_heads<T, Attention>(*layer, [=](auto attention) {                                      \
-      attention.forward(bias, out, score_source, score_target, coefficient, mask, scale,        \
-                        finite);                                                                \
-    });                                                                                         \
-  }                                                                                             \
-  void attend_backward_##SUFFIX(                                                                \
-      const Layer<T>* layer, const i64* by_source, const i64* order, const i64* target,         \
-      const T* upstream, const T* score_source, const T* score_target, const T* coefficient,    \
-      bool finite, T scale, T* lanes, T* pairs, T* grad_target, T* grad_features,               \
-      T* grad_attention) {                                                                      \
-    with_heads<T, Attention>(*layer, [=](auto attention) {                                      \
-      const Marks marks = attention.to_lanes(upstream, finite, lanes);                          \
-      attention.backward_scores(lanes, marks, score_source, score_target, coefficient, scale,   \
-                                pairs, grad_target);                                            \
-      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,         \
-                                  grad_target, grad_features, grad_attention);                  \
-    });                                                                                         \
-  }
+  EDGE_FUNCTIONS(T, i32, SUFFIX##_i32)                                                          \
+  EDGE_FUNCTIONS(T, i64, SUFFIX##_i64)
 
 extern "C" {
 GAT_FUNCTIONS(float, f32)

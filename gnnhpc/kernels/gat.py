@@ -16,6 +16,7 @@ from gnnhpc.kernels.arguments import (
     REAL,
     call,
     fits_kernel,
+    index_of,
     mask_argument,
     pointers,
     real,
@@ -131,6 +132,7 @@ def attend_forward(
         mask_argument(mask),
         real(features, mask.scale if mask else 1.0),
         ctypes.byref(finite),
+        index=block.source.dtype,
     )
     return Attended(out, *saved, finite.value)
 
@@ -172,6 +174,7 @@ def attend_backward(
         ctypes.c_bool(finite),
         real(features, scale),
         *pointers(*scratch, grad_features, grad_attention),
+        index=index_of(block.source, transpose.indptr, transpose.edge, transpose.target),
     )
     return grad_features, grad_attention[0]
 
@@ -186,6 +189,7 @@ def layer_argument(
 ) -> ctypes.Structure:
     """The C++ side's `Layer` of features [rows_in, C, H]; `attention.h` has the other shapes."""
     rows_in, channels, heads = features.shape
+    index_of(block.indptr, block.source, block.edge)
     layout = _layouts[features.dtype]
     return layout(
         *pointers(block.indptr, block.source, block.edge),
@@ -201,7 +205,7 @@ def layer_argument(
 
 
 def _layer_type(real: Any) -> type[ctypes.Structure]:
-    """The C++ side's `Layer<T>`."""
+    """The C++ side's `Layer<T, I>`, of any type of edges."""
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     fields: list[tuple[str, Any]] = [(name, pointer) for name in ("indptr", "source", "edge")]
     fields += [(name, size) for name in ("rows_in", "rows_out", "heads", "channels")]

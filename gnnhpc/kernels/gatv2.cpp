@@ -8,12 +8,12 @@
 
 namespace {
 
-template <typename T, int N>
-struct AttentionV2 : EdgeWise<T, N> {
-  using Base = EdgeWise<T, N>;
+template <typename T, typename I, int N>
+struct AttentionV2 : EdgeWise<T, I, N> {
+  using Base = EdgeWise<T, I, N>;
   using Base::a, Base::c, Base::h, Base::width, Base::AHEAD;
   using typename Base::Edges, typename Base::Real, typename Base::V;
-  explicit AttentionV2(const Layer<T>& layer) : Base(layer) {}
+  explicit AttentionV2(const Layer<T, I>& layer) : Base(layer) {}
 
   // Both ends' sum in channel k, before the leaky ReLU; all pointers from their first head.
   static Real both(const T* source, const T* target, i64 k) {
@@ -116,11 +116,11 @@ struct AttentionV2 : EdgeWise<T, N> {
   }
 
   // By source, with edge numbers `order` and the rows `target` they lead to: grad [rows_in, C, H].
-  void backward_features(const i64* by_source, const i64* order, const i64* target,
+  void backward_features(const I* by_source, const I* order, const I* target,
                          const T* lanes, const Marks& marks, const T* pairs, T scale,
                          T* grad_features) const {
     in_parts(a.parts, [&](int part) {
-      const MarkedEdges marked(by_source, order, target, a.rows_in, part, a.parts, marks);
+      const MarkedEdges<I> marked(by_source, order, target, a.rows_in, part, a.parts, marks);
       for (i64 head = 0; head < h; head += N) for (i64 row = marked.row; row < marked.last; ++row) {
         const T* att = a.att_source + head;
         const T* x = a.features + row * width + head;
@@ -142,27 +142,30 @@ struct AttentionV2 : EdgeWise<T, N> {
 
 }  // namespace
 
-// The same functions for float and double; the sizes of all arrays stand above.
-#define GATV2_FUNCTIONS(T, SUFFIX)                                                                \
-  void attend_forward_##SUFFIX(const Layer<T>* layer, const T* bias, T* out, T* coefficient,      \
-                               Mask mask, T scale, bool* finite) {                                \
-    with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
-      attention.forward(bias, out, coefficient, mask, scale, finite);                             \
-    });                                                                                           \
-  }                                                                                               \
-  void attend_backward_##SUFFIX(const Layer<T>* layer, const i64* by_source, const i64* order,    \
-                                const i64* target, const T* upstream, const T* coefficient,       \
-                                bool finite, T scale, T* lanes, T* pairs, T* grad_features,       \
-                                T* grad_target, T* grad_att) {                                    \
-    with_heads<T, AttentionV2>(*layer, [=](auto attention) {                                      \
-      const Marks marks = attention.to_lanes(upstream, finite, lanes);                            \
-      attention.backward_scores(lanes, marks, coefficient, scale, pairs, grad_target, grad_att);  \
-      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,           \
-                                  grad_features);                                                 \
-    });                                                                                           \
+// The same functions for float and double, and for edges numbered in 32 and in 64 bits; the sizes of
+// all arrays stand above.
+#define GATV2_FUNCTIONS(T, I, SUFFIX)                                                            \
+  void attend_forward_##SUFFIX(const Layer<T, I>* layer, const T* bias, T* out, T* coefficient,  \
+                               Mask mask, T scale, bool* finite) {                               \
+    with_heads<AttentionV2>(*layer, [=](auto attention) {                                        \
+      attention.forward(bias, out, coefficient, mask, scale, finite);                            \
+    });                                                                                          \
+  }                                                                                              \
+  void attend_backward_##SUFFIX(const Layer<T, I>* layer, const I* by_source, const I* order,    \
+                                const I* target, const T* upstream, const T* coefficient,        \
+                                bool finite, T scale, T* lanes, T* pairs, T* grad_features,      \
+                                T* grad_target, T* grad_att) {                                   \
+    with_heads<AttentionV2>(*layer, [=](auto attention) {                                        \
+      const Marks marks = attention.to_lanes(upstream, finite, lanes);                           \
+      attention.backward_scores(lanes, marks, coefficient, scale, pairs, grad_target, grad_att); \
+      attention.backward_features(by_source, order, target, lanes, marks, pairs, scale,          \
+                                  grad_features);                                                \
+    });                                                                                          \
   }
 
 extern "C" {
-GATV2_FUNCTIONS(float, f32)
-GATV2_FUNCTIONS(double, f64)
+GATV2_FUNCTIONS(float, i32, f32_i32)
+GATV2_FUNCTIONS(float, i64, f32_i64)
+GATV2_FUNCTIONS(double, i32, f64_i32)
+GATV2_FUNCTIONS(double, i64, f64_i64)
 }

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.arguments import call, fits_kernel, mask_argument, pointers, real
+from gnnhpc.kernels.arguments import (
+    call,
+    fits_kernel,
+    index_of,
+    mask_argument,
+    pointers,
+    real,
+)
 from gnnhpc.kernels.gat import layer_argument
 
 if TYPE_CHECKING:
@@ -54,6 +61,7 @@ def attend_forward(
         mask_argument(mask),
         real(source, mask.scale if mask else 1.0),
         ctypes.byref(finite),
+        index=block.source.dtype,
     )
     return out, coefficient, finite.value
 
@@ -92,5 +100,6 @@ def attend_backward(
         ctypes.c_bool(finite),
         real(source, scale),
         *pointers(*scratch, *gradients, grad_attention),
+        index=index_of(block.source, transpose.indptr, transpose.edge, transpose.target),
     )
     return *gradients, grad_attention[0]

@@ -36,6 +36,7 @@ class Mask:
 
     def keeps(self, entries: Tensor) -> Tensor:
         """Bool, of the shape of `entries` (int64, global numbers)."""
+        assert entries.dtype == torch.int64
         # Both factors are below 2**31, so that no product of 32-bit numbers leaves int64.
         x = entries + self.first
         x &= _BITS
@@ -65,5 +66,5 @@ def layer_mask(seed: int, step: int, name: str, p: float) -> Mask:
 
 
 def number_entries(rows: Tensor, width: int) -> Tensor:
-    """Global numbers [len(rows), width] of the entries of `rows` (global ids, int64)."""
-    return rows[:, None] * width + torch.arange(width, device=rows.device)
+    """Global numbers int64 [len(rows), width] of the entries of `rows`, global ids."""
+    return rows.long()[:, None] * width + torch.arange(width, device=rows.device)

@@ -7,23 +7,12 @@
 // bit of each; there is no table of hashes.
 
 #include "picks.h"
+#include "sorted_edges.h"
 
 namespace {
 
-using i32 = std::int32_t;
-
 // In place of a layer's number, that of the first negative of a link: no model has so many layers.
 constexpr u32 NEGATIVES = 1u << 31;
-
-// Nanoseconds of work that are worth waking threads for and waiting for them.
-constexpr i64 WORTH = 200'000;
-
-// body(part) by as many threads, or by this one if there are but `nanoseconds` of work altogether.
-template <typename Body>
-void in_parts_if_worth(i64 nanoseconds, int parts, Body body) {
-  if (nanoseconds >= WORTH) return in_parts(parts, body);
-  for (int part = 0; part < parts; ++part) body(part);
-}
 
 // A set of nodes.
 struct Bits {
@@ -63,9 +52,8 @@ struct Sampler {
   Bits seen;
   i64 count = 0;
   std::vector<i32> local;
-  // Nodes that a layer leads to, as each thread found them; of each edge, the node.
+  // Nodes that a layer leads to, as each thread found them.
   std::vector<Bits> reached;
-  std::vector<i32> source;
   Left left;
 
   explicit Sampler(i64 nodes) : nodes(nodes), seen(nodes), local(nodes), left(nodes) {}
@@ -130,7 +118,8 @@ struct Drawing {
   bool leaves_out(i64 node) const { return left && left->some.has(node); }
   // Edges [count] into a node, numbered as if those left out did not exist, get their own numbers.
   // Of the edges left out, number k (from 0) has as many kept ones before it as its number less k.
-  void skip(i64 node, i64* edge, i64 count) const {
+  template <typename I>
+  void skip(i64 node, I* edge, i64 count) const {
     if (!leaves_out(node)) return;
     const auto out = left->among(indptr[node], indptr[node + 1]);
     for (i64 e = 0; e < count; ++e) {
@@ -140,7 +129,7 @@ struct Drawing {
         if (out.first[middle] - middle <= edge[e]) low = middle + 1;
         else high = middle;
       }
-      edge[e] += low;
+      edge[e] += static_cast<I>(low);
     }
   }
   // With the edge of a node to itself.
@@ -169,7 +158,8 @@ struct Drawer {
 
   // The edges of nodes [count], at most GROUP of them, from edge + starts[row] - starts[0] on:
   // numbers in the graph, ascending unless drawn with replacement; that of the node to itself last.
-  void draw(const i64* nodes, int count, const i64* starts, i64* edge) {
+  template <typename I>
+  void draw(const i64* nodes, int count, const I* starts, I* edge) {
     const u32 k = static_cast<u32>(d.fanout);
     bool together[GROUP] = {}, any = false;
     for (int row = 0; row < count; ++row) {
@@ -182,38 +172,115 @@ struct Drawer {
     if (any) picks.draw(d.key, k);
     for (int row = 0; row < count; ++row) {
       const i64 node = nodes[row], first = d.indptr[node];
-      i64* to = edge + starts[row] - starts[0];
+      I* to = edge + starts[row] - starts[0];
       if (together[row] && !picks.doubtful[row])
-        for (u32 place = 0; place < k; ++place) to[place] = first + picks.picked[place][row];
+        for (u32 place = 0; place < k; ++place)
+          to[place] = static_cast<I>(first + picks.picked[place][row]);
       else
         alone(node, to);
       const i64 drawn = starts[row + 1] - starts[row] - 1;
       d.skip(node, to, drawn);
-      to[drawn] = d.edges + node;
+      to[drawn] = static_cast<I>(d.edges + node);
     }
   }
 
  private:
-  void alone(i64 node, i64* edge) {
+  template <typename I>
+  void alone(i64 node, I* edge) {
     const i64 first = d.indptr[node], all = d.degree(node);
     if (all == 0) return;
     if (!d.replace && all <= d.fanout) {
-      for (i64 k = 0; k < all; ++k) edge[k] = first + k;
+      for (i64 k = 0; k < all; ++k) edge[k] = static_cast<I>(first + k);
       return;
     }
     Draws draws{d.key, static_cast<u32>(node)};
     if (d.replace) {
-      for (i64 k = 0; k < d.fanout; ++k) edge[k] = first + draws.below(static_cast<u32>(all));
+      for (i64 k = 0; k < d.fanout; ++k)
+        edge[k] = static_cast<I>(first + draws.below(static_cast<u32>(all)));
       return;
     }
     // Where a node has more neighbours alone: a fan-out may be far more than any node has.
     picked.resize(d.fanout);
     pick(draws, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);
-    for (i64 k = 0; k < d.fanout; ++k) edge[k] = first + picked[k];
+    for (i64 k = 0; k < d.fanout; ++k) edge[k] = static_cast<I>(first + picked[k]);
   }
 };
 
+// indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
+template <typename I>
+void count_edges(const Sampler& sampler, const Drawing& drawing, const i64* nodes, i64 rows,
+                 I* indptr_out) {
+  const Drawing d = of_minibatch(sampler, drawing);
+  indptr_out[0] = 0;
+  for (i64 row = 0; row < rows; ++row) {
+    __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
+    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + d.drawn(nodes[row]));
+  }
+}
+
+// The edges of one layer into the first `rows` of `nodes`: local source and number in the graph
+// (that of a node to itself is edges + node), row by row, the edge to itself last. Nodes that are
+// reached for the first time follow in `nodes`; returns how many there are then.
+template <typename I>
+i64 draw_edges(Sampler& s, const Drawing& drawing, i64* nodes, i64 rows, const I* indptr_out,
+               I* source, I* edge, int parts) {
+  const Drawing d = of_minibatch(s, drawing);
+  s.need(parts);
+  const i64 edges = indptr_out[rows];
+  in_parts_if_worth(edges * 8, parts, [&](int part) {
+    Drawer drawer(d);
+    Bits& reached = s.reached[part];
+    const i64 begin = even_cut(rows, part, parts), last = even_cut(rows, part + 1, parts);
+    // Each group's sources, nodes as yet, are read when the next has been drawn: by then they have
+    // come.
+    i64 read = begin;
+    const auto read_until = [&](i64 end) {
+      for (; read < end; ++read) {
+        const i64 own = indptr_out[read + 1] - 1;
+        for (i64 e = indptr_out[read]; e < own; ++e) reached.add(source[e] = d.columns[edge[e]]);
+        source[own] = static_cast<I>(nodes[read]);
+      }
+    };
+    for (i64 first = begin; first < last; first += GROUP) {
+      const i64 end = std::min(first + GROUP, last), ahead = std::min(end + GROUP, last);
+      for (i64 row = end; row < ahead; ++row) __builtin_prefetch(d.indptr + nodes[row]);
+      drawer.draw(nodes + first, static_cast<int>(end - first), indptr_out + first,
+                  edge + indptr_out[first]);
+      for (i64 row = first; row < end; ++row)
+        for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e)
+          __builtin_prefetch(d.columns + edge[e]);
+      read_until(first);
+    }
+    read_until(last);
+  });
+  s.number(nodes, parts);
+  in_parts_if_worth(edges, parts, [&](int part) {
+    const i64 last = even_cut(edges, part + 1, parts);
+    for (i64 e = even_cut(edges, part, parts); e < last; ++e) source[e] = s.local[source[e]];
+  });
+  return s.count;
+}
+
 }  // namespace
+
+// The same functions for edges numbered in 32 and in 64 bits.
+#define EDGE_FUNCTIONS(I, SUFFIX)                                                                \
+  void sampler_count_##SUFFIX(const void* sampler, const Drawing* drawing, const i64* nodes,     \
+                              i64 rows, I* indptr_out) {                                         \
+    count_edges(*static_cast<const Sampler*>(sampler), *drawing, nodes, rows, indptr_out);       \
+  }                                                                                              \
+  i64 sampler_draw_##SUFFIX(void* sampler, const Drawing* drawing, i64* nodes, i64 rows,         \
+                            const I* indptr_out, I* source, I* edge, int parts) {                \
+    Sampler& s = *static_cast<Sampler*>(sampler);                                                \
+    return draw_edges(s, *drawing, nodes, rows, indptr_out, source, edge, parts);                \
+  }                                                                                              \
+  void targets_##SUFFIX(const I* indptr, i64 rows, I* target, int parts) {                       \
+    targets(indptr, rows, target, parts);                                                        \
+  }                                                                                              \
+  void by_source_##SUFFIX(const I* indptr, const I* source, i64 rows, i64 rows_in, I* indptr_by, \
+                          I* order, I* target, int parts) {                                      \
+    by_source(indptr, source, rows, rows_in, indptr_by, order, target, parts);                   \
+  }
 
 extern "C" {
 void philox_block(u32 key0, u32 key1, const u32* counter, u32* out) {
@@ -246,118 +313,8 @@ void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, const
   s.number(nodes, parts);
 }
 
-// indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
-void sampler_count(const void* sampler, const Drawing* drawing, const i64* nodes, i64 rows,
-                   i64* indptr_out) {
-  const Drawing d = of_minibatch(*static_cast<const Sampler*>(sampler), *drawing);
-  indptr_out[0] = 0;
-  for (i64 row = 0; row < rows; ++row) {
-    __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
-    indptr_out[row + 1] = indptr_out[row] + d.drawn(nodes[row]);
-  }
-}
-
-// The edges of one layer into the first `rows` of `nodes`: local source and number in the graph
-// (that of a node to itself is edges + node), row by row, the edge to itself last. Nodes that are
-// reached for the first time follow in `nodes`; returns how many there are then.
-i64 sampler_draw(void* sampler, const Drawing* drawing, i64* nodes, i64 rows, const i64* indptr_out,
-                 i64* source, i64* edge, int parts) {
-  Sampler& s = *static_cast<Sampler*>(sampler);
-  const Drawing d = of_minibatch(s, *drawing);
-  s.need(parts);
-  const i64 edges = indptr_out[rows];
-  if (static_cast<i64>(s.source.size()) < edges) s.source.resize(edges);
-  in_parts_if_worth(edges * 8, parts, [&](int part) {
-    Drawer drawer(d);
-    Bits& reached = s.reached[part];
-    const i64 begin = even_cut(rows, part, parts), last = even_cut(rows, part + 1, parts);
-    // Each group's sources are read when the next has been drawn: by then they have come.
-    i64 read = begin;
-    const auto read_until = [&](i64 end) {
-      for (; read < end; ++read) {
-        const i64 own = indptr_out[read + 1] - 1;
-        for (i64 e = indptr_out[read]; e < own; ++e) reached.add(s.source[e] = d.columns[edge[e]]);
-        s.source[own] = static_cast<i32>(nodes[read]);
-      }
-    };
-    for (i64 first = begin; first < last; first += GROUP) {
-      const i64 end = std::min(first + GROUP, last), ahead = std::min(end + GROUP, last);
-      for (i64 row = end; row < ahead; ++row) __builtin_prefetch(d.indptr + nodes[row]);
-      drawer.draw(nodes + first, static_cast<int>(end - first), indptr_out + first,
-                  edge + indptr_out[first]);
-      for (i64 row = first; row < end; ++row)
-        for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e)
-          __builtin_prefetch(d.columns + edge[e]);
-      read_until(first);
-    }
-    read_until(last);
-  });
-  s.number(nodes, parts);
-  in_parts_if_worth(edges, parts, [&](int part) {
-    const i64 last = even_cut(edges, part + 1, parts);
-    for (i64 e = even_cut(edges, part, parts); e < last; ++e) source[e] = s.local[s.source[e]];
-  });
-  return s.count;
-}
-
-// Of each edge of `rows`, the row that it leads to.
-void targets(const i64* indptr, i64 rows, i64* target, int parts) {
-  in_parts_if_worth(indptr[rows], parts, [&](int part) {
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts);
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row)
-      std::fill(target + indptr[row], target + indptr[row + 1], row);
-  });
-}
-
-// The same edges by source, a counting sort: indptr_by [rows_in + 1], and by source the edges' places
-// and targets, in the order in which they stand by target. There are less than 2^31 edges.
-void by_source(const i64* indptr, const i64* source, i64 rows, i64 rows_in, i64* indptr_by,
-               i64* order, i64* target, int parts) {
-  // Of each thread and source, the thread's edges; then, where the next of them goes.
-  std::vector<std::vector<i32>> next(parts);
-  std::vector<i64> first(parts + 1);
-  const i64 edges = indptr[rows];
-  in_parts_if_worth(edges * 2, parts, [&](int part) {
-    next[part].assign(rows_in, 0);
-    const i64 end = indptr[balanced_cut(indptr, rows, part + 1, parts)];
-    for (i64 e = indptr[balanced_cut(indptr, rows, part, parts)]; e < end; ++e)
-      ++next[part][source[e]];
-  });
-  in_parts_if_worth(rows_in * parts / 4, parts, [&](int part) {
-    i64 sum = 0;
-    for (const auto& each : next)
-      for (i64 row = even_cut(rows_in, part, parts); row < even_cut(rows_in, part + 1, parts); ++row)
-        sum += each[row];
-    first[part + 1] = sum;
-  });
-  for (int part = 0; part < parts; ++part) first[part + 1] += first[part];
-  in_parts_if_worth(rows_in * parts, parts, [&](int part) {
-    i64 place = first[part];
-    const i64 last = even_cut(rows_in, part + 1, parts);
-    for (i64 row = even_cut(rows_in, part, parts); row < last; ++row) {
-      indptr_by[row] = place;
-      for (auto& each : next) {
-        const i32 count = each[row];
-        each[row] = static_cast<i32>(place);
-        place += count;
-      }
-    }
-  });
-  indptr_by[rows_in] = first[parts];
-  in_parts_if_worth(edges * 8, parts, [&](int part) {
-    std::vector<i32>& own = next[part];
-    const i64 last = balanced_cut(indptr, rows, part + 1, parts), end = indptr[last];
-    for (i64 row = balanced_cut(indptr, rows, part, parts); row < last; ++row)
-      for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
-        const i32 later = own[source[std::min(e + GROUP, end - 1)]];
-        __builtin_prefetch(order + later, 1);
-        __builtin_prefetch(target + later, 1);
-        const i32 place = own[source[e]]++;
-        order[place] = e;
-        target[place] = row;
-      }
-  });
-}
+EDGE_FUNCTIONS(i32, i32)
+EDGE_FUNCTIONS(i64, i64)
 
 // For each of `links` a node in place of its second end, `count` times: none that is joined to its
 // first end `kept`, nor that itself. Of the r-th of those nodes r is drawn; the others before it are

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.arguments import pointers, size
+from gnnhpc.kernels.arguments import index_of, index_suffix, pointers, size
 from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.memory import FRESH, Memory
 
 
 def is_here() -> bool:
@@ -45,9 +46,9 @@ class Layer:
 class Drawn:
     """The edges of one layer by target, the edge of a row to itself last in each.
 
-    `indptr` int64 [rows + 1]; `source` int64 [edges], local rows that enter the layer; `edge`
-    int64 [edges], numbers in the graph, E + n for the edge of node n to itself; `rows_in` how many
-    rows enter.
+    `indptr` [rows + 1]; `source` [edges], local rows that enter the layer; `edge` [edges], numbers
+    in the graph, E + n for the edge of node n to itself: int32 all three, or all int64 where that
+    could not hold them. `rows_in` is how many rows enter.
     """
 
     indptr: Tensor
@@ -62,6 +63,7 @@ class Sampler:
     `indptr` int64 [nodes + 1] and `columns` int32 [edges] are the graph by target, `columns`
     ascending in each row, without edges of nodes to themselves. A draw takes as many `threads` as
     torch, if not told; a sample does not depend on them. Any one thread at a time may call it.
+    Nodes are fewer than 2^31, edges as many as there may be.
     """
 
     def __init__(self, indptr: Tensor, columns: Tensor, *, threads: int | None = None) -> None:
@@ -73,7 +75,8 @@ class Sampler:
         assert library is not None
         self._library: Any = library
         library.sampler_create.restype = ctypes.c_void_p
-        library.sampler_draw.restype = ctypes.c_int64
+        for index in (torch.int32, torch.int64):
+            getattr(library, f"sampler_draw_{index_suffix(index)}").restype = ctypes.c_int64
         self._handle = ctypes.c_void_p(library.sampler_create(size(self.count)))
         weakref.finalize(self, library.sampler_destroy, self._handle)
 
@@ -100,21 +103,23 @@ class Sampler:
             _parts(self.threads),
         )
 
-    def draw(self, layer: Layer) -> Drawn:
-        """The edges into all rows that there are so far."""
+    def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
+        """The edges into all rows that there are so far, in this memory."""
         rows = self._rows
         drawing = ctypes.byref(_Drawing(
             *pointers(self.indptr, self.columns), len(self.columns), layer.fanout,
             layer.seed, layer.step, layer.layer, layer.replace, None,
         ))  # fmt: skip
-        indptr = torch.empty(rows + 1, dtype=torch.int64)
-        self._call("sampler_count", drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
+        index = self._index(layer)
+        suffix = index_suffix(index)
+        indptr = memory.empty(rows + 1, index)
+        count = (drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
+        self._call(f"sampler_count_{suffix}", *count)
         edges = int(indptr[-1])
-        source = torch.empty(edges, dtype=torch.int64)
-        edge = torch.empty_like(source)
+        source, edge = memory.empty(edges, index), memory.empty(edges, index)
         out = pointers(indptr, source, edge)
         self._rows = self._call(
-            "sampler_draw",
+            f"sampler_draw_{suffix}",
             drawing,
             *pointers(self._nodes),
             size(rows),
@@ -123,26 +128,37 @@ class Sampler:
         )
         return Drawn(indptr, source, edge, self._rows)
 
+    def _index(self, layer: Layer) -> torch.dtype:
+        """Of a layer's edges: int32 unless one's number, or how many there are, could be beyond."""
+        numbers = len(self.columns) + self.count
+        # Without replacement no edge comes twice.
+        edges = self._rows * (layer.fanout + 1) if layer.replace else numbers
+        return torch.int32 if max(numbers, edges) < 1 << 31 else torch.int64
+
     def _call(self, name: str, *args: Any) -> Any:
         return getattr(self._library, name)(self._handle, *args)
 
 
-def targets(drawn: Drawn, threads: int | None = None) -> Tensor:
-    """int64 [edges]: of each edge, the row that it leads to."""
+def targets(drawn: Drawn, threads: int | None = None, memory: Memory = FRESH) -> Tensor:
+    """[edges], of the type of the others: of each edge, the row that it leads to."""
     library: Any = load_kernel("sample")
-    target = torch.empty_like(drawn.source)
+    target = memory.empty(len(drawn.source), drawn.source.dtype)
     rows = size(len(drawn.indptr) - 1)
-    library.targets(*pointers(drawn.indptr), rows, *pointers(target), _parts(threads))
+    of_rows = getattr(library, f"targets_{_suffix(drawn)}")
+    of_rows(*pointers(drawn.indptr), rows, *pointers(target), _parts(threads))
     return target
 
 
-def by_source(drawn: Drawn, threads: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def by_source(
+    drawn: Drawn, threads: int | None = None, memory: Memory = FRESH
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same edges by source: `indptr` [rows_in + 1], the edges' places, their targets."""
-    assert len(drawn.source) < 1 << 31
     library: Any = load_kernel("sample")
-    indptr = torch.empty(drawn.rows_in + 1, dtype=torch.int64)
-    order, target = torch.empty_like(drawn.source), torch.empty_like(drawn.source)
-    library.by_source(
+    edges, index = len(drawn.source), drawn.source.dtype
+    indptr = memory.empty(drawn.rows_in + 1, index)
+    order, target = memory.empty(edges, index), memory.empty(edges, index)
+    sort = getattr(library, f"by_source_{_suffix(drawn)}")
+    sort(
         *pointers(drawn.indptr, drawn.source),
         size(len(drawn.indptr) - 1),
         size(drawn.rows_in),
@@ -150,6 +166,10 @@ def by_source(drawn: Drawn, threads: int | None = None) -> tuple[Tensor, Tensor,
         _parts(threads),
     )
     return indptr, order, target
+
+
+def _suffix(drawn: Drawn) -> str:
+    return index_suffix(index_of(drawn.indptr, drawn.source))
 
 
 def _parts(threads: int | None) -> ctypes.c_int:

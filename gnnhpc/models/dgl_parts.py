@@ -67,10 +67,11 @@ def dgl_block(block: Block, *, loops: bool) -> Any:
 def _by_target(block: Block) -> Any:
     """All edges of a block, which are sorted so: nothing is left for DGL to sort.
 
-    Numbered in their order, which DGL takes for granted but for one of its kernels.
+    Numbered in their order, which DGL takes for granted but for one of its kernels. Blocks of our
+    sampler become int64 here, as part of making the graph, which the layer's seconds have in them.
     """
     numbers = torch.arange(len(block.source), device=block.source.device)
-    return "csc", (block.indptr, block.source, numbers)
+    return "csc", (block.indptr.long(), block.source.long(), numbers)
 
 
 def dgl_graph(block: Block) -> Any:

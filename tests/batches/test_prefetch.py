@@ -31,6 +31,10 @@ def test_no_more_are_made_than_workers_ahead(workers: int) -> None:
     with prefetched(lambda step: begun.append(step) or step, range(100), workers) as made:
         for taken in range(10):
             assert next(made) == taken
+            end = time.monotonic() + 60
+            while len(begun) < taken + 1 + workers and time.monotonic() < end:
+                time.sleep(0.001)
+            # Time for one too many to begin.
             time.sleep(0.01)
             assert len(begun) == taken + 1 + workers
     assert not sampler_threads()

@@ -86,6 +86,7 @@ def test_pairs_are_far_fewer_than_all() -> None:
     assert len(pairwise_cover([["a", "b", "c"]] * 4)) < 3**4 / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["aggregate", "gat", "gatv2", "sample", "vig"])
 @pytest.mark.parametrize("processor", ["armv8-a", "armv8.2-a+sve"])
 def test_compiles_for_aarch64(kernel: str, processor: str, tmp_path: Path) -> None:

@@ -111,6 +111,26 @@ def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) 
     assert other.losses() == pytest.approx(alone.losses(), rel=1e-10)
 
 
+def only_fresh_memory() -> None:
+    """Mini-batches are drawn into memory of their own."""
+    from gnnhpc.batches.ring import Ring
+    from gnnhpc.kernels.memory import FRESH
+
+    Ring.lend = lambda ring: FRESH  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("layout", ["seq", pytest.param("pp2", marks=pytest.mark.slow)])
+def test_buffers_used_again_change_nothing(layout: str, tmp_path: Path) -> None:
+    """Evaluations between the steps, which are sampled too."""
+    sampling = SAMPLED["sampling"] | {"evaluation": "sampled"}
+    settings = {**TRAIN, "sampling": sampling, "test_every": 2, "layout": layout}
+    found = ran(tmp_path / "ring", sampled(**settings))
+    wanted = ran(tmp_path / "fresh", sampled(**settings), plant=only_fresh_memory)
+    assert not invalid(found) + invalid(wanted)
+    for phase in ("train", "test"):
+        assert found.losses(phase) == wanted.losses(phase)
+
+
 @pytest.mark.parametrize("model", [GCN, pytest.param(GAT, marks=pytest.mark.slow)])
 def test_inductive_training_uses_no_edge_of_other_nodes(
     model: dict[str, Any], tmp_path: Path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -17,19 +18,24 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
 from gnnhpc.spec.sampling import Semantics
 
 
+@dataclass(frozen=True)
 class SampledBlock(Block):
     """A block whose edges are sorted by source in one pass; each lives for one step."""
+
+    memory: Memory = field(default=FRESH, repr=False, compare=False)
+    """Where it lies, and its edges by source will."""
 
     @cached_property
     def transpose(self) -> Transpose:
         if self.source.device.type != "cpu":
             return sorted_by_source(self)
         drawn = Drawn(self.indptr, self.source, self.edge, self.rows_in)
-        indptr, edge, target = by_source(drawn)
+        indptr, edge, target = by_source(drawn, memory=self.memory)
         return Transpose(indptr, edge, target)
 
 
@@ -78,24 +84,32 @@ class GraphSampler:
         """int64 [nodes + 1]: where each node's edges begin."""
         return self._sampler.indptr
 
-    def chunk(self, seeds: Tensor, step: int, without: Tensor | None = None) -> GraphChunk:
+    def chunk(
+        self,
+        seeds: Tensor,
+        step: int,
+        without: Tensor | None = None,
+        *,
+        memory: Memory = FRESH,
+    ) -> GraphChunk:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 
         It is drawn from the graph without the edges of the numbers `without`, int64 [n] ascending.
-        `degree` is of the whole graph, less those.
+        `degree` is of the whole graph, less those. Rows and blocks lie in `memory`.
         """
         self._sampler.begin(seeds, without)
         rows, blocks = [len(seeds)], []
         for hop, fanout in enumerate(self.fanouts):
             number = hop if self.semantics == "resample" else 0
-            drawn = self._sampler.draw(Layer(fanout, self.seed, step, number, self.replace))
+            layer = Layer(fanout, self.seed, step, number, self.replace)
+            drawn = self._sampler.draw(layer, memory)
             rows.append(drawn.rows_in)
-            target = targets(drawn, self._sampler.threads)
-            blocks.append(
-                SampledBlock(drawn.indptr, drawn.source, target, drawn.edge, drawn.rows_in)
-            )
-        nodes = self._sampler.nodes.clone()
-        degree = self._degree[nodes] + 1
+            target = targets(drawn, self._sampler.threads, memory)
+            own = (drawn.indptr, drawn.source, target, drawn.edge)
+            blocks.append(SampledBlock(*own, drawn.rows_in, memory))
+        nodes = memory.empty(rows[-1], torch.int64).copy_(self._sampler.nodes)
+        degree = memory.empty(rows[-1], torch.int64)
+        torch.index_select(self._degree, 0, nodes, out=degree).add_(1)
         if without is not None:
             into = torch.searchsorted(self.indptr, without, right=True) - 1
             into, left_out = into.unique(return_counts=True)

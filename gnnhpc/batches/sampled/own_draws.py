@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.prefetch import prefetched
+from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled.draws import Drawn, edges_of, gathered
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, Learnt
@@ -18,6 +19,7 @@ from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.build import kernel_status
+from gnnhpc.kernels.memory import Memory
 from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.spec.sampling import Sampling
 
@@ -51,10 +53,15 @@ class OwnDraws:
 
     @contextlib.contextmanager
     def open(self, shares: Shares, steps: range) -> Iterator[Iterator[Drawn]]:
+        # The next one is drawn while the loop holds the last, and an engine the one before; each
+        # thread is one more ahead.
+        pinned = self._plan.mesh.device.type == "cuda"
+        ring = Ring(self._workers + 3, pinned=pinned)
+
         def draw(step: int) -> Drawn:
             sampler = self._samplers.get()
             try:
-                return self._draw(sampler, shares, step)
+                return self._draw(sampler, shares, step, ring)
             finally:
                 self._samplers.put(sampler)
 
@@ -70,11 +77,12 @@ class OwnDraws:
     def go_on(self) -> None:
         self._going.set()
 
-    def _draw(self, sampler: GraphSampler, shares: Shares, step: int) -> Drawn:
+    def _draw(self, sampler: GraphSampler, shares: Shares, step: int, ring: Ring) -> Drawn:
         self._going.wait()
         share = shares.of_step(step)
         began = time.perf_counter()
-        chunks = tuple(_chunk(sampler, asked, step) for asked in self._learnt.asked(share))
+        memory, all_asked = ring.lend(), self._learnt.asked(share)
+        chunks = tuple(_chunk(sampler, asked, step, memory) for asked in all_asked)
         sampled = time.perf_counter()
         is_first = self._plan.mesh.is_first
         inputs = gathered(self._learnt.graph, chunks, self._plan) if is_first else ()
@@ -83,8 +91,8 @@ class OwnDraws:
         return Drawn(share, chunks, edges, sampled - began, inputs, gather_s)
 
 
-def _chunk(sampler: GraphSampler, asked: Asked, step: int) -> GraphChunk:
-    chunk = sampler.chunk(asked.nodes, step, asked.without)
+def _chunk(sampler: GraphSampler, asked: Asked, step: int, memory: Memory) -> GraphChunk:
+    chunk = sampler.chunk(asked.nodes, step, asked.without, memory=memory)
     if asked.targets is None:
         return chunk
     return replace(chunk, targets={"train": asked.targets})

@@ -72,7 +72,7 @@ class AttentionLayer(nn.Module):
         given = source[block.source]
         both = functional.leaky_relu(given + target[block.target], SLOPE)
         scores = (both * self.att).sum(-1)
-        index = block.target[:, None].expand_as(scores)
+        index = block.target.long()[:, None].expand_as(scores)
         peak = scores.new_full((block.rows_out, self.heads), -torch.inf)
         peak = peak.scatter_reduce(0, index, scores.detach(), "amax")
         raised = (scores - peak[block.target]).exp()

@@ -18,6 +18,7 @@ from gnnhpc.batches import order
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled import draws as draws_module
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
 from gnnhpc.batches.sampled.own_draws import OwnDraws
@@ -31,6 +32,7 @@ from gnnhpc.data.settings import Data, RedditShaped
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.kernels.memory import Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.models.convolutions import weights
 from gnnhpc.train.loop import Trainer
@@ -82,7 +84,7 @@ def divided_by_batch_size() -> None:
 def drawn_by(places: Callable[[Iterator[int], int, int], list[int]]) -> None:
     """The sampler in Python, with another rule of which `k` of `n` neighbours are drawn."""
 
-    def draw(sampler: Sampler, layer: Layer) -> Drawn:
+    def draw(sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
         rows, counts, edges, sources = sampler.nodes.tolist(), [], [], []
         for row in rows:
             first, degree = int(sampler.indptr[row]), int(sampler.indptr[row + 1])
@@ -136,8 +138,8 @@ def first_neighbours() -> None:
 
 @defect("one neighbour fewer than the fan-out", setting=settings.SAMPLED)
 def fewer() -> None:
-    def short(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
-        drawn: Drawn = true(sampler, dataclasses.replace(layer, fanout=layer.fanout - 1))
+    def short(true: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, fanout=layer.fanout - 1), memory)
         return drawn
 
     around(Sampler, "draw", short)
@@ -145,8 +147,8 @@ def fewer() -> None:
 
 @defect("neighbours drawn with replacement unasked", setting=settings.SAMPLED)
 def with_replacement() -> None:
-    def again(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
-        drawn: Drawn = true(sampler, dataclasses.replace(layer, replace=True))
+    def again(true: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, replace=True), memory)
         return drawn
 
     around(Sampler, "draw", again)
@@ -154,8 +156,8 @@ def with_replacement() -> None:
 
 @defect("the same neighbours in every layer, told as drawn anew", setting=settings.SAMPLED)
 def one_layer() -> None:
-    def same(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
-        drawn: Drawn = true(sampler, dataclasses.replace(layer, layer=0))
+    def same(true: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+        drawn: Drawn = true(sampler, dataclasses.replace(layer, layer=0), memory)
         return drawn
 
     around(Sampler, "draw", same)
@@ -164,9 +166,9 @@ def one_layer() -> None:
 @defect("the neighbours of the step before", setting=settings.SAMPLED)
 def step_before() -> None:
     def stale(
-        true: Any, sampler: GraphSampler, seeds: Tensor, step: int, *without: Any
+        true: Any, sampler: GraphSampler, seeds: Tensor, step: int, *without: Any, **memory: Any
     ) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, seeds, max(step - 1, 0), *without)
+        chunk: GraphChunk = true(sampler, seeds, max(step - 1, 0), *without, **memory)
         return chunk
 
     around(GraphSampler, "chunk", stale)
@@ -174,8 +176,8 @@ def step_before() -> None:
 
 @defect("an edge that the graph does not have", setting=settings.SAMPLED)
 def other_edge() -> None:
-    def moved(true: Any, sampler: Sampler, layer: Layer) -> Drawn:
-        drawn: Drawn = true(sampler, layer)
+    def moved(true: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+        drawn: Drawn = true(sampler, layer, memory)
         source = drawn.source.clone()
         loops = drawn.indptr[1:] - 1
         others = torch.ones(len(source), dtype=torch.bool)
@@ -265,9 +267,9 @@ def drawing_not_timed() -> None:
         trainer._waited_s = 0.0
         return true(trainer, *args)
 
-    def slow(true: Any, *args: Any) -> Any:
+    def slow(true: Any, *args: Any, **memory: Any) -> Any:
         time.sleep(0.01)
-        return true(*args)
+        return true(*args, **memory)
 
     around(GraphSampler, "chunk", slow)
     around(Trainer, "_record_step", untold)
@@ -285,8 +287,10 @@ def other_seed() -> None:
 def with_step(of: dict[int, int]) -> None:
     """Some steps draw what others should."""
 
-    def other(true: Any, draws: OwnDraws, sampler: GraphSampler, shares: Shares, step: int) -> Any:
-        return true(draws, sampler, shares, of.get(step, step))
+    def other(
+        true: Any, draws: OwnDraws, sampler: GraphSampler, shares: Shares, step: int, ring: Ring
+    ) -> Any:
+        return true(draws, sampler, shares, of.get(step, step), ring)
 
     around(OwnDraws, "_draw", other)
 
@@ -319,8 +323,8 @@ def labels_of_other() -> None:
 
 @defect("rows of a buffer that the next draw writes to", setting=settings.SAMPLED_PARTS)
 def buffer_used_again() -> None:
-    def shared(true: Any, sampler: GraphSampler, *asked: Any) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, *asked)
+    def shared(true: Any, sampler: GraphSampler, *asked: Any, **memory: Any) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, *asked, **memory)
         return dataclasses.replace(chunk, nodes=sampler._sampler.nodes)
 
     around(GraphSampler, "chunk", shared)
@@ -333,8 +337,8 @@ def edges_twice() -> None:
 
 @defect("degrees of the sample for those of the graph", setting=settings.SAMPLED_GCN)
 def degrees_of_sample() -> None:
-    def drawn(true: Any, sampler: GraphSampler, *asked: Any) -> GraphChunk:
-        chunk: GraphChunk = true(sampler, *asked)
+    def drawn(true: Any, sampler: GraphSampler, *asked: Any, **memory: Any) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, *asked, **memory)
         degree = chunk.degree.clone()
         first = chunk.blocks[0]
         degree[: first.rows_out] = first.indptr.diff()

@@ -1,0 +1,159 @@
+"""Blocks of our sampler are int32, or int64 where that could not number all: the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.chunks import ChunkSet
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.kernels import sample
+from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
+from gnnhpc.models.convolutions.model import Gcn, Gin, Sage
+from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.protocol import Model
+from tests.tools.graphs import gradients, make_graph, make_model
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+MODELS: dict[str, Model] = {
+    "sage": Sage(layers=3, hidden=20),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "gcn": Gcn(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+}
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return make_graph(80, 500, features=12, classes=5, seed=3)
+
+
+@pytest.fixture
+def drawn(graph: Graph) -> GraphChunk:
+    """With numbers of edges up to the last that int32 has: masks of dropout are made of them."""
+    chunk = GraphSampler(graph, (4, 3, 2), 7).chunk(torch.arange(0, 80, 3), 12)
+    last = graph.edges.shape[1] + graph.nodes - 1
+    blocks = [replace(block, edge=block.edge + (2**31 - 1 - last)) for block in chunk.blocks]
+    return replace(chunk, blocks=tuple(blocks))
+
+
+def parts(block: Block) -> Iterator[Tensor]:
+    by = block.transpose
+    yield from (block.indptr, block.source, block.target, block.edge)
+    yield from (by.indptr, by.edge, by.target)
+
+
+def widened(chunk: GraphChunk) -> GraphChunk:
+    def wide(block: Block) -> Block:
+        own = (block.indptr, block.source, block.target, block.edge)
+        return SampledBlock(*(part.long() for part in own), block.rows_in)
+
+    return replace(chunk, blocks=tuple(map(wide, chunk.blocks)))
+
+
+def test_all_of_a_block_is_of_one_type(drawn: GraphChunk) -> None:
+    for chunk, index in ((drawn, torch.int32), (widened(drawn), torch.int64)):
+        for block in chunk.blocks:
+            assert {part.dtype for part in parts(block)} == {index}
+            # What PyG takes.
+            assert block.edge_index.dtype == block.neighbours.dtype == torch.int64
+    for block, wide in zip(drawn.blocks, widened(drawn).blocks, strict=True):
+        for one, other in zip(parts(block), parts(wide), strict=True):
+            assert one.long().equal(other)
+        assert block.edge_index.equal(torch.stack((wide.source, wide.target)))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_layers_compute_the_same_bits_on_both(
+    graph: Graph,
+    drawn: GraphChunk,
+    name: str,
+    compiled: bool,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for block in (*drawn.blocks, *(wide := widened(drawn)).blocks):
+        assert len(block.transpose.edge) == len(block.edge)
+    if not compiled:
+        monkeypatch.setenv("GNNHPC_KERNELS", "off")
+        load_kernel.cache_clear()
+        request.addfinalizer(load_kernel.cache_clear)
+    model = make_model(graph, MODELS[name], torch.float32)
+    found, wanted = (
+        gradients(model, ChunkSet((chunk,), "halo", 1.0, 1.0, 1.0), seed=7, step=12)
+        for chunk in (drawn, wide)
+    )
+    assert found[0] == wanted[0]
+    assert all(torch.equal(found[1][name], wanted[1][name]) for name in wanted[1])
+
+
+@pytest.mark.parametrize("layer", [Layer(3, 1, 2, 0), Layer(3, 1, 2, 0, replace=True)])
+def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path, layer: Layer) -> None:
+    """Its columns are a file with holes: but a few pages of its 8 GiB are there."""
+    nodes, degree = 2**16, 2**15
+    indptr = torch.arange(nodes + 1) * degree
+    file = tmp_path / "columns"
+    with file.open("wb") as stream:
+        stream.truncate(4 * nodes * degree)
+    columns = torch.from_file(str(file), shared=True, size=nodes * degree, dtype=torch.int32)
+    sampler = Sampler(indptr, columns)
+    seeds = torch.tensor([0, 77, nodes - 1])
+    sampler.begin(seeds)
+    first = sampler.draw(layer)
+    assert {part.dtype for part in (first.indptr, first.source, first.edge)} == {torch.int64}
+    rows = first.edge.view(3, 4)
+    assert rows[:, 3].equal(nodes * degree + seeds)
+    assert (rows[:, :3] // degree).equal(seeds[:, None].expand(3, 3))
+    assert first.source.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]
+    target = targets(first)
+    _, order, end = by_source(first)
+    assert target.tolist() == [row for row in range(3) for _ in range(4)]
+    assert order.equal(first.source.argsort(stable=True))
+    assert end.equal(target[order])
+    # The positions that the same nodes draw of as many neighbours where few nodes have any.
+    small = torch.zeros(nodes + 1, dtype=torch.int64)
+    small[1:78], small[78:nodes], small[nodes:] = degree, 2 * degree, 3 * degree
+    few = Sampler(small, torch.zeros(3 * degree, dtype=torch.int32))
+    few.begin(seeds)
+    other = few.draw(layer)
+    assert other.edge.dtype == torch.int32
+    assert (other.edge.view(3, 4)[:, :3] % degree).equal((rows[:, :3] % degree).int())
+
+
+def test_edges_are_as_wide_as_all_that_could_be_drawn() -> None:
+    """With replacement a node's neighbours may be drawn more often than it has any."""
+    indptr, columns = torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32)
+
+    def index(fanout: int, **layer: bool) -> torch.dtype:
+        sampler = Sampler(indptr, columns)
+        sampler.begin(torch.tensor([0, 1]))
+        return sampler._index(Layer(fanout, 1, 2, 0, **layer))
+
+    assert index(2**31 - 1) == torch.int32
+    assert index(2**30 - 2, replace=True) == torch.int32
+    assert index(2**30 - 1, replace=True) == torch.int64
+
+
+def test_more_nodes_than_int32_can_number_are_one_line() -> None:
+    with pytest.raises(InputError, match="nodes: found 2147483648; allowed: at most 2147483647"):
+        InEdges.of(torch.empty(2, 0, dtype=torch.int64), 2**31)
+
+
+def test_parts_of_several_types_are_a_mistake(drawn: GraphChunk) -> None:
+    block = drawn.blocks[0]
+    mixed = Drawn(block.indptr.long(), block.source, block.edge, block.rows_in)
+    with pytest.raises(ValueError, match="too many values"):
+        by_source(mixed)

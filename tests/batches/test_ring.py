@@ -1,0 +1,272 @@
+"""Buffers of mini-batches are used again, and never while anybody holds a part of them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.prefetch import prefetched
+from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.core.layout import Layout
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.kernels import sample
+from gnnhpc.kernels.memory import FRESH, Memory
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Sage
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.protocol import Model
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.train.setup import set_up
+from tests.tools.cells import sampled
+from tests.tools.graphs import forward, make_graph, make_model
+
+needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+STEPS = 30
+
+
+def numbers(first: int, memory: Memory, count: int = 1000) -> Tensor:
+    return memory.empty(count, torch.int32).copy_(torch.arange(first, first + count))
+
+
+def grown() -> Ring:
+    """One slot, with room for what `numbers` makes."""
+    ring = Ring(1)
+    numbers(0, ring.lend())
+    return ring
+
+
+def test_a_slot_is_used_again_once_all_of_it_is_gone() -> None:
+    ring = grown()
+    first = numbers(0, ring.lend())
+    place = first.data_ptr()
+    assert ring.lend() is FRESH
+    del first
+    assert numbers(5, ring.lend()).data_ptr() == place
+
+
+@pytest.mark.parametrize(
+    "part_of",
+    [
+        lambda x: x[10:20],
+        lambda x: x[10:20].numpy(),
+        lambda x: x.view(10, 100).t(),
+        lambda x: x.detach().view(torch.uint8),
+    ],
+)
+def test_whatever_shows_a_part_of_it_holds_a_slot(part_of: Callable[[Tensor], Any]) -> None:
+    ring = grown()
+    part = part_of(numbers(7, ring.lend()))
+    gc.collect()
+    for other in range(3):
+        numbers(100 * other, ring.lend())
+    assert (part == part_of(torch.arange(7, 1007, dtype=torch.int32))).all()
+    assert ring.lend() is FRESH
+    del part
+    assert ring.lend() is not FRESH
+
+
+def test_what_autograd_saved_holds_a_slot() -> None:
+    ring = grown()
+    weight = torch.ones(1000, requires_grad=True)
+    loss = (weight * ring.lend().empty(1000, torch.float32).fill_(3.0)).sum()
+    assert ring.lend() is FRESH
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert weight.grad.eq(3.0).all()
+    del loss
+    assert ring.lend() is not FRESH
+
+
+def test_tensors_of_a_slot_lie_apart_and_do_not_know_of_each_other() -> None:
+    """Autograd counts a tensor's changes with those of all that share its memory."""
+    ring = grown()
+    memory = ring.lend()
+    wanted = [(count, dtype) for count in (3, 0, 17) for dtype in (torch.int32, torch.int64)]
+    made = [memory.empty(*each) for each in wanted]
+    assert [(len(each), each.dtype) for each in made] == wanted
+    for number, each in enumerate(made):
+        each.fill_(number)
+    assert all(each.eq(number).all() for number, each in enumerate(made))
+    assert {each._version for each in made} == {1}
+    assert all(each.data_ptr() % 64 == 0 for each in made)
+
+
+def test_a_slot_grows_to_what_is_needed_and_what_does_not_fit_is_fresh() -> None:
+    ring = Ring(1)
+    for count in (10, 2000, 2100, 30_000, 10):
+        memory = ring.lend()
+        made = [numbers(first, memory, count) for first in (1, 2)]
+        assert [each.tolist() for each in made] == [
+            list(range(first, first + count)) for first in (1, 2)
+        ]
+        del memory, made
+    memory = ring.lend()
+    one, other = (numbers(first, memory, 30_000) for first in (1, 2))
+    assert other.data_ptr() - one.data_ptr() == 30_000 * 4
+
+
+@dataclass
+class Drawing:
+    """Mini-batches of one graph, each of another step, drawn by threads into a ring."""
+
+    graph: Graph
+    workers: int
+    ring: Ring | None
+
+    def chunk(self, step: int) -> GraphChunk:
+        sampler = GraphSampler(self.graph, (5, 4), 7)
+        seeds = torch.randperm(300, generator=torch.Generator().manual_seed(step))[:40]
+        return sampler.chunk(seeds, step, memory=self.ring.lend() if self.ring else FRESH)
+
+    def opened(self) -> AbstractContextManager[Iterator[GraphChunk]]:
+        return prefetched(self.chunk, range(STEPS), self.workers)
+
+
+def tensors(chunk: GraphChunk) -> list[Tensor]:
+    """With the edges by source, which the first backward pass asks for."""
+    found = [chunk.nodes, chunk.degree]
+    for block in chunk.blocks:
+        by = block.transpose
+        found += [block.indptr, block.source, block.target, block.edge]
+        found += [by.indptr, by.edge, by.target]
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return make_graph(300, 3000, features=12, classes=5, seed=3)
+
+
+@pytest.fixture(scope="module")
+def wanted(graph: Graph) -> list[list[Tensor]]:
+    """Of each step, with memory of its own."""
+    return [tensors(Drawing(graph, 0, None).chunk(step)) for step in range(STEPS)]
+
+
+def same(chunk: GraphChunk, wanted: list[Tensor]) -> bool:
+    return all(map(torch.equal, tensors(chunk), wanted))
+
+
+@needs_sampler
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_no_memory_is_asked_for_once_the_ring_has_grown(
+    workers: int, graph: Graph, wanted: list[list[Tensor]]
+) -> None:
+    """Each mini-batch, its edges by source too, lies in a slot: side by side, in its order."""
+    slots = workers + 2
+    first_places = set()
+    with Drawing(graph, workers, Ring(slots)).opened() as drawn:
+        for step, chunk in enumerate(drawn):
+            assert same(chunk, wanted[step])
+            # By then slots have room, and mini-batches differ by less than they spare.
+            if step < 3 * slots:
+                continue
+            made = tensors(chunk)
+            size = sum(-(-each.nbytes // 64) * 64 for each in made)
+            places = [each.data_ptr() for each in made]
+            assert max(places) - min(places) < size
+            first_places.add(min(places))
+    assert 0 < len(first_places) <= slots
+
+
+@needs_sampler
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("held", [1, 3, STEPS])
+def test_mini_batches_that_are_held_stay_as_they_are(
+    held: int, workers: int, graph: Graph, wanted: list[list[Tensor]]
+) -> None:
+    """A consumer that is slow, one that keeps some, one that keeps them all, past the end."""
+    kept: list[tuple[int, GraphChunk]] = []
+    with Drawing(graph, workers, Ring(workers + 2)).opened() as drawn:
+        for step, chunk in enumerate(drawn):
+            kept = [*kept, (step, chunk)][-held:]
+            assert all(same(each, wanted[number]) for number, each in kept)
+    assert len(kept) == held
+    assert all(same(each, wanted[number]) for number, each in kept)
+
+
+@needs_sampler
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_in_a_step_leaves_its_mini_batch_as_it_is(
+    workers: int, graph: Graph, wanted: list[list[Tensor]]
+) -> None:
+    """Its traceback holds it while the next are drawn into the same ring."""
+    drawing = Drawing(graph, workers, Ring(workers + 2))
+
+    def fail() -> None:
+        with drawing.opened() as drawn:
+            for step, chunk in enumerate(drawn):
+                if step == 5:
+                    raise RuntimeError(chunk)
+
+    with pytest.raises(RuntimeError) as failed:
+        fail()
+    with drawing.opened() as drawn:
+        assert all(same(chunk, wanted[step]) for step, chunk in enumerate(drawn))
+    assert same(failed.value.args[0], wanted[5])
+
+
+@needs_sampler
+@pytest.mark.parametrize("model", [Sage(layers=2, hidden=20), Gat(layers=2, heads=2, hidden=5)])
+def test_backward_finds_the_mini_batch_of_its_forward(graph: Graph, model: Model) -> None:
+    """Two steps later, when nobody but autograd holds it."""
+    built = make_model(graph, model, torch.float64)
+
+    def learnt(ring: Ring | None) -> list[Tensor]:
+        drawing, found, outputs = Drawing(graph, 0, ring), [], []
+        for step in range(12):
+            outputs.append(forward(built, Context(step=step, seed=1, graph=drawing.chunk(step))))
+            if step >= 2:
+                built.zero_grad()
+                outputs.pop(0).square().sum().backward()
+                found += [each.grad.clone() for each in built.parameters() if each.grad is not None]
+        return found
+
+    with_ring, without = learnt(Ring(2)), learnt(None)
+    assert len(with_ring) == len(without) == 10 * len(list(built.parameters()))
+    assert all(map(torch.equal, with_ring, without))
+
+
+@needs_sampler
+@pytest.mark.parametrize("model", ["sage", "gat"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_training_reads_a_bounded_set_of_places_and_learns_the_same(
+    model: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the layers' edges and, after backward, of those by source."""
+    sampling = {"fanouts": [4, 3], "workers": workers}
+    settings = {"model": {"name": model, "layers": 2}, "sampling": sampling}
+
+    def trained() -> tuple[list[Tensor], set[int]]:
+        parts = set_up(
+            sampled(train_steps=STEPS, test_steps=0, **settings),
+            Mesh(Layout(), 0, torch.device("cpu")),
+            None,
+        )
+        parts.stage.train()
+        losses, places = [], set()
+        with parts.batches.open("train", 0, STEPS) as batches:
+            batch: Batch
+            for step, batch in enumerate(batches):
+                parts.optimizer.zero_grad()
+                losses += parts.engine.train_step(batch).losses
+                parts.optimizer.step()
+                made = tensors(batch.microbatches[0].context.chunk)
+                if step >= 12:
+                    places.add(min(each.data_ptr() for each in made) >> 16)
+        return losses, places
+
+    with_ring, places = trained()
+    assert 0 < len(places) <= 2 * (workers + 3)
+    monkeypatch.setattr(Ring, "lend", lambda ring: FRESH)
+    assert trained()[0] == with_ring
