@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -61,9 +61,9 @@ class Measured:
             max(
                 ideal_step_s(
                     self.experiment.schedule,
-                    [ranks[rank]["forward_s"] / count for rank in pipeline],
-                    [ranks[rank]["backward_s"] / count for rank in pipeline],
+                    *_passes([ranks[rank] for rank in pipeline], count, self.experiment.parts),
                     count,
+                    parts=self.experiment.parts,
                 )
                 for pipeline in pipelines
             )
@@ -76,6 +76,18 @@ class Measured:
 
     def peak_mib(self, rank: int) -> float:
         return max(float(step["peak_rss_mib"]) for step in self.steps(rank))
+
+
+def _passes(
+    stages: Sequence[dict[str, Any]], microbatches: int, parts: int
+) -> tuple[list[float], list[float]]:
+    """Forward and backward seconds of a micro-batch, part after part of the model."""
+    told = [step.get("part_s") or [[step["forward_s"], step["backward_s"]]] for step in stages]
+    forward, backward = (
+        [of_stage[part][way] / microbatches for part in range(parts) for of_stage in told]
+        for way in (0, 1)
+    )
+    return forward, backward
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gnnhpc.core.schedule import bound
 
 ENGINES = ("native", "pipelining")
 MICROBATCHES = (5, 10, 20)
+INTERLEAVED_MICROBATCHES, PARTS = (4, 10), (1, 2, 4)
 OF_BOUND_GOAL = 0.95
 START_LIMIT_S = 6.0
 SMALL = {"name": "vig", "blocks": 2}
@@ -32,7 +35,8 @@ def parts(folder: Path, *, quick: bool) -> Parts:
     return {
         "pp2": partial(_pipelines, launcher, "pp2", 0.97, cpus, quick=quick),
         "pp4": partial(_pipelines, launcher, "pp4", 0.95, cpus, quick=quick),
-        "best sequential": partial(_of_bound, launcher, cpus, quick=quick),
+        "best sequential": partial(_best_sequential, launcher, cpus, quick=quick),
+        "interleaved": partial(_interleaved, launcher, cpus, quick=quick),
         "replicas": partial(_replicas, launcher, cpus, quick=quick),
         "schedules": partial(_schedules, launcher, quick=quick),
         "cuts": partial(_cuts, launcher, cpus, quick=quick),
@@ -70,30 +74,85 @@ def _pipelines(
         yield Row(what, paired(walls[key], ideals[key]), goals[key])
 
 
-def _of_bound(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+@dataclass(frozen=True)
+class _TwoStages:
+    """pp2 of ViG under GPipe, or interleaved in several parts a stage."""
+
+    microbatches: int
+    parts: int = 1
+
+    @property
+    def bound(self) -> float:
+        return bound(1, 2, self.microbatches, self.parts)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        return {"schedule": "interleaved", "parts": self.parts} if self.parts > 1 else {}
+
+    @property
+    def what(self) -> str:
+        return f"pp2 against the best sequential run, ViG, {self.microbatches} micro-batches"
+
+    @property
+    def schedule(self) -> str:
+        return f"interleaved in {self.parts} parts a stage" if self.parts > 1 else "GPipe"
+
+    @property
+    def of_bound(self) -> str:
+        return f"seconds a step, at the bound {self.bound:.3f} and real"
+
+
+def _best_sequential(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
     """Speedup of two stages over the best sequential run, which has one micro-batch, as a share of
     the schedule's bound: what it might take, beside what it takes."""
-    counts = MICROBATCHES[:1] if quick else MICROBATCHES
-    names = {
-        count: f"pp2 against the best sequential run, ViG, {count} micro-batches: seconds a step, "
-        f"at the bound {bound(1, 2, count):.3f} and real"
-        for count in counts
-    }
+    pipelines = [_TwoStages(count) for count in (MICROBATCHES[:1] if quick else MICROBATCHES)]
     if cpus < 2:
-        for what in names.values():
+        for one in pipelines:
+            what = f"{one.what}: {one.of_bound}"
             yield not_measured(what, OF_BOUND_GOAL, f"{cpus} CPU, 2 ranks")
         return
+    alone, walls = _in_turn(launcher, pipelines, quick=quick)
+    for one, mine in walls.items():
+        at_bound = paired(mine, [seconds / one.bound for seconds in alone])
+        yield Row(f"{one.what}: {one.of_bound}", at_bound, OF_BOUND_GOAL)
+
+
+def _interleaved(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+    """Likewise of several parts a stage, whose bound is higher, beside GPipe; and the speedup."""
+    counts = INTERLEAVED_MICROBATCHES[:1] if quick else INTERLEAVED_MICROBATCHES
+    pipelines = [_TwoStages(count, parts) for count in counts for parts in PARTS]
+    names = {
+        one: [
+            f"{one.what}, {one.schedule}: {of}"
+            for of in ("seconds a step, alone and in two stages", one.of_bound)
+        ]
+        for one in pipelines
+    }
+    if cpus < 2:
+        for what in itertools.chain(*names.values()):
+            yield not_measured(what, None, f"{cpus} CPU, 2 ranks")
+        return
+    alone, walls = _in_turn(launcher, pipelines, quick=quick)
+    for one, (speedup, of_bound) in names.items():
+        yield Row(speedup, paired(walls[one], alone), None)
+        at_bound = paired(walls[one], [seconds / one.bound for seconds in alone])
+        yield Row(of_bound, at_bound, None)
+
+
+def _in_turn(
+    launcher: Launcher, pipelines: Sequence[_TwoStages], *, quick: bool
+) -> tuple[list[float], dict[_TwoStages, list[float]]]:
+    """Seconds a step of the sequential run, and of each pipeline, turn by turn."""
     # Short turns: what the machine does besides changes by the minute.
     batches = _batches(quick, 20, 6)
-    walls: dict[int, list[float]] = {count: [] for count in counts}
-    ideals: dict[int, list[float]] = {count: [] for count in counts}
+    alone: list[float] = []
+    walls: dict[_TwoStages, list[float]] = {one: [] for one in pipelines}
     for _ in range(1 if quick else 4):
-        alone = launcher.run("seq", 1, **batches).step_s
-        for count in counts:
-            walls[count].append(launcher.run("pp2", count, **batches).step_s)
-            ideals[count].append(alone / bound(1, 2, count))
-    for count, what in names.items():
-        yield Row(what, paired(walls[count], ideals[count]), OF_BOUND_GOAL)
+        alone.append(launcher.run("seq", 1, **batches).step_s)
+        for one, mine in walls.items():
+            run = launcher.run("pp2", one.microbatches, **batches, **one.changes)
+            mine.append(run.step_s)
+    return alone, walls
 
 
 def _replicas(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:

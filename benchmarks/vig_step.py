@@ -37,7 +37,7 @@ def step(
         batch_size=images,
     )
     layers = experiment.model.outline(experiment.data.facts())
-    stage = build_stage(experiment, layers, range(len(layers)), StepTimer(Clock(device)))
+    stage = build_stage(experiment, layers, [range(len(layers))], StepTimer(Clock(device)))
     stage = stage.to(device)
     stage.timer = None
     pixels, labels = made_up(images, device)

@@ -20,6 +20,7 @@ MAY_DIFFER = (
     "warmup_steps",
     "batchnorm",
     "schedule",
+    "parts",
     "engine",
     "checkpoint",
     "chunks",

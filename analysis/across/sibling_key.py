@@ -1,8 +1,8 @@
 """Which cells must learn the same, step by step: siblings.
 
 The loss of a step is a function of the initial values, the samples of the step and, where
-BatchNorm normalises by micro-batch, of which samples share one. Layout, engine, schedule, balance
-and implementation only decide who computes it.
+BatchNorm normalises by micro-batch, of which samples share one. Layout, engine, schedule, parts of
+a stage, balance and implementation only decide who computes it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from analysis.loading.run import Run
 
 MAX_STUDIES = 8
-MAX_TIMELINES = 6
+MAX_TIMELINES = 9
 _CROSSES = "Crosses are the published points; the corrected study lists their known defects."
 
 
@@ -121,8 +121,9 @@ FIGURE_KINDS = (
         "speedup",
         "speedup",
         "Speedup over the baseline that the axis names (samples a second, training), with "
-        "intervals over runs; ticks are the bound, R·S·M/(M+S-1) over the baseline's. A hollow "
-        "mark is above it without a reason in the seconds of its layers: not valid.",
+        "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
+        "parts a stage. A hollow mark is above it without a reason in the seconds of its layers: "
+        "not valid.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
     ),
@@ -138,7 +139,7 @@ FIGURE_KINDS = (
         "bubble",
         "bubble",
         "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
-        "wait, (S-1)/(M+S-1).",
+        "wait, (S-1)/(V·M+S-1) of V parts each.",
         lambda study, _: speedup.bubble(study),
         drawn_of=_of_microbatches,
     ),
@@ -344,11 +345,12 @@ def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     left_out: list[LeftOut] = []
-    chosen = cells.drop_duplicates(["model", "data", "layout", "microbatches"])
+    drawn_once = ["model", "data", "layout", "schedule", "parts"]
+    chosen = cells.drop_duplicates([*drawn_once, "microbatches"])
     if len(chosen) > MAX_TIMELINES:
-        # Each layout's cell with the most micro-batches first, then a second one of each.
+        # Of each layout and schedule the most micro-batches first, then a second one of each.
         chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
-        turn = chosen.groupby(["model", "data", "layout"], observed=True).cumcount()
+        turn = chosen.groupby(drawn_once, observed=True).cumcount()
         chosen = chosen.loc[turn.sort_values(kind="stable").index]
         left_out.append(
             (
@@ -361,14 +363,7 @@ def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
 
 def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn:
     timeline = measured_timeline(run, cell)
-    schedule = gantt.schedule_title(timeline.schedule)
-    caption = (
-        f"{timeline.layout}, {timeline.microbatches} micro-batches, {schedule}: training step "
-        f"{timeline.step}, the one nearest the median, above the same schedule with the "
-        "measured forward and backward seconds and nothing else."
-    )
-    if timeline.drawn_s is not None:
-        caption += f" Before that it waited {1e3 * timeline.drawn_s:.3g} ms for its mini-batch."
+    caption = gantt.timeline_caption(timeline)
     name = f"timeline-{cell}"
     figure, origin = gantt.draw_timeline(timeline), origin_of(run, [cell], name)
     picture = _save_picture(figure, folder, name, cell, "timeline", caption, origin)

@@ -26,10 +26,20 @@ _BESIDE_IN = 1.2
 """What labels take of a figure's width, inches."""
 _NUMBER_IN = 0.065
 """Width of a digit of a micro-batch number, inches."""
+_LINE, _LINES_APART = 0.05, 0.13
+"""Height of a line across a bar, and from one to the next, in rows."""
+_DASHES = (
+    "A dash at a number, and a line across the foot of a bar, is for each part of its stage before "
+    "its own: 3' is micro-batch 3 in the second part."
+)
+"""What a caption says of stages of several parts."""
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
-    """Measured above, ideal below, on one time axis; micro-batch numbers where they fit."""
+    """Measured above, ideal below, on one time axis; micro-batch numbers where they fit.
+
+    A stage's later parts have a dash at the number and a line across the foot for each before them.
+    """
     with styled():
         rows = timeline.rows[:MAX_RANKS]
         panels = 2 if timeline.ideal else 1
@@ -71,6 +81,7 @@ def _draw_panel(
                 edgecolors="white",
                 linewidth=0.3,
             )
+            _lines_of_parts(axes, mine, number, scale)
             for bar in mine:
                 _microbatch_number(axes, bar, number, scale, inches)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -79,11 +90,24 @@ def _draw_panel(
     axes.grid(visible=False)
 
 
+def _lines_of_parts(axes: Axes, bars: Sequence[Bar], row: int, scale: float) -> None:
+    """They are seen where there is no room for a number, in grey too."""
+    for line in range(max((bar.part for bar in bars), default=0)):
+        over = [bar for bar in bars if bar.part > line]
+        axes.broken_barh(
+            [(bar.start_s * scale, (bar.end_s - bar.start_s) * scale) for bar in over],
+            (row + 0.4 - (line + 1) * _LINES_APART, _LINE),
+            facecolors="white",
+        )
+
+
 def _microbatch_number(axes: Axes, bar: Bar, row: int, scale: float, inches: float) -> None:
-    if bar.microbatch is None or bar.name == "wait":
+    text = bar.number
+    if not text or bar.name == "wait":
         return
-    text = str(bar.microbatch)
-    if (bar.end_s - bar.start_s) * inches < _NUMBER_IN * (len(text) + 0.4):
+    # A dash is half as wide as a digit.
+    digits = len(text) - bar.part / 2
+    if (bar.end_s - bar.start_s) * inches < _NUMBER_IN * (digits + 0.4):
         return
     axes.text(
         (bar.start_s + bar.end_s) / 2 * scale,
@@ -114,15 +138,31 @@ def _measured_title(timeline: Timeline) -> str:
 
 def _ideal_title(timeline: Timeline) -> str:
     break_line = "\n" if figure_width(FULL_IN) < NARROW_IN else " "
+    break_name = break_line if timeline.parts > 1 else " "
     return (
-        f"ideal {schedule_title(timeline.schedule)}, measured seconds:{break_line}"
+        f"ideal {_schedule_title(timeline)},{break_name}measured seconds:{break_line}"
         f"{_seconds(timeline.ideal_s)}, bubble {_percent(timeline.ideal_bubble)} "
         f"(equal stages {_percent(timeline.balanced_bubble)})"
     )
 
 
-def schedule_title(name: str) -> str:
-    return {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
+def timeline_caption(timeline: Timeline) -> str:
+    """What was drawn, and what marks the parts of a stage that has several."""
+    caption = (
+        f"{timeline.layout}, {timeline.microbatches} micro-batches, {_schedule_title(timeline)}: "
+        f"training step {timeline.step}, the one nearest the median, above the same schedule with "
+        "the measured forward and backward seconds and nothing else."
+    )
+    if timeline.parts > 1:
+        caption += f" {_DASHES}"
+    if timeline.drawn_s is not None:
+        caption += f" Before that it waited {1e3 * timeline.drawn_s:.3g} ms for its mini-batch."
+    return caption
+
+
+def _schedule_title(timeline: Timeline) -> str:
+    name = {"gpipe": "GPipe", "1f1b": "1F1B"}.get(timeline.schedule, timeline.schedule)
+    return name if timeline.parts == 1 else f"{name}, {timeline.parts} parts a stage"
 
 
 def _legend(figure: Figure, timeline: Timeline) -> None:

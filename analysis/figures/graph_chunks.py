@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 _CHUNKS = "chunks of the graph (all replicas)"
 _MODE = ("chunks", "rebuild")
-_WHO_COMPUTES = ("implementation", "rebuild", "engine", "schedule", "balance", "checkpoint")
+_WHO_COMPUTES = (
+    "implementation",
+    "rebuild",
+    "engine",
+    "schedule",
+    "parts",
+    "balance",
+    "checkpoint",
+)
 """Settings that decide neither which edges are kept nor which nodes are computed."""
 ACCURACIES = ("test_accuracy", "val_accuracy")
 

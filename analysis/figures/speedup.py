@@ -99,8 +99,8 @@ def bubble(study: Study) -> Figure | str:
     if rows.empty:
         return "no waiting seconds in the records"
     ideal = [
-        100 * ideal_bubble(int(stages), int(microbatches))
-        for stages, microbatches in zip(rows["stages"], rows["microbatches"], strict=True)
+        100 * ideal_bubble(int(stages), int(microbatches), int(parts))
+        for stages, microbatches, parts in rows[["stages", "microbatches", "parts"]].to_numpy()
     ]
     bounds = {name: 100 * rows[f"bubble_{name}"] for name in ("low", "high")}
     rows = rows.assign(waited=100 * rows["bubble"], ideal=ideal, **bounds)

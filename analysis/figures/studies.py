@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.summary.baseline import Baseline
 from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS
 from analysis.summary.summary_table import VARIANT_COLUMNS
+from analysis.summary.varying_settings import with_parts_in_words
 from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _NAMED = ("batchnorm", "rebuild", "checkpoint", "balance", "data_storage")
 """Settings whose values say nothing without their names."""
+_SCHEDULING = ("schedule", "parts")
 _AXES = ("model", "data", "layout", "microbatches")
 
 
@@ -30,7 +32,8 @@ class Study:
     graphs: bool
     """Whether its mini-batch is a whole graph in chunks."""
     variants: tuple[str, ...]
-    """Settings in which cells of one layout and micro-batches differ; each value has a panel."""
+    """Settings in which cells of one layout and micro-batches differ, and schedules of pipelines;
+    each value has a panel."""
     cells: pd.DataFrame
     steps: pd.DataFrame
     """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
@@ -87,7 +90,7 @@ def figure_label(settings: Mapping[str, object]) -> str:
 def settings_label(settings: Mapping[str, object]) -> str:
     """Settings as a short title; numbers, and words like `once`, with the name of the setting."""
     words = []
-    for key, value in settings.items():
+    for key, value in with_parts_in_words(settings):
         whole = isinstance(value, float) and value.is_integer()
         text = str(int(value)) if isinstance(value, float) and whole else str(value)
         bare = isinstance(value, str) and key not in _NAMED
@@ -126,4 +129,9 @@ def _candidates(run: Run, summary: pd.DataFrame) -> list[str]:
 
 
 def _varies(cells: pd.DataFrame, key: str) -> bool:
+    """Whether cells of one layout and micro-batches differ in it; schedules of any pipelines, as
+    not every number of micro-batches can be interleaved.
+    """
+    if key in _SCHEDULING:
+        return bool(cells.loc[cells["stages"] > 1, key].nunique() > 1)
     return bool((cells.groupby(["layout", "microbatches"])[key].nunique(dropna=False) > 1).any())

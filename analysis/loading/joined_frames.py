@@ -33,6 +33,7 @@ def join_runs(
         steps=joined([run.steps for run in runs], categorical=True),
         ranks=joined([run.ranks for run in runs], categorical=True),
         groups=joined([run.groups for run in runs], categorical=True),
+        parts=joined([run.parts for run in runs], categorical=True),
         spans=joined([run.spans for run in runs], categorical=True),
         attempts=joined([run.attempts for run in runs], categorical=False),
         phases=joined([run.phases for run in runs], categorical=False),

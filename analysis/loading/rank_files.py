@@ -24,6 +24,7 @@ from analysis.loading.record_frames import (
     STEP_COLUMNS,
     group_frames,
     join_frames,
+    part_frame,
     span_frame,
     step_frame,
 )
@@ -59,6 +60,7 @@ class RankFrames:
     """One a file; None where a rank died before it wrote one."""
     steps: pd.DataFrame
     groups: pd.DataFrame
+    parts: pd.DataFrame
     spans: pd.DataFrame
 
 
@@ -84,8 +86,9 @@ def read_rank_files(files: list[RankFile]) -> RankFrames:
 
     Raises InputError naming file and line for another schema or a damaged line before the last.
     """
-    frames = RankFrames([], pd.DataFrame(), pd.DataFrame(), pd.DataFrame())
-    pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "spans": []}
+    frames = RankFrames([], *(pd.DataFrame() for _ in range(4)))
+    paths = [file.path for file in files]
+    pieces: dict[str, list[pd.DataFrame]] = {"steps": [], "groups": [], "parts": [], "spans": []}
     for batch, table in _parsed_batches(files, frames.headers):
         file_numbers = np.repeat(np.array(batch.file_numbers, dtype=np.int32), batch.lines)
         _check_records(table, file_numbers, files)
@@ -94,7 +97,10 @@ def read_rank_files(files: list[RankFile]) -> RankFrames:
         if is_step.true_count < len(is_step):
             steps, step_file_numbers = table.filter(is_step), file_numbers[_as_mask(is_step)]
         pieces["steps"].append(step_frame(steps, step_file_numbers))
-        pieces["groups"] += group_frames(steps, step_file_numbers, [file.path for file in files])
+        pieces["groups"] += group_frames(steps, step_file_numbers, paths)
+        of_parts = part_frame(steps, step_file_numbers, paths)
+        if of_parts is not None:
+            pieces["parts"].append(of_parts)
         is_span = pc.equal(table["kind"], "span").combine_chunks()
         if is_span.true_count:
             pieces["spans"].append(
@@ -102,7 +108,9 @@ def read_rank_files(files: list[RankFile]) -> RankFrames:
             )
     frames.steps = join_frames(pieces["steps"], sorted(STEP_COLUMNS))
     frames.groups = join_frames(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
-    frames.spans = join_frames(pieces["spans"], ["step", "name", "microbatch", "start_s", "end_s"])
+    frames.parts = join_frames(pieces["parts"], ["step", "part", "forward_s", "backward_s"])
+    span_columns = ["step", "name", "microbatch", "start_s", "end_s", "part"]
+    frames.spans = join_frames(pieces["spans"], span_columns)
     return frames
 
 

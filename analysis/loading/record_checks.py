@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.loading.attempts import Attempt
+from analysis.loading.part_checks import check_parts
 from analysis.loading.rank_files import RankFile, RankFrames
+from analysis.loading.record_frames import TIMED_PARTS
 from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_bytes
@@ -36,8 +39,11 @@ def check_records(
     `chosen` is the attempt of each cell that is used; `files` and `frames` are of all that was
     read, as `read_rank_files` returns them.
     """
-    starts = np.searchsorted(frames.steps["source"].to_numpy(), np.arange(len(files) + 1))
     columns = _columns(frames.steps)
+    starts = _starts(frames.steps, files)
+    of_parts = {name: frames.parts[name].to_numpy() for name in ("forward_s", "backward_s")}
+    part_starts = _starts(frames.parts, files)
+    span_parts, span_starts = frames.spans["part"].to_numpy(), _starts(frames.spans, files)
     numbers_of: dict[int, list[int]] = {}
     for number, file in enumerate(files):
         numbers_of.setdefault(file.cell, []).append(number)
@@ -48,13 +54,28 @@ def check_records(
         try:
             _check_result(cell, attempt)
             for number in numbers_of.get(position, []):
-                mine = slice(starts[number], starts[number + 1])
-                rows = {name: values[mine] for name, values in columns.items()}
+                rows = _of_file(columns, starts[number : number + 2])
                 _check_file(rows, files[number], frames.headers[number], cell, attempt)
+                check_parts(
+                    rows,
+                    _of_file(of_parts, part_starts[number : number + 2]),
+                    span_parts[slice(*span_starts[number : number + 2])],
+                    files[number],
+                    cell.experiment,
+                )
             _check_digests(attempt)
         except InputError as error:
             wrong[position] = str(error)
     return wrong
+
+
+def _starts(frame: pd.DataFrame, files: Sequence[RankFile]) -> NDArray[np.intp]:
+    """Where each file's rows begin, and where the last one's end."""
+    return np.searchsorted(frame["source"].to_numpy(), np.arange(len(files) + 1))
+
+
+def _of_file(columns: Rows, between: NDArray[np.intp]) -> Rows:
+    return {name: values[slice(*between)] for name, values in columns.items()}
 
 
 def _check_file(
@@ -75,7 +96,7 @@ def _check_file(
 
 def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
-    names = ("step", "epoch", "warmup", "samples", "loss", "wall_s", "recompute_s")
+    names = ("step", "epoch", "warmup", "samples", "loss", "wall_s", "recompute_s", TIMED_PARTS)
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
     return {"phase": phase} | {name: steps[name].to_numpy() for name in (*names, *_SECONDS, *DRAWN)}
 

@@ -1,4 +1,6 @@
-"""Data frames of parsed records: steps, groups of layers, spans; `source` numbers the files."""
+"""Data frames of parsed records: steps, groups of layers, parts of a stage, spans; `source` numbers
+the files.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,15 @@ _OPTIONAL = (
     "gather_s",
     "sampled_edges",
 )
-STEP_COLUMNS = frozenset({"phase", "warmup", *_INTEGERS, *_SECONDS, *_OPTIONAL})
+TIMED_PARTS = "timed_parts"
+"""Of how many parts of its stage a step's record has seconds; 0 where a stage is one part."""
+STEP_COLUMNS = frozenset({"phase", "warmup", TIMED_PARTS, *_INTEGERS, *_SECONDS, *_OPTIONAL})
 """Columns of the step frame that every run has; all others are metrics."""
 
 RECORD_SCHEMA = pa.schema(
     [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
     + [("warmup", pa.bool_()), ("microbatch", pa.float64()), ("end_s", pa.float64())]
+    + [("part", pa.int16()), ("part_s", pa.list_(pa.list_(pa.float64())))]
     + [(name, pa.int64()) for name in _INTEGERS]
     + [(name, pa.float64()) for name in (*_SECONDS, *_OPTIONAL)]
 )
@@ -66,6 +71,7 @@ def step_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
     data: dict[str, Any] = {"source": file_numbers, "phase": _phase(table)}
     for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
         data[name] = table[name].to_numpy()
+    data[TIMED_PARTS] = _lengths(table["part_s"])
     for name, values in _struct_fields(table, "metrics"):
         key = name if name not in data else f"metric_{name}"
         data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -130,8 +136,49 @@ def group_frames(
     ]
 
 
+def _lengths(lists: pa.ChunkedArray) -> NDArray[Any]:
+    """Of each list; 0 of null."""
+    lengths: NDArray[Any] = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return lengths.astype(np.int16)
+
+
+def part_frame(
+    table: pa.Table, file_numbers: NDArray[Any], paths: Sequence[Path]
+) -> pd.DataFrame | None:
+    """Forward and backward seconds of each part of a stage and step, in order; None without any.
+
+    `paths` are the files by number. Raises InputError for a part that has no pair of seconds.
+    """
+    counts = _lengths(table["part_s"])
+    if not counts.any():
+        return None
+    rows = np.repeat(np.arange(len(counts)), counts)
+    pairs = pc.list_flatten(table["part_s"])
+    wrong = np.flatnonzero(_lengths(pairs) != 2)
+    if len(wrong):
+        place = int(rows[wrong[0]])
+        where = f"{paths[int(file_numbers[place])]}: {table['phase'][place]} step"
+        where += f" {table['step'][place]}"
+        raise InputError(where, "part_s", "another form", "forward, backward seconds of each part")
+    flat = pc.list_flatten(pairs).to_numpy().reshape(-1, 2)
+    first = np.cumsum(counts) - counts
+    return pd.DataFrame(
+        {
+            "source": file_numbers[rows],
+            "phase": _phase(table)[rows],
+            "step": table["step"].to_numpy()[rows],
+            "part": (np.arange(len(rows)) - first[rows]).astype(np.int16),
+            "forward_s": flat[:, 0],
+            "backward_s": flat[:, 1],
+        }
+    )
+
+
 def span_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
-    """The fields of span records; `file_numbers` is each row's file number."""
+    """The fields of span records; `file_numbers` is each row's file number.
+
+    Older records know no parts of a stage: theirs are of the first.
+    """
     names = table["name"].combine_chunks().dictionary_encode()
     return pd.DataFrame(
         {
@@ -142,6 +189,7 @@ def span_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
             "microbatch": table["microbatch"].to_numpy(),
             "start_s": table["start_s"].to_numpy(),
             "end_s": table["end_s"].to_numpy(),
+            "part": pc.fill_null(table["part"], 0).to_numpy(),
         }
     )
 

@@ -1,4 +1,4 @@
-"""Loads a run folder as data frames: cells, steps, ranks, groups, spans."""
+"""Loads a run folder as data frames: cells, steps, ranks, groups, parts, spans."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class Run:
     that came last."""
     groups: pd.DataFrame
     """Forward and backward seconds a group of layers, rank and mini-batch."""
+    parts: pd.DataFrame
+    """Forward and backward seconds a part, rank and mini-batch, of stages of several parts."""
     spans: pd.DataFrame
     """What each rank did inside mini-batches, in runs with `spans: true`."""
     attempts: pd.DataFrame
@@ -104,6 +106,7 @@ def load(run: Path | str, *, apart: bool = False) -> Run:
         steps=steps,
         ranks=ranks,
         groups=with_ranks(folder.frames.groups, folder.files, folder.frames, folder.names),
+        parts=with_ranks(folder.frames.parts, folder.files, folder.frames, folder.names),
         spans=with_ranks(folder.frames.spans, folder.files, folder.frames, folder.names),
         attempts=_attempt_frame(folder),
         phases=add_noise_columns(phases, ranks),

@@ -22,7 +22,7 @@ _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
 _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
 _WHO_COMPUTES = (
-    *("layout", "microbatches", "engine", "schedule", "balance"),
+    *("layout", "microbatches", "engine", "schedule", "parts", "balance"),
     *("chunks", "rebuild", "checkpoint"),
 )
 """What one chunk of a graph may differ in and learn the same."""
@@ -154,7 +154,8 @@ class GatRow:
 class GatRows:
     """All configurations of GAT that measured a training step; `summary` tells them apart.
 
-    Without those on sampled mini-batches, whose steps are no epochs.
+    Without those on sampled mini-batches, whose steps are no epochs, and those of several parts a
+    stage, which the study does not have.
     """
 
     def __init__(self, run: Run, summary: pd.DataFrame) -> None:
@@ -174,6 +175,7 @@ class GatRows:
             if (row.settings["model"], row.phase) == ("gat", "train")
             and row.step_times
             and pd.isna(row.settings.get("sampler"))
+            and row.parts == 1
         ]
 
     @property

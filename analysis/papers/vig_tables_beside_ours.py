@@ -14,7 +14,7 @@ from analysis.stats.intervals import Sample
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
-_IN_EVERY_LABEL = ("batch_size", "implementation", "schedule")
+_IN_EVERY_LABEL = ("batch_size", "implementation", "schedule", "parts")
 _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 # Defects of every table of a pipeline.
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
@@ -84,6 +84,8 @@ def _layout_rows(
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
+        # The study has one part a stage, so interleaved ones are in no table of it.
+        & (summary["parts"] == 1)
         & (summary["n"] > 0)
     ]
     for _, row in measured.iterrows():

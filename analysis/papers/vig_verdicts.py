@@ -143,11 +143,13 @@ def _speedups(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str,
 
 
 def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str) -> pd.DataFrame:
+    """Of one part a stage, as the study has them and its bound is for."""
     return summary[
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
         & (summary["phase"] == phase)
+        & (summary["parts"] == 1)
         & summary["speedup"].notna()
     ]
 

@@ -77,6 +77,11 @@ class Configuration:
         return int(self.settings["microbatches"])
 
     @property
+    def parts(self) -> int:
+        """Of the model, that each stage holds."""
+        return int(self.settings["parts"])
+
+    @property
     def together(self) -> float:
         """Samples a step of all replicas; nan for a graph, whose step is the whole graph."""
         return float(self.settings["batch_size"] or math.nan) * self.layout.replicas
@@ -178,7 +183,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
         }
     )
     frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
-    ideal = ideal_steps(run.ranks, run.steps, run.cells)
+    ideal = ideal_steps(run.ranks, run.parts, run.steps, run.cells)
     frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
     cells = zip(frame["cell"], frame["phase"], strict=True)
     found = [ideal.get(key) for key in cells]

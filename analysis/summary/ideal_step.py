@@ -1,17 +1,22 @@
-"""Ideal step times: the schedule with each step's measured stage seconds and no other cost."""
+"""Ideal step times: the schedule with each step's measured stage seconds and no other cost.
+
+Of a stage of several parts each takes its own seconds; part p of stage s is number p*S + s.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.loading.record_frames import TIMED_PARTS
 from analysis.stats.intervals import median
 from analysis.stats.noise import cell_phase_slices
-from gnnhpc.core.schedule import Kind, ScheduleName, timeline
+from gnnhpc.core.schedule import Action, ScheduleName, input_from, part_number, timeline
 
 Seconds = NDArray[np.float64]
 
@@ -23,10 +28,23 @@ class IdealStep(NamedTuple):
     mean: float
 
 
+class _Plan(NamedTuple):
+    schedule: ScheduleName
+    microbatches: int
+    parts: int
+
+
+_WAYS = ("forward_s", "backward_s")
+Passes = tuple[list[Seconds], list[Seconds]]
+"""Forward and backward seconds of a replica's steps, by the number of the part of the model."""
+
+
 def ideal_steps(
-    ranks: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
+    ranks: pd.DataFrame, parts: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
 ) -> dict[tuple[str, str], IdealStep]:
     """(cell, phase) -> the ideal of the steps that count, of the slowest replica.
+
+    `ranks`, `parts`, `steps` and `cells` are a run's.
 
     The median is of steps of equal samples, without the uneven end of an epoch. The mean is of
     all, as of the seconds that it is held against.
@@ -38,34 +56,59 @@ def ideal_steps(
     even = _even_steps(counted)
     if len(counted) < len(steps):
         kept = pd.MultiIndex.from_frame(counted[["cell", "phase", "step"]])
-        ranks = ranks[pd.MultiIndex.from_frame(ranks[["cell", "phase", "step"]]).isin(kept)]
-    planned = zip(cells["cell"], cells["schedule"], cells["microbatches"], strict=True)
-    plans: dict[str, tuple[ScheduleName, int]] = {c: (s, int(m)) for c, s, m in planned}
+        ranks, parts = (
+            frame[pd.MultiIndex.from_frame(frame[["cell", "phase", "step"]]).isin(kept)]
+            for frame in (ranks, parts)
+        )
+    planned = (cells[name] for name in ("cell", "schedule", "microbatches", "parts"))
+    plans = {cell: _Plan(s, int(m), int(p)) for cell, s, m, p in zip(*planned, strict=True)}
+    of_parts = dict(iter(parts.groupby(["cell", "phase"], observed=True)))
     cell, phase = ranks["cell"].to_numpy(), ranks["phase"].to_numpy()
-    replica, stage = ranks["replica"].to_numpy(), ranks["stage"].to_numpy()
-    forward, backward = ranks["forward_s"].to_numpy(), ranks["backward_s"].to_numpy()
+    columns = {name: ranks[name].to_numpy() for name in ("replica", "stage", TIMED_PARTS, *_WAYS)}
     ideal = {}
-    for part in cell_phase_slices(ranks):
-        name, kind = str(cell[part.start]), str(phase[part.start])
-        schedule, microbatches = plans[name]
-        slowest: Seconds | None = None
-        for one in np.unique(replica[part]):
-            # Rows are in order of step and rank, so those of one stage are its steps in order.
-            mine = [
-                (replica[part] == one) & (stage[part] == number)
-                for number in np.unique(stage[part][replica[part] == one])
-            ]
-            seconds = ideal_seconds(
-                schedule,
-                [forward[part][rows] / microbatches for rows in mine],
-                [backward[part][rows] / microbatches for rows in mine],
-                microbatches,
+    for rows in cell_phase_slices(ranks):
+        name, kind = str(cell[rows.start]), str(phase[rows.start])
+        plan = plans[name]
+        if plan.parts == 1:
+            replicas = _passes_of_stages({key: of[rows] for key, of in columns.items()})
+        elif (columns[TIMED_PARTS][rows] == plan.parts).all():
+            replicas = _passes_of_parts(of_parts[name, kind])
+        else:
+            # Only of cells that are not valid: records of valid ones are checked.
+            continue
+        seconds = [
+            ideal_seconds(
+                plan.schedule,
+                [of / plan.microbatches for of in forward],
+                [of / plan.microbatches for of in backward],
+                plan.microbatches,
+                parts=plan.parts,
                 training=kind == "train",
             )
-            slowest = seconds if slowest is None else np.maximum(slowest, seconds)
-        if slowest is not None and np.isfinite(slowest).all():
+            for forward, backward in replicas
+        ]
+        slowest: Seconds = np.maximum.reduce(seconds)
+        if np.isfinite(slowest).all():
             ideal[name, kind] = IdealStep(median(slowest[even[name, kind]]), float(slowest.mean()))
     return ideal
+
+
+def _passes_of_stages(columns: Mapping[str, NDArray[Any]]) -> Iterator[Passes]:
+    """Of each replica, of one cell's and phase's records of steps."""
+    replica, stage = columns["replica"], columns["stage"]
+    for one in np.unique(replica):
+        # Rows are in order of step and rank, so those of one stage are its steps in order.
+        mine = [(replica == one) & (stage == n) for n in np.unique(stage[replica == one])]
+        forward, backward = ([columns[way][rows] for rows in mine] for way in _WAYS)
+        yield forward, backward
+
+
+def _passes_of_parts(records: pd.DataFrame) -> Iterator[Passes]:
+    """Likewise of records of parts, each in the order of its steps."""
+    for _, mine in records.groupby("replica"):
+        parts = [found for _, found in mine.sort_values("step").groupby(["part", "stage"])]
+        forward, backward = ([part[way].to_numpy() for part in parts] for way in _WAYS)
+        yield forward, backward
 
 
 def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_]]:
@@ -73,8 +116,8 @@ def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_
     cell, phase = counted["cell"].to_numpy(), counted["phase"].to_numpy()
     even = ~counted["uneven"].to_numpy()
     return {
-        (str(cell[part.start]), str(phase[part.start])): even[part]
-        for part in cell_phase_slices(counted)
+        (str(cell[rows.start]), str(phase[rows.start])): even[rows]
+        for rows in cell_phase_slices(counted)
     }
 
 
@@ -84,34 +127,32 @@ def ideal_seconds(
     backward_s: list[Seconds],
     microbatches: int,
     *,
+    parts: int = 1,
     training: bool,
 ) -> Seconds:
-    """[steps]: the ideal of each, where a micro-batch takes `forward_s[stage]` [steps] on a stage.
+    """[steps]: the ideal of each, where a micro-batch takes `forward_s[number]` [steps] in a part.
 
     As `gnnhpc.core.schedule.ideal_step_s` of each step, for all steps together.
     """
-    stages = len(forward_s)
-    clock = [np.zeros_like(seconds) for seconds in forward_s]
-    done: dict[tuple[int, Kind, int], Seconds] = {}
-    for stage, kind, microbatch in _order(schedule, stages, microbatches, training):
-        if kind == "forward":
-            before = done[stage - 1, kind, microbatch] if stage else None
-        elif stage == stages - 1:
-            before = done[stage, "forward", microbatch]
-        else:
-            before = done[stage + 1, kind, microbatch]
-        start = clock[stage] if before is None else np.maximum(clock[stage], before)
-        clock[stage] = start + (forward_s if kind == "forward" else backward_s)[stage]
-        done[stage, kind, microbatch] = clock[stage]
+    stages = len(forward_s) // parts
+    clock = [np.zeros_like(seconds) for seconds in forward_s[:stages]]
+    done: dict[tuple[int, Action], Seconds] = {}
+    for stage, action in _order(schedule, stages, microbatches, parts, training):
+        needed = input_from(stage, stages, parts, action)
+        start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
+        seconds = forward_s if action.kind == "forward" else backward_s
+        clock[stage] = done[stage, action] = (
+            start + seconds[part_number(stage, stages, action.part)]
+        )
     ended: Seconds = np.maximum.reduce(clock)
     return ended
 
 
 @lru_cache
 def _order(
-    schedule: ScheduleName, stages: int, microbatches: int, training: bool
-) -> tuple[tuple[int, Kind, int], ...]:
-    """Stage, kind and micro-batch of all actions, each after those that it waits for."""
-    equal = [1.0] * stages
-    slots = timeline(schedule, equal, equal, microbatches, training=training)
-    return tuple((slot.stage, slot.action.kind, slot.action.microbatch) for slot in slots)
+    schedule: ScheduleName, stages: int, microbatches: int, parts: int, training: bool
+) -> tuple[tuple[int, Action], ...]:
+    """Stage and action of all, each after those that it waits for."""
+    equal = [1.0] * (stages * parts)
+    slots = timeline(schedule, equal, equal, microbatches, parts=parts, training=training)
+    return tuple((slot.stage, slot.action) for slot in slots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from analysis.summary.configurations import Configuration
 from analysis.summary.lost_time import COLUMNS, StepSeconds, take_apart
+from gnnhpc.core.schedule import bound
 
 
 def lost_columns(
@@ -17,14 +18,14 @@ def lost_columns(
     alone = _for_as_many(row, best)
     if row.phase != "train" or step is None or ideal is None or alone is None:
         return dict.fromkeys(COLUMNS)
-    stages, microbatches = row.layout.stages, row.microbatches
+    stages = row.layout.stages
     return take_apart(
         step,
         ideal,
         alone,
         _for_as_many(row, same),
         ranks=row.layout.world_size,
-        stretch=(microbatches + stages - 1) / microbatches,
+        stretch=stages / bound(1, stages, row.microbatches, row.parts),
     ).columns()
 
 

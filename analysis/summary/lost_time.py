@@ -1,8 +1,9 @@
 """A step of a pipeline or of replicas taken apart: where it is slower than ranks that lose nothing.
 
 From the step that the best sequential run would take on as many ranks (linear) to the one that was
-measured, in parts that add up. With n = R*S ranks and f = (M+S-1)/M, by which a pipeline of equal
-stages takes longer than its passes (Huang et al. 2019, section 2.3):
+measured, in parts that add up. With n = R*S ranks and f = (V*M+S-1)/(V*M), by which a pipeline of
+equal stages takes longer than its passes (Huang et al. 2019, section 2.3; of V parts a stage
+Narayanan et al. 2021, section 2.2):
 
 - schedule: linear * (f-1), so that linear and schedule are the step at the bound;
 - micro-batches: what the sequential run's passes take longer in M micro-batches, * f/n;

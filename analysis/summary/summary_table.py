@@ -46,7 +46,7 @@ CONTRACT_COLUMNS = (
 )
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
-VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "chunks", "batchnorm")
+VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "parts", "chunks", "batchnorm")
 """Settings that are always columns; other settings are only where they vary."""
 
 SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")
@@ -141,8 +141,11 @@ def _speedup_columns(
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches)
-    bound_value /= bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
+    bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches, row.parts)
+    parts_of_base = base.parts if base else 1
+    bound_value /= bound(
+        wanted.layout.replicas, wanted.layout.stages, wanted.microbatches, parts_of_base
+    )
     flags = counted_flags(row)
     notes = _notes(row, base, wanted, unlike)
     valid = bool(row.step_times)
@@ -207,7 +210,8 @@ def _notes(
         )
     cuts = row.used["stage_layers"].dropna()
     if cuts.nunique() > 1:
-        notes.append(f"layers a stage, as each run measured: {values_in_words([*cuts])}")
+        of = "part" if row.parts > 1 else "stage"
+        notes.append(f"layers a {of}, as each run measured: {values_in_words([*cuts])}")
     if len(row.step_times) == 1:
         notes.append(f"{ONE_RUN}: no interval, only the spread of its steps")
     elif base and base is not row and len(base.step_times) == 1:

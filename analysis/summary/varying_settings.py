@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,8 +35,20 @@ def varying_settings(summary: pd.DataFrame) -> list[str]:
 
 def settings_in_words(row: Any, names: Sequence[str]) -> str:
     """Those of these settings that a row has, such as `model blocks 4, dtype float64`."""
-    known = [(name, row[name]) for name in names if not pd.isna(row[name]) and row[name] != ""]
-    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known)
+    known = {name: row[name] for name in names if not pd.isna(row[name]) and row[name] != ""}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_short(value)}" for name, value in with_parts_in_words(known)
+    )
+
+
+def with_parts_in_words(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings, parts of a stage with their schedule: `interleaved, 2 parts`."""
+    parts = settings.get("parts", 1)
+    for name, value in settings.items():
+        if name == "schedule" and parts > 1:
+            yield name, f"{value}, {parts} parts"
+        elif name != "parts" or "schedule" not in settings:
+            yield name, value
 
 
 def _short(value: object) -> str:

@@ -1,7 +1,8 @@
 """Spans as a Chrome trace, for chrome://tracing and ui.perfetto.dev.
 
 Format: "Trace Event Format" (Google, 2016), the JSON object form: complete events (ph X) with
-timestamps and durations in microseconds; a replica is a process, a stage a thread.
+timestamps and durations in microseconds; a replica is a process, a stage a thread. `forward 3'` is
+micro-batch 3 in the second part of its stage.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.timeline.step_timeline import cell_spans, find_cell
+from analysis.timeline.step_timeline import DASH, cell_spans, find_cell
 from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:
@@ -88,17 +89,18 @@ def _span_events(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
     keys = ["rank", "phase", "step"]
     # Spans are relative to their step's first barrier, steps to the rank's first step.
     starts = ranks[[*keys, "start_s"]].rename(columns={"start_s": "step_start_s"})
-    columns = ["replica", "stage", "phase", "step", "name", "microbatch", "start_s", "end_s"]
-    placed = spans.merge(starts, on=keys)[[*columns, "step_start_s"]]
+    columns = ["replica", "stage", "phase", "step", "name", "microbatch", "part"]
+    placed = spans.merge(starts, on=keys)[[*columns, "start_s", "end_s", "step_start_s"]]
     events = []
-    for replica, stage, phase, step, name, microbatch, start, end, offset in placed.itertuples(
-        index=False
-    ):
+    for row in placed.itertuples(index=False):
+        replica, stage, phase, step, name, microbatch, part, start, end, offset = row
         args: dict[str, object] = {"phase": str(phase), "step": int(step)}
         title = str(name)
         if not math.isnan(microbatch):
             args["microbatch"] = int(microbatch)
-            title = f"{name} {int(microbatch)}"
+            title = f"{name} {int(microbatch)}{DASH * part}"
+        if part:
+            args["part"] = int(part)
         place = (int(replica), int(stage))
         events.append(_complete_event(title, str(name), place, offset + start, end - start, args))
     return events

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from analysis.loading.run import Run
 
 Phase = Literal["train", "test"]
+DASH = "'"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Bar:
     microbatch: int | None
     start_s: float
     end_s: float
+    part: int = 0
+    """Of the stage's own parts."""
+
+    @property
+    def number(self) -> str:
+        """The micro-batch, with a dash for each part of the stage before its own: `3'`."""
+        return "" if self.microbatch is None else f"{self.microbatch}{DASH * self.part}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Timeline:
     cell: str
     layout: str
     schedule: str
+    parts: int
+    """Of a stage."""
     microbatches: int
     phase: str
     step: int
@@ -63,7 +73,7 @@ class Timeline:
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float
-    """Waiting over all rank-time of equal stages: (S-1) / (M+S-1)."""
+    """Waiting over all rank-time of equal stages of V parts: (S-1) / (V*M+S-1)."""
     drawn_s: float | None = None
     """Before the first barrier: the step's wait for its sampled mini-batch, if it has one."""
 
@@ -141,13 +151,15 @@ def measured_timeline(
     )
     measured = tuple(_bars(spans))
     schedule = cast(ScheduleName, str(cell_row["schedule"]))
-    microbatches = int(cell_row["microbatches"])
-    ideal = ideal_bars(measured, rows, schedule, microbatches, training=phase == "train")
+    microbatches, parts = int(cell_row["microbatches"]), int(cell_row["parts"])
+    training = phase == "train"
+    ideal = ideal_bars(measured, rows, schedule, microbatches, parts=parts, training=training)
     waited = _share(records["waited_s"].sum(), records["wall_s"].sum())
     return Timeline(
         cell=cell,
         layout=str(cell_row["layout"]),
         schedule=schedule,
+        parts=parts,
         microbatches=microbatches,
         phase=phase,
         step=step,
@@ -157,7 +169,7 @@ def measured_timeline(
         ideal=ideal,
         bubble=None if cell in timed_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
-        balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches),
+        balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches, parts),
         drawn_s=_drawn_s(records),
     )
 
@@ -174,34 +186,39 @@ def ideal_bars(
     schedule: ScheduleName,
     microbatches: int,
     *,
+    parts: int = 1,
     training: bool,
 ) -> tuple[Bar, ...]:
     """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
 
-    Empty if the span of a micro-batch is missing on any stage.
+    Each part of a stage has its own seconds. Empty if the span of a micro-batch is missing in any.
     """
     kinds = ("forward", "backward") if training else ("forward",)
-    seconds: dict[tuple[int, str, int], float] = {}
+    seconds: dict[tuple[int, str, int, int], float] = {}
     for bar in measured:
         if bar.name in kinds and bar.microbatch is not None:
-            key = (bar.rank, bar.name, bar.microbatch)
+            key = (bar.rank, bar.name, bar.microbatch, bar.part)
             seconds[key] = seconds.get(key, 0.0) + bar.end_s - bar.start_s
     bars: list[Bar] = []
     for replica in sorted({row.replica for row in rows}):
         ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
         costs = {
-            kind: [[seconds.get((rank, kind, m)) for m in range(microbatches)] for rank in ranks]
+            kind: [
+                [seconds.get((rank, kind, m, part)) for m in range(microbatches)]
+                for part in range(parts)
+                for rank in ranks
+            ]
             for kind in kinds
         }
         if any(cost is None for table in costs.values() for line in table for cost in line):
             return ()
         forward = cast(list[list[float]], costs["forward"])
         backward = cast(list[list[float]], costs.get("backward", forward))
-        for slot in timeline(schedule, forward, backward, microbatches, training=training):
-            action = slot.action
-            bars.append(
-                Bar(ranks[slot.stage], action.kind, action.microbatch, slot.start_s, slot.end_s)
-            )
+        for slot in timeline(
+            schedule, forward, backward, microbatches, parts=parts, training=training
+        ):
+            action, times = slot.action, (slot.start_s, slot.end_s)
+            bars.append(Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.part))
     return tuple(bars)
 
 
@@ -217,7 +234,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _bars(spans: pd.DataFrame) -> list[Bar]:
-    columns = ["rank", "name", "microbatch", "start_s", "end_s"]
+    columns = ["rank", "name", "microbatch", "start_s", "end_s", "part"]
     return [
         Bar(
             int(rank),
@@ -225,6 +242,7 @@ def _bars(spans: pd.DataFrame) -> list[Bar]:
             None if math.isnan(microbatch) else int(microbatch),
             float(start),
             float(end),
+            int(part),
         )
-        for rank, name, microbatch, start, end in spans[columns].itertuples(index=False)
+        for rank, name, microbatch, start, end, part in spans[columns].itertuples(index=False)
     ]

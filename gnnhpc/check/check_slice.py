@@ -123,7 +123,9 @@ def _image_slices(
     batch = small.batch_size or small.microbatches
     full = batch // small.microbatches
     rows = min(ROWS, full)
-    fewer = min(small.microbatches, small.layout.stages + 1)
+    # The interleaved schedule takes multiples of the stages.
+    more = small.layout.stages if small.schedule == "interleaved" else 1
+    fewer = min(small.microbatches, small.layout.stages + more)
     # A user's own model may take images of one size only.
     smaller = () if isinstance(small.model, OwnModel) else _SIDES
     sides = [None, *(side for side in smaller if side < facts.image_size)]

@@ -15,7 +15,9 @@ from gnnhpc.check.watches.gradient_norms import GradientNorms
 from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
+from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
@@ -92,10 +94,13 @@ class RankObservations:
     """Where kernels were called otherwise than in the first step of a phase."""
     engine: str = ""
     """Which engine ran: sequential, native, pipelining, torchgpipe."""
+    trained_parts: list[bool] = field(default_factory=list)
+    """Of the parts of its stage that are called by themselves, or of all as one: whether it has
+    something to train."""
     partitions: list[list[str]] = field(default_factory=list)
     """The layers of each stage that this process holds."""
-    forwards_before_backward: list[int] = field(default_factory=list)
-    """Numbers of forwards that training steps began before their first backward."""
+    orders: list[tuple[Action, ...]] = field(default_factory=list)
+    """Of the forwards and backwards of training steps, those that differ."""
     loaded: dict[str, str] = field(default_factory=dict)
     """Versions that loaded packages say of themselves."""
     shared: list[SharedStep] = field(default_factory=list)
@@ -164,7 +169,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         slowed_by=list(machine.slowed_by),
         wrong_samples=observer.wrong_samples.told(),
         shared=observer.shared if observer.layout.replicas > 1 else [],
-        forwards_before_backward=sorted(observer.forwards_before_backward),
+        orders=list(observer.orders),
         loaded=_loaded(),
         time_faults=observer.time_faults.told(),
         loose_spans=observer.time_faults.parts.loose(),
@@ -178,6 +183,10 @@ def _loaded() -> dict[str, str]:
     modules = {name: sys.modules.get(name) for name in ("torch", "numpy", "gnnhpc")}
     found = {name: getattr(module, "__version__", None) for name, module in modules.items()}
     return {name: str(version) for name, version in found.items() if version is not None}
+
+
+def _layers_of_parts(stage: Stage) -> list[list[str]]:
+    return [[layer.name for layer in part.outlines] for part in stage.called]
 
 
 def _largest_tensor(parts: TrainingParts) -> int:
@@ -216,7 +225,8 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
-        partitions=getattr(parts.engine, "partitions", [layers]),
+        partitions=getattr(parts.engine, "partitions", _layers_of_parts(parts.stage)),
+        trained_parts=[bool(parameters_of(part)) for part in parts.stage.called],
         engine=type(parts.engine).__name__.removesuffix("Engine").lower(),
     )
     everyone: list[RankObservations] = mesh.gather_objects(mine)

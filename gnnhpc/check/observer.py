@@ -21,6 +21,7 @@ from gnnhpc.check.watches.second_clock import SecondClock, SharedStep
 from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.kernels.calls import uncounted
@@ -30,6 +31,9 @@ from gnnhpc.tasks.task import Tally
 
 LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""
+
+MOST_ORDERS = 4
+"""Of a stage's actions that are kept: there should be one."""
 
 
 @dataclass
@@ -54,8 +58,8 @@ class RunObserver:
     time_faults: TimeFaults = field(default_factory=TimeFaults)
     machine_use: MachineUse = field(default_factory=MachineUse)
     records: KeptRecords = field(default_factory=KeptRecords)
-    forwards_before_backward: set[int] = field(default_factory=set)
-    """In training steps."""
+    orders: set[tuple[Action, ...]] = field(default_factory=set)
+    """Of training steps' forwards and backwards."""
     wrong_samples: Faults = field(default_factory=Faults)
     shared: list[SharedStep] = field(default_factory=list)
     between_steps_cpu_s: list[float] = field(default_factory=list)
@@ -206,7 +210,7 @@ class RunObserver:
             )
         if record.phase == "train" and seen.ready_s is not None:
             self.shared.append(SharedStep(record.wall_s, seen.ready_s, record.allreduce_s))
-        if record.phase == "train" and seen.forwards_before_backward is not None:
-            self.forwards_before_backward.add(seen.forwards_before_backward)
+        if record.phase == "train" and len(self.orders) < MOST_ORDERS:
+            self.orders.add(seen.order)
         if record.phase == "train" and not record.warmup:
             self.between_steps_cpu_s.append(seen.cpu_between_s)

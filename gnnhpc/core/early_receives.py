@@ -13,34 +13,37 @@ posted no receive but of what stands before it, and so has been done.
 
 from __future__ import annotations
 
-from gnnhpc.core.schedule import Action, ScheduleName, Slot, timeline
+from gnnhpc.core.schedule import Action, ScheduleName, Slot, input_from, part_number, timeline
 
 
 def done_before_posting(
-    schedule: ScheduleName, stage: int, stages: int, microbatches: int, *, training: bool = True
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    *,
+    parts: int = 1,
+    training: bool = True,
 ) -> dict[Action, int]:
     """For each action whose input another stage sends: how many own actions are done before it may
-    be posted, in the stage's order. Done means given to the device.
+    be posted, in the order of sending. Done means given to the device.
     """
-    ones = [1.0] * stages
-    slots = timeline(schedule, ones, ones, microbatches, training=training)
-    line = sorted(slots, key=_place)
+    ones = [1.0] * (stages * parts)
+    slots = timeline(schedule, ones, ones, microbatches, parts=parts, training=training)
+    mine = [slot.action for slot in slots if slot.stage == stage]
+    receives = {input_from(stage, stages, parts, action): action for action in mine}
     found: dict[Action, int] = {}
     done = 0
-    for slot in line:
+    for slot in sorted(slots, key=lambda slot: _place(slot, stages)):
         if slot.stage == stage:
             done += 1
-        elif _receiver(slot.stage, slot.action) == stage:
-            found[slot.action] = done
+        elif (slot.stage, slot.action) in receives:
+            found[receives[slot.stage, slot.action]] = done
     return found
 
 
-def _place(slot: Slot) -> tuple[float, bool, int]:
+def _place(slot: Slot, stages: int) -> tuple[float, bool, int]:
     """Where a slot stands in the line; of those that begin together, senders before receivers."""
     is_forward = slot.action.kind == "forward"
-    return slot.start_s, is_forward, slot.stage if is_forward else -slot.stage
-
-
-def _receiver(stage: int, action: Action) -> int:
-    """The stage that needs what this one's action makes; outside the pipeline for the last ones."""
-    return stage + 1 if action.kind == "forward" else stage - 1
+    number = part_number(slot.stage, stages, slot.action.part)
+    return slot.start_s, is_forward, number if is_forward else -number

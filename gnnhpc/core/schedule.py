@@ -1,7 +1,10 @@
 """Pipeline schedules: what each stage does in which order, and the step time that follows.
 
 GPipe: Huang et al. 2019 (arXiv:1811.06965), section 2.3. 1F1B: Narayanan et al. 2019
-(PipeDream, SOSP'19), section 3.2, with the flush of PipeDream-2BW.
+(PipeDream, SOSP'19), section 3.2, with the flush of PipeDream-2BW. Interleaved 1F1B: Narayanan et
+al. 2021 (arXiv:2104.04473), section 2.2: each stage has several parts of the model, so that it
+waits for a part at a time. Part p of stage s is number p*S + s of all, from the first layers to
+the last; under the other schedules a stage is one part.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-ScheduleName = Literal["gpipe", "1f1b"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
 Checkpoint = Literal["never", "except_last", "always"]
 """Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
 Kind = Literal["forward", "backward"]
@@ -18,13 +21,16 @@ Kind = Literal["forward", "backward"]
 
 @dataclass(frozen=True)
 class Action:
-    """One micro-batch's forward or backward pass through one stage."""
+    """One micro-batch's forward or backward pass through one part of a stage."""
 
     kind: Kind
     microbatch: int
+    part: int = 0
+    """Of the stage's own parts."""
 
     def __str__(self) -> str:
-        return f"{self.kind[0].upper()}{self.microbatch}"
+        """`F0`, `B3`; of a stage's later parts `F0'`, `B3''`."""
+        return f"{self.kind[0].upper()}{self.microbatch}" + "'" * self.part
 
 
 @dataclass(frozen=True)
@@ -38,20 +44,71 @@ class Slot:
 
 
 def stage_order(
-    schedule: ScheduleName, stage: int, stages: int, microbatches: int, *, training: bool = True
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    *,
+    parts: int = 1,
+    training: bool = True,
 ) -> list[Action]:
-    """What `stage` does, in order; evaluation has the forward actions only."""
-    forwards = [Action("forward", m) for m in range(microbatches)]
+    """What `stage` does, in order; evaluation has the forward actions only.
+
+    Raises ValueError for `parts` that the schedule does not have, and for micro-batches of the
+    interleaved one that are more than the stages and no multiple of them.
+    """
+    if schedule == "interleaved":
+        if microbatches > stages and microbatches % stages:
+            raise ValueError(f"{microbatches} micro-batches are no multiple of {stages} stages")
+    elif parts > 1:
+        raise ValueError(f"schedule {schedule!r} has one part a stage, not {parts}")
+    forwards = _by_groups("forward", stages, microbatches, range(parts))
     if not training:
         return forwards
-    backwards = [Action("backward", m) for m in range(microbatches)]
+    backwards = _by_groups("backward", stages, microbatches, range(parts - 1, -1, -1))
     if schedule == "gpipe":
         return forwards + backwards
-    warmup = min(microbatches, stages - stage)
+    warmup = stages - stage
+    if schedule == "interleaved":
+        warmup = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
+    warmup = min(len(forwards), warmup)
     order = forwards[:warmup]
-    for m in range(microbatches - warmup):
-        order += [backwards[m], forwards[warmup + m]]
-    return order + backwards[microbatches - warmup :]
+    for n in range(len(forwards) - warmup):
+        order += [backwards[n], forwards[warmup + n]]
+    return order + backwards[len(forwards) - warmup :]
+
+
+def _by_groups(kind: Kind, stages: int, microbatches: int, parts: range) -> list[Action]:
+    """As many micro-batches as stages go through a part, then through the next of `parts`."""
+    group = min(stages, microbatches) if len(parts) > 1 else microbatches
+    return [
+        Action(kind, m, part)
+        for first in range(0, microbatches, group)
+        for part in parts
+        for m in range(first, first + group)
+    ]
+
+
+def part_number(stage: int, stages: int, part: int) -> int:
+    """Of a stage's part among all parts of the model, first to last."""
+    return part * stages + stage
+
+
+def input_from(stage: int, stages: int, parts: int, action: Action) -> tuple[int, Action] | None:
+    """The stage and the action that makes what `action` of `stage` takes; None for the inputs.
+
+    The last part's backward takes its own forward's loss.
+    """
+    number = part_number(stage, stages, action.part)
+    if action.kind == "forward":
+        if number == 0:
+            return None
+        before = number - 1
+        return before % stages, Action("forward", action.microbatch, before // stages)
+    after = number + 1
+    if after == stages * parts:
+        return stage, Action("forward", action.microbatch, action.part)
+    return after % stages, Action("backward", action.microbatch, after // stages)
 
 
 def timeline(
@@ -60,16 +117,19 @@ def timeline(
     backward_s: Sequence[float] | Sequence[Sequence[float]],
     microbatches: int,
     *,
+    parts: int = 1,
     training: bool = True,
 ) -> list[Slot]:
     """When each action runs if it takes the given seconds, and transfers take none.
 
-    `forward_s[stage]` is seconds a micro-batch, or a list of them, one a micro-batch; likewise
-    `backward_s`. A forward waits for the stage before, a backward for the stage after.
+    `forward_s[number]` is seconds a micro-batch of a part of the model (part p of stage s is number
+    p*S + s), or a list of them, one a micro-batch; likewise `backward_s`. A forward waits for the
+    part before, a backward for the part after.
     """
-    stages = len(forward_s)
+    stages = len(forward_s) // parts
     orders = [
-        stage_order(schedule, s, stages, microbatches, training=training) for s in range(stages)
+        stage_order(schedule, s, stages, microbatches, parts=parts, training=training)
+        for s in range(stages)
     ]
     done: dict[tuple[int, Action], float] = {}
     clock = [0.0] * stages
@@ -80,10 +140,12 @@ def timeline(
         for s in range(stages):
             while position[s] < len(orders[s]):
                 action = orders[s][position[s]]
-                ready = _ready_at(done, s, stages, action)
+                needed = input_from(s, stages, parts, action)
+                ready = 0.0 if needed is None else done.get(needed)
                 if ready is None:
                     break
-                seconds = (forward_s if action.kind == "forward" else backward_s)[s]
+                table = forward_s if action.kind == "forward" else backward_s
+                seconds = table[part_number(s, stages, action.part)]
                 cost = seconds if isinstance(seconds, int | float) else seconds[action.microbatch]
                 start = max(clock[s], ready)
                 clock[s] = done[s, action] = start + cost
@@ -95,45 +157,49 @@ def timeline(
     return slots
 
 
-def _ready_at(
-    done: dict[tuple[int, Action], float], stage: int, stages: int, action: Action
-) -> float | None:
-    if action.kind == "forward":
-        return 0.0 if stage == 0 else done.get((stage - 1, action))
-    if stage == stages - 1:
-        return done.get((stage, Action("forward", action.microbatch)))
-    return done.get((stage + 1, action))
-
-
 def ideal_step_s(
     schedule: ScheduleName,
     forward_s: Sequence[float] | Sequence[Sequence[float]],
     backward_s: Sequence[float] | Sequence[Sequence[float]],
     microbatches: int,
     *,
+    parts: int = 1,
     training: bool = True,
 ) -> float:
-    """Seconds of the step if stages take what was measured and nothing else takes time."""
-    slots = timeline(schedule, forward_s, backward_s, microbatches, training=training)
+    """Seconds of the step if parts take what was measured and nothing else takes time."""
+    slots = timeline(schedule, forward_s, backward_s, microbatches, parts=parts, training=training)
     return max(slot.end_s for slot in slots)
 
 
-def bound(replicas: int, stages: int, microbatches: int) -> float:
-    """The most that balanced stages can give over one process: R * S*M / (M+S-1)."""
-    return replicas * stages * microbatches / (microbatches + stages - 1)
+def bound(replicas: int, stages: int, microbatches: int, parts: int = 1) -> float:
+    """The most that balanced stages can give over one process: R * S*M / (M + (S-1)/V).
+
+    V is the parts of a stage, 1 but for the interleaved schedule (Narayanan et al. 2021, 2.2.2).
+    """
+    passes = parts * microbatches
+    return replicas * stages * passes / (passes + stages - 1)
 
 
-def ideal_bubble(stages: int, microbatches: int) -> float:
-    """The share of rank-time that balanced stages must wait: (S-1) / (M+S-1)."""
-    return (stages - 1) / (microbatches + stages - 1)
+def ideal_bubble(stages: int, microbatches: int, parts: int = 1) -> float:
+    """The share of rank-time that balanced stages must wait: (S-1) / (V*M + S-1)."""
+    return (stages - 1) / (parts * microbatches + stages - 1)
 
 
-def in_flight(schedule: ScheduleName, stage: int, stages: int, microbatches: int) -> int:
-    """How many micro-batches' activations `stage` holds at most."""
+def in_flight(
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    *,
+    parts: int = 1,
+    part: int | None = None,
+) -> int:
+    """Of how many micro-batches `stage` holds activations at most, in one `part` or in all."""
     held = peak = 0
-    for action in stage_order(schedule, stage, stages, microbatches):
-        held += 1 if action.kind == "forward" else -1
-        peak = max(peak, held)
+    for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
+        if part in (None, action.part):
+            held += 1 if action.kind == "forward" else -1
+            peak = max(peak, held)
     return peak
 
 

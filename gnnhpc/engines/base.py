@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import Checkpoint, ScheduleName
+from gnnhpc.core.schedule import Action, Checkpoint, ScheduleName, stage_order
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
@@ -23,8 +23,25 @@ from gnnhpc.tasks.task import Loss
 
 
 @dataclass(frozen=True)
+class PartPlan:
+    """A part of the model that one rank computes: its stage, or one of several parts of it."""
+
+    stage: Stage
+    number: int
+    """Among all parts of the model, first to last: part p of stage s is p*S + s."""
+    is_first: bool
+    is_last: bool
+    input_shape: tuple[int, ...]
+    """Of one micro-batch that enters it."""
+    output_shape: tuple[int, ...]
+    """Of one micro-batch that leaves it."""
+    upstream_trains: bool
+    """Whether any part before has parameters, and so needs gradients."""
+
+
+@dataclass(frozen=True)
 class StagePlan:
-    """One rank's part of a step: its stage, its shapes, its schedule."""
+    """One rank's share of a step: its stage and the parts of it, its schedule."""
 
     stage: Stage
     mesh: Mesh
@@ -32,18 +49,33 @@ class StagePlan:
     loss: Loss
     microbatches: int
     schedule: ScheduleName
-    input_shape: tuple[int, ...]
-    """Of one micro-batch that enters this stage."""
-    output_shape: tuple[int, ...]
-    """Of one micro-batch that leaves it."""
+    parts: tuple[PartPlan, ...]
+    """Of this stage, one but under the interleaved schedule."""
     dtype: torch.dtype
-    upstream_trains: bool
-    """Whether any earlier stage has parameters, and so needs gradients."""
     fixed_rows: bool = True
     """Whether all micro-batches have as many rows; the shapes say nothing of rows where not."""
     cut: Sequence[range] = ()
-    """The layers of each stage of the layout, of which one process may hold several."""
+    """The layers of each part of the model, of which one process may hold several."""
     checkpoint: Checkpoint = "never"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one micro-batch that enters the first part of this stage."""
+        return self.parts[0].input_shape
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of one micro-batch that leaves the last part of this stage."""
+        return self.parts[-1].output_shape
+
+    def order(self, *, training: bool) -> list[Action]:
+        """What this rank does in a step, as the schedule has it."""
+        stages, parts = self.mesh.layout.stages, len(self.parts)
+        return stage_order(
+            *(self.schedule, self.mesh.stage, stages, self.microbatches),
+            parts=parts,
+            training=training,
+        )
 
     def check(self, batch: Batch) -> None:
         """Raises GnnhpcError for a batch of other micro-batches or rows than planned.

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import LayerOutline, row_changes
 from gnnhpc.engines.autograd import computed_again
@@ -35,6 +36,8 @@ class Stage(nn.Module):
 
     recomputed: Collection[int] = ()
     on_layer: OnLayer | None = None
+    apart: bool = False
+    """Whether its parts are no neighbours in the model: each is called by itself, never all."""
     _parts: tuple[Stage, ...] = ()
 
     def __init__(
@@ -121,20 +124,26 @@ class Stage(nn.Module):
         """What an engine calls, first to last: this stage, or the parts that it is cut into."""
         return self._parts or (self,)
 
+    @property
+    def called(self) -> tuple[Stage, ...]:
+        """What takes the inputs of a stage and gives its outputs: all parts as one, or each."""
+        return self.parts if self.apart else (self,)
+
     def cut_into(self, parts: Sequence[range], *, timed: bool) -> tuple[Stage, ...]:
         """Stages of the same modules, for an engine that calls one after the other.
 
         Layers are not `timed` where they are on several devices: each has a clock of its own.
         """
-        timer = self.timer if timed else None
+        before = [row_changes(self.outlines[: part.start]) for part in parts]
+        changes = [self._first_change + each for each in before]
+        return self._cut(parts, changes, self.timer if timed else None)
+
+    def _cut(
+        self, parts: Sequence[range], first_changes: Sequence[int], timer: StepTimer | None
+    ) -> tuple[Stage, ...]:
         self._parts = tuple(
-            Stage(
-                [self.outlines[i] for i in part],
-                [self.layers[i] for i in part],
-                timer,
-                self._first_change + row_changes(self.outlines[: part.start]),
-            )
-            for part in parts
+            Stage([self.outlines[i] for i in part], [self.layers[i] for i in part], timer, first)
+            for part, first in zip(parts, first_changes, strict=True)
         )
         return self._parts
 
@@ -178,19 +187,29 @@ class _MarkBackward:
 
 
 def build_stage(
-    experiment: Experiment, outlines: Sequence[LayerOutline], layers: range, timer: StepTimer
+    experiment: Experiment,
+    outlines: Sequence[LayerOutline],
+    parts: Sequence[range],
+    timer: StepTimer,
 ) -> Stage:
-    """Build `layers` with the same initial values in every layout, for one seed."""
+    """Build the layers in `parts`, with the same initial values in every layout, for one seed.
+
+    Several parts are no neighbours in the model.
+    """
     modules = []
     model = experiment.model.loaded
     options = BuildOptions(getattr(torch, experiment.dtype), experiment.batchnorm)
+    layers = [index for part in parts for index in part]
     with torch.random.fork_rng(devices=[]):
         for index in layers:
             torch.manual_seed(layer_seed(experiment.seed, outlines[index].name))
             modules.append(model.build(outlines[index], options))
-    return Stage(
-        [outlines[i] for i in layers], modules, timer, row_changes(outlines[: layers.start])
-    )
+    changes = [row_changes(outlines[: part.start]) for part in parts]
+    stage = Stage([outlines[i] for i in layers], modules, timer, changes[0])
+    if len(parts) > 1:
+        stage.apart = True
+        stage._cut(stage_slices([len(part) for part in parts]), changes, timer)
+    return stage
 
 
 def layer_seed(seed: int, name: str) -> int:

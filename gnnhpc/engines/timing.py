@@ -31,6 +31,8 @@ class Span:
     """Processor time of the computing threads in it."""
     delay_before_s: float | None = field(default=None, compare=False)
     """How long the engine's thread had waited for a processor, since it began, when this began."""
+    part: int = 0
+    """Which of the stage's parts a forward or backward is of."""
 
     @property
     def seconds(self) -> float:
@@ -39,7 +41,12 @@ class Span:
     def split(self, at: float, before: SpanName, after: SpanName, cpu_before: float) -> list[Span]:
         """Two spans, of which the first ends and the second begins at `at`."""
         return [
-            Span(before, self.microbatch, self.start_s, at, cpu_before, self.delay_before_s),
+            Span(
+                *(before, self.microbatch, self.start_s, at),
+                cpu_before,
+                self.delay_before_s,
+                self.part,
+            ),
             Span(after, None, at, self.end_s, self.cpu_s - cpu_before),
         ]
 
@@ -53,6 +60,7 @@ class OpenSpan:
     delay_before_s: float | None = None
     end: Mark | None = None
     cpu_s: float = 0.0
+    part: int = 0
     reduced_from: Mark | None = None
     """Where the all-reduce began: DDP's is inside a step's last backward."""
     cpu_until_reduced_s: float = 0.0
@@ -92,8 +100,13 @@ class StepTimes:
     arrival_s: float | None = None
     """When this stage's gradients were ready for the all-reduce; None without replicas."""
 
-    def total(self, name: SpanName) -> float:
-        return sum(span.seconds for span in self.spans if span.name == name)
+    def total(self, name: SpanName, part: int | None = None) -> float:
+        """Seconds of all such spans, or of those of one part of the stage."""
+        return sum(
+            span.seconds
+            for span in self.spans
+            if span.name == name and (part is None or span.part == part)
+        )
 
     @property
     def compute_s(self) -> float:
@@ -163,14 +176,15 @@ class StepTimer:
         self.in_step = True
 
     @contextlib.contextmanager
-    def span(self, name: SpanName, microbatch: int | None = None) -> Iterator[None]:
-        opened = self.begin(name, microbatch)
+    def span(self, name: SpanName, microbatch: int | None = None, part: int = 0) -> Iterator[None]:
+        opened = self.begin(name, microbatch, part)
         yield
         self.end(opened)
 
-    def begin(self, name: SpanName, microbatch: int | None = None) -> OpenSpan:
+    def begin(self, name: SpanName, microbatch: int | None = None, part: int = 0) -> OpenSpan:
         delay_s = run_delay_s()
         opened = OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
+        opened.part = part
         self._open.append(opened)
         self.work += 1
         self.doing = opened.doing
@@ -288,6 +302,7 @@ class StepTimer:
                 seconds(each.end),
                 each.cpu_s,
                 each.delay_before_s,
+                each.part,
             )
             at = None if each.reduced_from is None else seconds(each.reduced_from)
             if at is None or not span.start_s < at < span.end_s:

@@ -7,10 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.base import StagePlan, StepOutput, first_input
+from gnnhpc.engines.base import PartPlan, StagePlan, StepOutput, first_input
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
@@ -43,67 +48,82 @@ class TimedStage(PipelineStage):
     """A pipeline stage that records a span for each micro-batch's forward and backward."""
 
     timer: StepTimer
+    place: int = 0
+    """Among the parts of this rank's stage."""
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
-        with self.timer.span("forward", fwd_chunk_id):
+        with self.timer.span("forward", fwd_chunk_id, self.place):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        with self.timer.span("backward", bwd_chunk_id):
+        with self.timer.span("backward", bwd_chunk_id, self.place):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
             self.timer.layer_backward(None, self.timer.clock.mark())
 
 
 class PipeliningEngine:
-    """One schedule object a stage, for training only; evaluation uses `ForwardOnly`.
+    """One schedule object a rank, for training only; evaluation uses `ForwardOnly`.
 
-    A second schedule on the same stage could switch its backward communication off.
+    A second schedule on the same stage could switch its backward communication off. Several parts
+    a stage are for one replica: DDP would reduce each part's gradients by themselves.
     """
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.numbered = NumberedStage(plan.stage, is_first=plan.mesh.is_first)
-        self.gradients = DdpReplicas(self.numbered, plan.mesh, plan.timer)
+        self.numbered = [NumberedStage(p.stage, is_first=p.is_first) for p in plan.parts]
+        self.gradients = DdpReplicas(self._replicated(), plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
-        mesh = plan.mesh
-        self.stage = TimedStage(
-            self.gradients.module,
-            mesh.stage,
-            mesh.layout.stages,
+        self.stages = [self._stage(place) for place in range(len(plan.parts))]
+        settings: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
+        if plan.schedule == "interleaved":
+            every: list[Any] = [*self.stages]
+            self.schedule: Any = ScheduleInterleaved1F1B(every, plan.microbatches, **settings)
+        else:
+            kind = _SCHEDULES[plan.schedule]
+            self.schedule = kind(self.stages[0], plan.microbatches, **settings)
+        self._numbers = torch.arange(plan.microbatches)
+        self._inputs = self._numbers.to(plan.mesh.device)
+
+    def _replicated(self) -> nn.Module:
+        return self.numbered[0] if len(self.numbered) == 1 else nn.ModuleList(self.numbered)
+
+    def _stage(self, place: int) -> TimedStage:
+        plan, mesh, part = self.plan, self.plan.mesh, self.plan.parts[place]
+        stage = TimedStage(
+            self.gradients.module if len(plan.parts) == 1 else self.numbered[place],
+            part.number,
+            mesh.layout.stages * len(plan.parts),
             mesh.device,
-            input_args=self._example_input(),
+            input_args=self._example_input(part),
             output_args=torch.empty(
-                plan.output_shape, dtype=plan.dtype, device=mesh.device, requires_grad=True
+                part.output_shape, dtype=plan.dtype, device=mesh.device, requires_grad=True
             ),
             group=mesh.forward,
         )
-        self.stage.timer = plan.timer
-        self.schedule = _SCHEDULES[plan.schedule](
-            self.stage, plan.microbatches, loss_fn=self._loss, scale_grads=False
-        )
-        self._numbers = torch.arange(plan.microbatches)
-        self._inputs = self._numbers.to(mesh.device)
+        stage.timer, stage.place = plan.timer, place
+        return stage
 
-    def _example_input(self) -> Tensor:
-        plan = self.plan
-        if plan.mesh.is_first:
-            return torch.zeros(1, dtype=torch.int64, device=plan.mesh.device)
+    def _example_input(self, part: PartPlan) -> Tensor:
+        device = self.plan.mesh.device
+        if part.is_first:
+            return torch.zeros(1, dtype=torch.int64, device=device)
         return torch.empty(
-            plan.input_shape, dtype=plan.dtype, device=plan.mesh.device, requires_grad=True
+            part.input_shape, dtype=self.plan.dtype, device=device, requires_grad=True
         )
 
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
-        batch = self.numbered.batch
-        with self.plan.timer.span("forward", self.stage.newest):
+        batch, last = self.numbered[-1].batch, self.stages[-1]
+        with self.plan.timer.span("forward", last.newest, last.place):
             return self.plan.loss(output, batch.microbatches[int(number)], batch.labelled)
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, mesh = self.plan, self.plan.mesh
         plan.check(batch)
-        self.numbered.batch = batch
+        for numbered in self.numbered:
+            numbered.batch = batch
         args = (self._inputs,) if mesh.is_first else ()
         target = self._numbers if mesh.is_last else None
         losses: list[Tensor] = []

@@ -15,6 +15,7 @@ class Receiver:
     Receives are posted before their tensors are needed, one for each free buffer, so that they come
     while others are computed with. `needs[n]` is how many of the stage's actions must be done
     before the n-th may be posted (gnnhpc.core.early_receives); without it there is no such limit.
+    `tag` tells the parts of a stage from each other, which the same peer may send to.
     """
 
     def __init__(
@@ -23,9 +24,11 @@ class Receiver:
         group: dist.ProcessGroup,
         buffers: Sequence[Tensor],
         needs: Sequence[int] | None = None,
+        tag: int = 0,
     ) -> None:
         self._peer = peer
         self._group = group
+        self._tag = tag
         self._buffers = list(buffers)
         self._needs = needs
         self._free: deque[Tensor] = deque(self._buffers)
@@ -52,7 +55,7 @@ class Receiver:
     def _post(self) -> None:
         while self._count < self._expected and self._free and self._may_post():
             buffer = self._buffer()
-            work = dist.irecv(buffer, src=self._peer, group=self._group)
+            work = dist.irecv(buffer, src=self._peer, group=self._group, tag=self._tag)
             assert work is not None
             self._posted.append((work, buffer))
             self._count += 1
@@ -94,14 +97,15 @@ class UnevenReceiver(Receiver):
 class Sender:
     """Sends to one peer without waiting; `flush` waits until all is sent."""
 
-    def __init__(self, peer: int, group: dist.ProcessGroup) -> None:
+    def __init__(self, peer: int, group: dist.ProcessGroup, tag: int = 0) -> None:
         self._peer = peer
         self._group = group
+        self._tag = tag
         self._sent: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, tensor: Tensor) -> None:
         contiguous = tensor.contiguous()
-        work = dist.isend(contiguous, dst=self._peer, group=self._group)
+        work = dist.isend(contiguous, dst=self._peer, group=self._group, tag=self._tag)
         assert work is not None
         # The tensor must outlive the transfer.
         self._sent.append((work, contiguous))

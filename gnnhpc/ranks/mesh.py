@@ -79,8 +79,9 @@ class Mesh:
         return self.stage == self.layout.stages - 1
 
     def neighbour(self, step: int) -> int:
-        """The rank that holds the stage before (-1) or after (1) this one's."""
-        return self.layout.rank_of(self.replica, self.stage + step)
+        """The rank that holds the stage before (-1) or after (1) this one's; the first follows the
+        last, where stages have several parts."""
+        return self.layout.rank_of(self.replica, (self.stage + step) % self.layout.stages)
 
     def link(self, direction: Direction, peer: int) -> dist.ProcessGroup:
         """The group in which tensors of one direction travel between here and a neighbour."""

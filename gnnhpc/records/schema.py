@@ -134,6 +134,8 @@ class StepRecord:
     """How long its features took to be copied together, likewise."""
     sampled_edges: int | None = None
     """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
+    part_s: list[list[float]] | None = None
+    """Forward and backward seconds of each part of this rank's stage; null where it is one part."""
     kind: Literal["step"] = "step"
 
 
@@ -147,6 +149,8 @@ class SpanRecord:
     microbatch: int | None
     start_s: float
     end_s: float
+    part: int = 0
+    """Which of the stage's parts a forward or backward is of."""
     kind: Literal["span"] = "span"
 
 
@@ -197,7 +201,8 @@ class Result:
     status: Status
     experiment: dict[str, Any]
     layout: dict[str, Any]
-    """name, replicas, stages, world_size, balance (layers a stage), schedule."""
+    """name, replicas, stages, world_size, balance (layers of each part of the model, which is a
+    stage where it has one part), schedule, parts (of a stage)."""
     provenance: dict[str, Any]
     """git commit, versions, what each rank computes with, site, Slurm ids, command line."""
     started_at: str

@@ -97,6 +97,7 @@ class Attempt:
                 "world_size": experiment.process_layout.world_size,
                 "balance": self.balance,
                 "schedule": experiment.schedule,
+                "parts": experiment.parts,
             },
             provenance={
                 "commit": self.code.commit(),

@@ -19,7 +19,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import Checkpoint
+from gnnhpc.core.schedule import Checkpoint, ScheduleName
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -67,7 +67,10 @@ class Experiment(Strict):
     layout: LayoutField = Layout()
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
-    schedule: Literal["gpipe", "1f1b"] = "gpipe"
+    schedule: ScheduleName = "gpipe"
+    parts: Positive = 1
+    """Of the model, that each stage holds, for schedule interleaved: with 2 of them stage 0 of pp2
+    has the first and the third quarter of the layers."""
     engine: Literal["native", "pipelining", "torchgpipe"] = "native"
     """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
     stages of a replica are one process with a GPU for each, or a CPU that they share."""
@@ -146,16 +149,39 @@ class Experiment(Strict):
             of = "chunks: halo" if kind == "graph" else kind
             raise ValueError(f"rebuild: found 'layer'; allowed: 'once' for {of}")
         self._check_engine()
-        if isinstance(self.balance, tuple) and len(self.balance) != self.layout.stages:
+        if isinstance(self.balance, tuple) and len(self.balance) != self.model_parts:
+            which = f"{self.layout.stages} stages of {self.layout}"
+            if self.parts > 1:
+                which = f"{self.model_parts} parts of the {which}"
             raise ValueError(
-                f"balance: found {list(self.balance)}; allowed: one count for each of the "
-                f"{self.layout.stages} stages of {self.layout}"
+                f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
             )
         return self
 
     def _check_schedule(self) -> None:
         """torch's 1F1B needs as many micro-batches as stages; ours does not."""
         wanted = self.layout.stages
+        interleaved = self.schedule == "interleaved" and wanted > 1
+        if interleaved and self.parts == 1:
+            raise ValueError("parts: found 1; allowed: at least 2 for schedule interleaved")
+        if self.parts > 1 and not interleaved:
+            of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
+            raise ValueError(f"parts: found {self.parts}; allowed: 1 for {of}")
+        if interleaved and self.microbatches % wanted:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"stages of {self.layout}, for schedule interleaved"
+            )
+        if interleaved and (self.engine == "torchgpipe" or self.device == "gpu"):
+            raise ValueError(
+                f"schedule: found 'interleaved'; allowed: gpipe for engine {self.engine} on "
+                f"{self.device}, interleaved for engines native and pipelining on cpu"
+            )
+        if interleaved and self.engine == "pipelining" and self.layout.replicas > 1:
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: pp<S> for schedule interleaved of "
+                "engine pipelining"
+            )
         if (self.schedule, self.engine) != ("1f1b", "pipelining") or self.microbatches >= wanted:
             return
         raise ValueError(
@@ -307,6 +333,11 @@ class Experiment(Strict):
     @property
     def stages_per_process(self) -> int:
         return self.layout.stages // self.process_layout.stages
+
+    @property
+    def model_parts(self) -> int:
+        """Into how many parts the model is cut."""
+        return self.layout.stages * self.parts
 
     @property
     def total_chunks(self) -> int:

@@ -35,22 +35,27 @@ def cut(
     transfer: Sequence[float] | None = None,
     where: object = "spec",
 ) -> list[range]:
-    """Which layers each stage holds.
+    """Which layers each part of the model holds: a stage, or one of several parts of a stage.
 
     The experiment's `balance` decides if it lists counts. Else layers are balanced by `costs` and
     `transfer` (of sending a layer's output on), in seconds of a profile, or without them by the
-    costs in the outline. Raises InputError for more stages than layers, or counts whose sum is
-    not the number of layers.
+    costs in the outline. Raises InputError for more stages or parts than layers, or counts whose
+    sum is not the number of layers.
     """
     if layers is None:
         layers = outline(experiment, where)
     layout, balance = experiment.layout, experiment.balance
     if layout.stages > len(layers):
         raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
+    if experiment.model_parts > len(layers):
+        allowed = (
+            f"at most {len(layers) // layout.stages} a stage of {layout}: {len(layers)} layers"
+        )
+        raise InputError(where, "parts", experiment.parts, allowed)
     if isinstance(balance, tuple):
         if sum(balance) != len(layers):
             allowed = f"counts that add up to {len(layers)}"
             raise InputError(where, "balance", list(balance), allowed)
         return stage_slices(balance)
     costs = costs or [layer.cost for layer in layers]
-    return stage_slices(balance_layers(costs, layout.stages, transfer))
+    return stage_slices(balance_layers(costs, experiment.model_parts, transfer))

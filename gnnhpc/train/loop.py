@@ -247,6 +247,7 @@ class Trainer:
             threads_used=times.threads_used,
             recompute_s=times.recompute_s,
             grad_norm=grad_norm,
+            part_s=self._part_s(times),
         )
         self.writer.write(record, *self._spans(phase, step, times))
         with self.observer.observing():
@@ -331,9 +332,19 @@ class Trainer:
             total[1] += backward
         return {name: [round(s, 9) for s in seconds] for name, seconds in groups.items()}
 
+    def _part_s(self, times: StepTimes) -> list[list[float]] | None:
+        """None where the stage is one part, or where all are called as one."""
+        if not self.stage.apart:
+            return None
+        return [
+            [round(times.total(name, part), 9) for name in ("forward", "backward")]
+            for part in range(len(self.stage.parts))
+        ]
+
     def _spans(self, phase: Phase, step: int, times: StepTimes) -> list[SpanRecord]:
         if not self.experiment.spans:
             return []
         return [
-            SpanRecord(phase, step, s.name, s.microbatch, s.start_s, s.end_s) for s in times.spans
+            SpanRecord(phase, step, s.name, s.microbatch, s.start_s, s.end_s, s.part)
+            for s in times.spans
         ]

@@ -64,7 +64,7 @@ def profile(
 def _alone(
     experiment: Experiment, outlines: Sequence[LayerOutline], index: int, clock: Clock
 ) -> Stage:
-    stage = build_stage(experiment, outlines, range(index, index + 1), StepTimer(clock))
+    stage = build_stage(experiment, outlines, [range(index, index + 1)], StepTimer(clock))
     stage.timer = None
     return stage.to(clock.device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
-from gnnhpc.core.schedule import recomputed_microbatches
+from gnnhpc.core.schedule import part_number, recomputed_microbatches
 from gnnhpc.engines import Engine, StagePlan, build_engine
-from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.base import PartPlan, parameters_of
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
@@ -33,7 +34,7 @@ class TrainingParts:
 
     outlines: Outlines
     planned: list[range]
-    """The layers that each stage of the layout is to hold."""
+    """The layers of each part of the model: of each stage of the layout, or of its parts."""
     batches: Batches
     task: Task
     stage: Stage
@@ -67,12 +68,12 @@ def set_up(
     batches = batches or build_batches(BatchPlan(experiment, outlines, mesh, root))
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     # A process that holds several stages holds all, and computes them one after the other.
-    mine = planned[mesh.stage] if mesh.layout.stages > 1 else range(len(outlines))
+    alone = mesh.layout.stages == 1
+    mine = [range(len(outlines))] if alone else planned[mesh.stage :: mesh.layout.stages]
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     _check_parameters(experiment, stage)
-    stage.recomputed = recomputed_microbatches(experiment.checkpoint, experiment.microbatches)
-    trains = mesh.gather_objects(bool(parameters_of(stage)))
-    before = [rank for rank in mesh.layout.pipeline_ranks(mesh.replica) if rank < mesh.rank]
+    for each in stage.parts:
+        each.recomputed = recomputed_microbatches(experiment.checkpoint, experiment.microbatches)
     plan = StagePlan(
         stage=stage,
         mesh=mesh,
@@ -80,10 +81,8 @@ def set_up(
         loss=loss,
         microbatches=experiment.microbatches,
         schedule=experiment.schedule,
-        input_shape=batches.shape_after(mine.start - 1),
-        output_shape=batches.shape_after(mine.stop - 1),
+        parts=tuple(_part_plans(stage, mine, mesh, batches)),
         dtype=getattr(torch, experiment.dtype),
-        upstream_trains=any(trains[rank] for rank in before),
         fixed_rows=batches.fixed_rows,
         cut=planned,
         checkpoint=experiment.checkpoint,
@@ -99,6 +98,27 @@ def set_up(
         timer=timer,
         implementation=experiment.model.loaded.implementation_note(plan.dtype, mesh.device),
     )
+
+
+def _part_plans(
+    stage: Stage, mine: Sequence[range], mesh: Mesh, batches: Batches
+) -> Iterator[PartPlan]:
+    """Of this rank's parts, `mine` being the layers of each; a collective."""
+    stages = mesh.layout.stages
+    trains = mesh.gather_objects([bool(parameters_of(part)) for part in stage.parts])
+    ranks = mesh.layout.pipeline_ranks(mesh.replica)
+    by_number = [trains[rank][place] for place in range(len(mine)) for rank in ranks]
+    for place, (part, layers) in enumerate(zip(stage.parts, mine, strict=True)):
+        number = part_number(mesh.stage, stages, place)
+        yield PartPlan(
+            stage=part,
+            number=number,
+            is_first=number == 0,
+            is_last=number == len(by_number) - 1,
+            input_shape=batches.shape_after(layers.start - 1),
+            output_shape=batches.shape_after(layers.stop - 1),
+            upstream_trains=any(by_number[:number]),
+        )
 
 
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:

@@ -69,7 +69,7 @@ def _layers(
     present.batch = Batch((example,), 1, 0, 0, no_samples, 0)
     partitions = []
     for index in range(len(outlines)):
-        stage = build_stage(experiment, outlines, range(index, index + 1), timer).to(device)
+        stage = build_stage(experiment, outlines, [range(index, index + 1)], timer).to(device)
         stage.timer = None
         partitions.append(Partition(stage, device, present, is_last=index == len(outlines) - 1))
     return nn.Sequential(*partitions)

@@ -108,7 +108,8 @@ def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
     """Raises InputError for more stages than layers, or a balance with another sum."""
     seen: set[tuple[object, ...]] = set()
     for experiment in experiments:
-        key = (experiment.model, experiment.data, experiment.layout.stages, experiment.balance)
+        stages, parts = experiment.layout.stages, experiment.parts
+        key = (experiment.model, experiment.data, stages, parts, experiment.balance)
         if key not in seen:
             seen.add(key)
             cut(experiment, where=source)

@@ -37,6 +37,7 @@ AXES = {
     "layouts": "layout",
     "microbatches": "microbatches",
     "schedules": "schedule",
+    "parts": "parts",
     "seeds": "seed",
     "chunks": "chunks",
     "batch_size": "batch_size",
@@ -107,6 +108,9 @@ def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
         _Grid(sweep.defaults, grid, where, f"grids.{n}", folder, planned)
         for n, grid in enumerate(sweep.grids)
     ]
+    has_interleaved = any(grid.has_interleaved for grid in grids)
+    for grid in grids:
+        grid.check_parts_are_used(has_interleaved)
     return [
         experiment
         for repeat in range(max(grid.repeats for grid in grids))
@@ -147,6 +151,11 @@ class _Grid:
         self.microbatches = self._axis("microbatches", [1])
         self.seq_microbatches = self._seq_microbatches()
         self.schedules = self._axis("schedule", ["gpipe"])
+        several = any(layout.stages > 1 for layout in self.layouts)
+        self.has_interleaved = several and "interleaved" in self.schedules
+        self.parts = self._axis("parts", [1])
+        if self.origin.get("parts", "").startswith(f"{key}."):
+            self.check_parts_are_used(self.has_interleaved)
         self.seeds = self._axis("seed", [0])
         self.chunks = self._axis("chunks", [None])
         self.batch_sizes = self._axis("batch_size", [None])
@@ -225,6 +234,13 @@ class _Grid:
         self.origin["seq_microbatches"] = self.origin.get("microbatches", "microbatches")
         return [1, *(count for count in self.microbatches if count != 1)]
 
+    def check_parts_are_used(self, has_interleaved: bool) -> None:
+        """Raises InputError for several parts a stage where no pipeline is interleaved."""
+        if not has_interleaved and self.parts != [1]:
+            value = short_value(self.values["parts"])
+            allowed = "nothing here, parts is for pipelines with schedule interleaved"
+            raise InputError(self.where, self.origin["parts"], value, allowed)
+
     def _repeats(self) -> int:
         repeats = self.values.get("repeats", 1)
         if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
@@ -245,9 +261,12 @@ class _Grid:
                 unused = self._unused(model, _mini_batches(data, sampling))
                 base = {name: v for name, v in (self.fixed | told).items() if name not in unused}
                 base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                yield from self._over_layouts(base, schedule)
+                for parts in self.parts if schedule == "interleaved" else [1]:
+                    yield from self._over_layouts(base, schedule, parts)
 
-    def _over_layouts(self, base: dict[str, Any], schedule: object) -> Iterator[Experiment]:
+    def _over_layouts(
+        self, base: dict[str, Any], schedule: object, parts: object
+    ) -> Iterator[Experiment]:
         counts = {
             layout: self.seq_microbatches if layout == Layout() else self.microbatches
             for layout in self.layouts
@@ -258,7 +277,7 @@ class _Grid:
                     continue
                 raw = base | {"layout": layout, "microbatches": counts[layout][position]}
                 if layout.stages > 1:
-                    raw["schedule"] = schedule
+                    raw |= {"schedule": schedule, "parts": parts}
                 elif isinstance(raw.get("balance"), tuple):
                     del raw["balance"]
                 yield self._experiment(raw)

@@ -7,10 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.loading.run import Run, load
+from analysis.summary.summary_table import summarise
 from gnnhpc.batches import image_loader
+from gnnhpc.core.schedule import bound
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run, vig
@@ -22,6 +25,7 @@ CELLS = [
     vig(),
     vig(layout="pp2", schedule="1f1b"),
     vig(layout="dp2", batch_size=4, microbatches=2),
+    vig(layout="pp2", schedule="interleaved", parts=2),
     gat(microbatches=1),
     gat(layout="pp2", microbatches=2, chunks="halo", engine="pipelining"),
     gat(microbatches=3, chunks="halo", **REFERENCE),
@@ -38,10 +42,23 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_computes_a_step_does_not_change_it(ran: Path) -> None:
     found = load(ran)
-    assert (found.siblings.families, len(found.siblings.compared)) == (2, 6)
+    assert (found.siblings.families, len(found.siblings.compared)) == (2, 7)
     assert not found.siblings.accusations
     assert found.cells["valid"].all()
     assert found.siblings.steps[1] == 6
+
+
+def test_records_of_several_parts_a_stage_are_read_as_they_are_written(ran: Path) -> None:
+    found = load(ran)
+    (cell,) = found.cells.loc[found.cells["parts"] == 2, "cell"]
+    assert set(found.parts["cell"]) == {cell}
+    sums = found.parts.groupby(["phase", "step", "rank"], observed=True)["forward_s"].sum()
+    ranks = found.ranks[found.ranks["cell"] == cell].set_index(["phase", "step", "rank"])
+    np.testing.assert_allclose(sums, ranks.loc[sums.index, "forward_s"], atol=1e-6)
+    summary = summarise(found)
+    one = summary[(summary["parts"] == 2) & (summary["phase"] == "train")].iloc[0]
+    assert one["bound"] == bound(1, 2, int(one["microbatches"]), 2)
+    assert one["ideal_step_s"] > 0.0
 
 
 def another_mini_batch_in_step_4() -> None:
@@ -64,11 +81,11 @@ def test_an_attempt_that_goes_wrong_in_one_step_is_named(ran: Path, tmp_path: Pa
     cell = manifest_of(tmp_path / "other", CELLS[1])[0]
     assert set(run(root, cell, plant=another_mini_batch_in_step_4).statuses) == {0}
     found = _believed_by_its_audit(root, CELLS[1])
-    assert list(found.cells["flags"].str.contains("siblings")) == [False, True, *[False] * 4]
+    assert list(found.cells["flags"].str.contains("siblings")) == [False, True, *[False] * 5]
     (detail,) = found.checks.loc[found.checks["name"] == "siblings", "detail"]
     assert "attempt 2: training loss of step 4" in detail
-    assert "alone against 3 that agree" in detail
-    for other in (CELLS[0], CELLS[2]):
+    assert "alone against 4 that agree" in detail
+    for other in (CELLS[0], *CELLS[2:4]):
         shutil.rmtree(RunPaths(root).cell(other.id).root)
     alone = load(root)
     (detail,) = alone.checks.loc[alone.checks["name"] == "siblings", "detail"]

@@ -7,9 +7,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
-from analysis.figures.gantt import draw_timeline
+from analysis.figures.gantt import draw_timeline, timeline_caption
 from analysis.figures.style import ACTION_COLOURS
 from analysis.loading.run import Run, load
 from analysis.timeline.chrome_trace import trace_events, write_trace
@@ -24,6 +26,8 @@ from analysis.timeline.step_timeline import (
 )
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ideal_bubble, ideal_step_s
+from gnnhpc.spec.experiment import Experiment
+from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
 from tests.tools.make_run import make_run, small_sweep
 
 
@@ -221,3 +225,88 @@ def test_bad_requests_name_the_choices_and_write_nothing(run: Run, tmp_path: Pat
     with pytest.raises(InputError, match="train step 99"):
         measured_timeline(run, cell_of(run, "pp2"), step=99)
     assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """pp2 in two parts a stage, four micro-batches."""
+    (plain,) = (
+        one
+        for one in small_sweep(1, 4, 2, spans=True)
+        if (one.model.name, str(one.layout), one.microbatches) == ("vig", "pp2", 5)
+    )
+    several = {"schedule": "interleaved", "parts": 2, "microbatches": 4}
+    experiment = Experiment.model_validate(plain.model_dump() | several)
+    return load(make_run(tmp_path_factory.mktemp("interleaved") / "run", [experiment]))
+
+
+def test_each_part_of_a_stage_is_played_with_its_own_seconds() -> None:
+    """The costs and the step worked out by hand in test_several_parts."""
+    rows = (RankRow(0, 0, 0), RankRow(1, 0, 1))
+    measured = tuple(
+        Bar(rank, name, m, 100.0 * m, 100.0 * m + table[2 * part + rank], part)
+        for name, table in (("forward", FORWARD), ("backward", BACKWARD))
+        for rank in (0, 1)
+        for part in (0, 1)
+        for m in (0, 1)
+    )
+    played = ideal_bars(measured, rows, "interleaved", 2, parts=2, training=True)
+    assert max(bar.end_s for bar in played) == BY_HAND
+    at = {(bar.rank, bar.name, bar.number): (bar.start_s, bar.end_s) for bar in played}
+    assert len(at) == len(played) == 16
+    assert at[0, "forward", "1'"] == (7.0, 11.0)
+    assert at[1, "backward", "0'"] == (8.0, 10.0)
+    assert at[1, "backward", "1"] == (19.0, 20.0)
+    busy = 2 * (sum(FORWARD) + sum(BACKWARD))
+    assert waited_share(played, 2) == pytest.approx(1 - busy / (2 * BY_HAND))
+    without = tuple(bar for bar in measured if (bar.rank, bar.part) != (1, 1))
+    assert ideal_bars(without, rows, "interleaved", 2, parts=2, training=True) == ()
+
+
+def test_an_interleaved_timeline_tells_parts_apart(interleaved: Run) -> None:
+    (cell,) = cells_with_spans(interleaved)
+    timeline = measured_timeline(interleaved, cell)
+    assert timeline.efficiency == pytest.approx(1 / 1.02)
+    assert timeline.balanced_bubble == pytest.approx(1 / 9)
+    passes = [bar for bar in timeline.measured if bar.microbatch is not None]
+    assert {(b.rank, b.name, b.number) for b in passes} == {
+        (b.rank, b.name, b.number) for b in timeline.ideal
+    }
+    assert len(passes) == len(timeline.ideal) == 2 * 2 * 2 * 4
+    assert {bar.name for bar in measured_timeline(interleaved, cell, "test").ideal} == {"forward"}
+    figure = draw_timeline(timeline)
+    measured, ideal = figure.axes
+    numbers = {f"{m}{dash}" for m in range(4) for dash in ("", "'")}
+    for axes in (measured, ideal):
+        assert {text.get_text() for text in axes.texts} == numbers
+    assert "ideal interleaved, 2 parts a stage" in ideal.get_title(loc="left")
+    assert "(equal stages 11.1%)" in ideal.get_title(loc="left")
+    assert lines_across(ideal) == 2 * 2 * 4
+    assert "3' is micro-batch 3 in the second part" in timeline_caption(timeline)
+
+
+def lines_across(axes: Axes) -> int:
+    """Of white across bars of later parts."""
+    white = (1.0, 1.0, 1.0, 1.0)
+    return sum(
+        len(one.get_paths())
+        for one in axes.collections
+        if tuple(map(float, np.atleast_2d(one.get_facecolor())[0])) == white
+    )
+
+
+def test_stages_of_one_part_have_no_dashes(run: Run) -> None:
+    timeline = measured_timeline(run, cell_of(run, "pp2"))
+    assert lines_across(draw_timeline(timeline).axes[0]) == 0
+    assert "part" not in timeline_caption(timeline)
+
+
+def test_the_trace_names_the_parts(interleaved: Run) -> None:
+    (cell,) = cells_with_spans(interleaved)
+    events = [e for e in trace_events(interleaved, cell) if e["ph"] == "X"]
+    later = {e["name"]: e["args"] for e in events if e["args"].get("part")}
+    assert set(later) == {f"{name} {m}'" for name in ("forward", "backward") for m in range(4)}
+    assert all(args["part"] == 1 for args in later.values())
+    assert {"forward 3", "backward 0"} <= {e["name"] for e in events}
+    for track in {(e["pid"], e["tid"]) for e in events}:
+        assert_nested([e for e in events if (e["pid"], e["tid"]) == track])

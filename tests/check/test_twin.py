@@ -84,7 +84,7 @@ def test_the_twin_computes_what_pygs_layers_compute(name: str) -> None:
     stage = build_stage(
         experiment.model_copy(update={"model": changed}),
         outlines,
-        range(len(outlines)),
+        [range(len(outlines))],
         StepTimer(Clock(torch.device("cpu"))),
     )
     parameters = {n: v.double().numpy() for n, v in twin.initial().items()}

@@ -25,8 +25,12 @@ GAT = [
 ]
 MODELS = {"vig": VIG, "gat": GAT}
 LAYOUTS = ["seq", "pp2", "pp4", "dp2-pp2", "dp3-pp2"]
+SLOW = ("dp3-pp2",)
+"""Left to make slow, as dp2-pp2 is replicas of stages too."""
 CASES = [
-    (model, layout, schedule, engine)
+    pytest.param(
+        *(model, layout, schedule, engine), marks=pytest.mark.slow if layout in SLOW else ()
+    )
     for model in MODELS
     for layout in LAYOUTS
     for schedule in ("gpipe", "1f1b")
@@ -52,6 +56,34 @@ def test_layout_is_its_sequential_twin(
     microbatches = "4" if layout == "pp4" else "3"
     flags = [*MODELS[model], "--microbatches", microbatches]
     flags += ["--set", f"schedule={schedule}", "--set", f"engine={engine}"]
+    statuses, said = verify(flags, layout, tmp_path)
+    assert set(statuses) == {0}, said
+    assert "PASSED" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "parts", "microbatches", "more"),
+    [
+        ("vig", "pp2", 2, 4, []),
+        ("vig", "pp2", 3, 2, ["checkpoint=except_last"]),
+        pytest.param(
+            *("vig", "dp2-pp3", 2, 3, ["batchnorm=deferred", "balance=[1,1,2,1,1,1]"]),
+            marks=pytest.mark.slow,
+        ),
+        ("gat", "pp2", 4, 6, []),
+        ("gat", "pp3", 3, 3, ["checkpoint=always"]),
+        pytest.param("gat", "dp2-pp2", 2, 2, ["balance=profile"], marks=pytest.mark.slow),
+        ("vig", "pp2", 3, 4, ["engine=pipelining"]),
+        pytest.param("gat", "pp3", 2, 6, ["engine=pipelining"], marks=pytest.mark.slow),
+    ],
+)
+def test_several_parts_a_stage_are_the_sequential_twin(
+    model: str, layout: str, parts: int, microbatches: int, more: list[str], tmp_path: Path
+) -> None:
+    """Parts of one layer, which may be dropout without parameters, among them."""
+    flags = [*MODELS[model], "--microbatches", str(microbatches)]
+    for setting in ("schedule=interleaved", f"parts={parts}", *more):
+        flags += ["--set", setting]
     statuses, said = verify(flags, layout, tmp_path)
     assert set(statuses) == {0}, said
     assert "PASSED" in said

@@ -11,25 +11,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import Action, ScheduleName, stage_order, timeline
+from gnnhpc.core.schedule import Action, ScheduleName, input_from, stage_order, timeline
 
 Needs = dict[tuple[int, Action], int]
-names = st.sampled_from(["gpipe", "1f1b"])
-stages_count = st.integers(2, 6)
-microbatch_count = st.integers(1, 9)
+Plan = tuple[ScheduleName, int, int, int]
+"""Schedule, stages, micro-batches, parts a stage."""
 
 
-def needs_of(schedule: ScheduleName, stages: int, microbatches: int) -> Needs:
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    schedule: ScheduleName = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    stages = draw(st.integers(2, 5))
+    if schedule != "interleaved":
+        return schedule, stages, draw(st.integers(1, 9)), 1
+    stages = min(stages, 3)
+    return schedule, stages, stages * draw(st.integers(1, 2)), draw(st.integers(2, 3))
+
+
+def needs_of(plan: Plan) -> Needs:
+    schedule, stages, microbatches, parts = plan
     return {
         (stage, action): count
         for stage in range(stages)
-        for action, count in done_before_posting(schedule, stage, stages, microbatches).items()
+        for action, count in done_before_posting(
+            schedule, stage, stages, microbatches, parts=parts
+        ).items()
     }
 
 
-def ends(schedule: ScheduleName, stages: int, microbatches: int, needs: Needs) -> bool:
+def orders_of(plan: Plan) -> list[list[Action]]:
+    schedule, stages, microbatches, parts = plan
+    return [stage_order(schedule, s, stages, microbatches, parts=parts) for s in range(stages)]
+
+
+def ends(plan: Plan, needs: Needs) -> bool:
     """Whether every stage comes to the end of its order."""
-    orders = [stage_order(schedule, stage, stages, microbatches) for stage in range(stages)]
+    orders = orders_of(plan)
+    _, stages, _, parts = plan
     done: list[int] = [0] * stages
     sent: set[tuple[int, Action]] = set()
     moved = True
@@ -37,61 +55,68 @@ def ends(schedule: ScheduleName, stages: int, microbatches: int, needs: Needs) -
         moved = False
         for stage, order in enumerate(orders):
             posted = [a for (at, a), count in needs.items() if at == stage and count <= done[stage]]
-            waits = any((stage, action) not in sent for action in posted)
+            waits = any(input_from(stage, stages, parts, action) not in sent for action in posted)
             if done[stage] < len(order) and not waits:
-                action = order[done[stage]]
-                sent.add((stage + 1 if action.kind == "forward" else stage - 1, action))
+                sent.add((stage, order[done[stage]]))
                 done[stage] += 1
                 moved = True
     return done == [len(order) for order in orders]
 
 
-@given(names, stages_count, microbatch_count)
-def test_no_stage_waits_for_ever(schedule: ScheduleName, stages: int, microbatches: int) -> None:
-    assert ends(schedule, stages, microbatches, needs_of(schedule, stages, microbatches))
+@given(plans())
+def test_no_stage_waits_for_ever(plan: Plan) -> None:
+    assert ends(plan, needs_of(plan))
 
 
-@given(names, stages_count, microbatch_count)
-def test_that_machine_stops_where_all_receives_are_posted_at_once(
-    schedule: ScheduleName, stages: int, microbatches: int
-) -> None:
-    needs = needs_of(schedule, stages, microbatches)
-    assert not ends(schedule, stages, microbatches, dict.fromkeys(needs, 0))
+@given(plans())
+def test_that_machine_stops_where_all_receives_are_posted_at_once(plan: Plan) -> None:
+    assert not ends(plan, dict.fromkeys(needs_of(plan), 0))
 
 
 def test_it_stops_too_where_each_stage_looks_at_its_own_actions_alone() -> None:
     """Stage 0 may post gradient 1 before F3, which it does not need, and stage 1 F3 before B1."""
-    early = needs_of("1f1b", 3, 4) | {(0, Action("backward", 1)): 3, (1, Action("forward", 3)): 3}
-    assert not ends("1f1b", 3, 4, early)
+    plan: Plan = ("1f1b", 3, 4, 1)
+    early = {(0, Action("backward", 1)): 3, (1, Action("forward", 3)): 3}
+    assert not ends(plan, needs_of(plan) | early)
 
 
-@given(names, stages_count, microbatch_count)
-def test_a_tensor_comes_while_the_stage_computes(
-    schedule: ScheduleName, stages: int, microbatches: int
-) -> None:
+@given(plans())
+def test_a_tensor_comes_while_the_stage_computes(plan: Plan) -> None:
     """A receive is posted before what the stage does while that input is made; where two stages
-    make each other's next inputs at one time, only the gradient's is.
+    make each other's next inputs at one time, only one of the two is.
     """
-    ones = [1.0] * stages
-    slots = timeline(schedule, ones, ones, microbatches)
+    schedule, stages, microbatches, parts = plan
+    ones = [1.0] * (stages * parts)
+    slots = timeline(schedule, ones, ones, microbatches, parts=parts)
     began = {(slot.stage, slot.action): slot.start_s for slot in slots}
-    for (stage, action), count in needs_of(schedule, stages, microbatches).items():
-        sender = stage - 1 if action.kind == "forward" else stage + 1
-        for number, own in enumerate(stage_order(schedule, stage, stages, microbatches)):
-            if began[stage, own] == began[sender, action]:
-                assert count <= number + (own.kind == "backward" and action.kind == "forward")
+    orders, needs = orders_of(plan), needs_of(plan)
+    for (stage, action), count in needs.items():
+        sent = input_from(stage, stages, parts, action)
+        assert sent is not None
+        for number, own in enumerate(orders[stage]):
+            if began[stage, own] == began[sent]:
+                first = _goes_first((stage, own), sent, stages)
+                assert count <= number + first
 
 
-@given(names, stages_count, microbatch_count)
-def test_every_input_from_another_stage_is_received_before_it_is_used(
-    schedule: ScheduleName, stages: int, microbatches: int
-) -> None:
-    for stage in range(stages):
-        order = stage_order(schedule, stage, stages, microbatches)
-        needs = done_before_posting(schedule, stage, stages, microbatches)
-        sends = {a for a in order if a.kind == "forward" and stage > 0}
-        sends |= {a for a in order if a.kind == "backward" and stage < stages - 1}
-        assert set(needs) == sends
+def _goes_first(one: tuple[int, Action], other: tuple[int, Action], stages: int) -> bool:
+    """Of two that begin together: backwards before forwards, and each kind in its direction."""
+    (stage, action), (stage_beside, beside) = one, other
+    if action.kind != beside.kind:
+        return action.kind == "backward"
+    number = action.part * stages + stage
+    number_beside = beside.part * stages + stage_beside
+    return number < number_beside if action.kind == "forward" else number > number_beside
+
+
+@given(plans())
+def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan) -> None:
+    schedule, stages, microbatches, parts = plan
+    for stage, order in enumerate(orders_of(plan)):
+        needs = done_before_posting(schedule, stage, stages, microbatches, parts=parts)
+        sources = {action: input_from(stage, stages, parts, action) for action in order}
+        received = {a for a, source in sources.items() if source and source[0] != stage}
+        assert set(needs) == received
         assert all(count <= order.index(action) for action, count in needs.items())
 
 

@@ -1,10 +1,14 @@
-"""Schedules, drawn: one row a stage, one column a unit of time, dots where a stage waits."""
+"""Schedules, drawn: one row a stage, one column a unit of time, dots where a stage waits.
+
+A stage's later parts have dashes: F0' is micro-batch 0's forward through its second part.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -18,27 +22,53 @@ from gnnhpc.core.schedule import (
     ideal_bubble,
     ideal_step_s,
     in_flight,
+    input_from,
     stage_order,
     timeline,
 )
 
 stages_count = st.integers(1, 6)
 microbatch_count = st.integers(1, 9)
-names = st.sampled_from(["gpipe", "1f1b"])
+
+
+class Plan(NamedTuple):
+    schedule: ScheduleName
+    stages: int
+    microbatches: int
+    parts: int = 1
+
+
+@st.composite
+def plans(draw_: st.DrawFn) -> Plan:
+    """Of all schedules; interleaved in a multiple of the stages."""
+    schedule: ScheduleName = draw_(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    stages = draw_(stages_count)
+    if schedule != "interleaved":
+        return Plan(schedule, stages, draw_(microbatch_count))
+    stages = min(stages, 4)
+    return Plan(schedule, stages, stages * draw_(st.integers(1, 2)), draw_(st.integers(1, 3)))
 
 
 def draw(
-    schedule: ScheduleName, stages: int, microbatches: int, *, backward: int = 1, **options: bool
+    schedule: ScheduleName,
+    stages: int,
+    microbatches: int,
+    parts: int = 1,
+    *,
+    backward: int = 1,
+    training: bool = True,
 ) -> str:
-    """The timeline where a forward costs 1 and a backward `backward` units."""
-    slots = timeline(schedule, [1] * stages, [backward] * stages, microbatches, **options)
+    """The timeline where a part's forward costs 1 and its backward `backward` units."""
+    costs = [1] * (stages * parts), [backward] * (stages * parts)
+    slots = timeline(schedule, *costs, microbatches, parts=parts, training=training)
     columns = round(max(slot.end_s for slot in slots))
     rows = [["."] * columns for _ in range(stages)]
     for slot in slots:
         for column in range(round(slot.start_s), round(slot.end_s)):
             assert rows[slot.stage][column] == ".", "a stage does two things at once"
             rows[slot.stage][column] = str(slot.action)
-    return "\n".join(" ".join(f"{cell:<2}" for cell in row).rstrip() for row in rows)
+    width = 1 + parts
+    return "\n".join(" ".join(f"{cell:<{width}}" for cell in row).rstrip() for row in rows)
 
 
 PICTURES: dict[tuple[ScheduleName, int, int], str] = {
@@ -88,6 +118,60 @@ PICTURES: dict[tuple[ScheduleName, int, int], str] = {
 }
 
 
+INTERLEAVED: dict[tuple[int, int, int], str] = {
+    # Of 10 columns GPipe and 1F1B would need 12: three micro-batches of twice as long passes.
+    (2, 2, 2): """
+        F0  F1  F0' F1' .   B0' .   B1' B0  B1
+        .   F0  F1  F0' B0' F1' B1' B0  B1  .
+        """,
+    (2, 4, 2): """
+        F0  F1  F0' F1' F2  B0' F3  B1' F2' B0  F3' B1  .   B2' .   B3' B2  B3
+        .   F0  F1  F0' B0' F1' B1' F2  B0  F3  B1  F2' B2' F3' B3' B2  B3  .
+        """,
+    (3, 3, 2): """
+        F0  F1  F2  F0' F1' F2' .   .   B0' .   B1' .   B2' B0  B1  B2
+        .   F0  F1  F2  F0' F1' F2' B0' .   B1' .   B2' B0  B1  B2  .
+        .   .   F0  F1  F2  F0' B0' F1' B1' F2' B2' B0  B1  B2  .   .
+        """,
+    (2, 2, 3): """
+        F0   F1   F0'  F1'  F0'' F1'' .    B0'' .    B1'' B0'  B1'  B0   B1
+        .    F0   F1   F0'  F1'  F0'' B0'' F1'' B1'' B0'  B1'  B0   B1   .
+        """,
+    # Fewer micro-batches than stages: only checks of a run have so few.
+    (3, 2, 2): """
+        F0  F1  .   F0' F1' .   .   .   .   B0' B1' .   B0  B1
+        .   F0  F1  .   F0' F1' .   .   B0' B1' .   B0  B1  .
+        .   .   F0  F1  .   F0' F1' B0' B1' .   B0  B1  .   .
+        """,
+    # One part a stage is 1F1B but for warming up twice as long.
+    (2, 4, 1): """
+        F0 F1 F2 B0 F3 B1 .  B2 .  B3
+        .  F0 B0 F1 B1 F2 B2 F3 B3 .
+        """,
+}
+
+
+@pytest.mark.parametrize(("case", "expected"), INTERLEAVED.items(), ids=str)
+def test_pictures_of_several_parts_a_stage(case: tuple[int, int, int], expected: str) -> None:
+    assert draw("interleaved", *case) == inspect.cleandoc(expected).strip()
+
+
+def test_evaluation_of_several_parts() -> None:
+    expected = """
+        F0  F1  F0' F1' F2  F3  F2' F3' .
+        .   F0  F1  F0' F1' F2  F3  F2' F3'
+        """
+    drawn = draw("interleaved", 2, 4, 2, training=False)
+    assert drawn == inspect.cleandoc(expected).strip()
+
+
+def test_several_parts_are_for_the_interleaved_schedule_alone() -> None:
+    with pytest.raises(ValueError, match="one part a stage, not 2"):
+        stage_order("1f1b", 0, 2, 4, parts=2)
+    with pytest.raises(ValueError, match="5 micro-batches are no multiple of 2 stages"):
+        stage_order("interleaved", 0, 2, 5, parts=2)
+
+
 @pytest.mark.parametrize(("case", "expected"), PICTURES.items(), ids=str)
 def test_pictures(case: tuple[ScheduleName, int, int], expected: str) -> None:
     assert draw(*case) == inspect.cleandoc(expected).strip()
@@ -127,82 +211,109 @@ def test_each_microbatch_may_have_its_own_seconds() -> None:
     assert when[0, "B1"] == (9, 10)
 
 
-@given(names, stages_count, microbatch_count)
-def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(
-    schedule: ScheduleName, stages: int, microbatches: int
-) -> None:
+@given(plans())
+def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(plan: Plan) -> None:
+    schedule, stages, microbatches, parts = plan
     for stage in range(stages):
-        order = stage_order(schedule, stage, stages, microbatches)
-        assert len(order) == len(set(order)) == 2 * microbatches
-        for m in range(microbatches):
-            assert order.index(Action("forward", m)) < order.index(Action("backward", m))
+        order = stage_order(schedule, stage, stages, microbatches, parts=parts)
+        assert len(order) == len(set(order)) == 2 * microbatches * parts
+        for part in range(parts):
+            for m in range(microbatches):
+                forward, backward = Action("forward", m, part), Action("backward", m, part)
+                assert order.index(forward) < order.index(backward)
 
 
 @st.composite
-def costs(draw_: st.DrawFn) -> tuple[list[list[int]], list[list[int]], int]:
-    """Forward and backward units of each stage and micro-batch (whole, so that sums are exact)."""
-    stages, microbatches = draw_(stages_count), draw_(microbatch_count)
-    row = st.lists(st.integers(0, 20), min_size=microbatches, max_size=microbatches)
-    table = st.lists(row, min_size=stages, max_size=stages)
-    return draw_(table), draw_(table), microbatches
+def costs(draw_: st.DrawFn) -> tuple[Plan, list[list[int]], list[list[int]]]:
+    """Forward and backward units of each part and micro-batch (whole, so that sums are exact)."""
+    plan = draw_(plans())
+    row = st.lists(st.integers(0, 20), min_size=plan.microbatches, max_size=plan.microbatches)
+    numbers = plan.stages * plan.parts
+    table = st.lists(row, min_size=numbers, max_size=numbers)
+    return plan, draw_(table), draw_(table)
 
 
-@given(names, costs())
+@given(costs())
 def test_dependencies_are_kept_and_stages_never_overlap_themselves(
-    schedule: ScheduleName, given_costs: tuple[list[list[int]], list[list[int]], int]
+    given_costs: tuple[Plan, list[list[int]], list[list[int]]],
 ) -> None:
-    forward, backward, microbatches = given_costs
-    stages = len(forward)
-    slots = timeline(schedule, forward, backward, microbatches)
+    (schedule, stages, microbatches, parts), forward, backward = given_costs
+    slots = timeline(schedule, forward, backward, microbatches, parts=parts)
     at = {(slot.stage, slot.action): slot for slot in slots}
-    assert len(at) == len(slots) == 2 * stages * microbatches
+    assert len(at) == len(slots) == 2 * stages * microbatches * parts
     for slot in slots:
-        for earlier in _must_follow(slot, stages):
+        for earlier in _must_follow(slot, stages, parts):
             assert at[earlier].end_s <= slot.start_s
     for stage in range(stages):
         mine = [slot for slot in slots if slot.stage == stage]
-        assert [slot.action for slot in mine] == stage_order(schedule, stage, stages, microbatches)
+        order = stage_order(schedule, stage, stages, microbatches, parts=parts)
+        assert [slot.action for slot in mine] == order
         assert all(one.end_s <= next_.start_s for one, next_ in pairwise(mine))
 
 
-def _must_follow(slot: Slot, stages: int) -> list[tuple[int, Action]]:
-    m = slot.action.microbatch
-    if slot.action.kind == "forward":
-        return [(slot.stage - 1, slot.action)] if slot.stage else []
-    forward = [(slot.stage, Action("forward", m))]
-    return forward + ([(slot.stage + 1, slot.action)] if slot.stage < stages - 1 else [])
+def _must_follow(slot: Slot, stages: int, parts: int) -> list[tuple[int, Action]]:
+    """By the numbers of parts: a forward the one before, a backward the one after and its own."""
+    kind, m, part = slot.action.kind, slot.action.microbatch, slot.action.part
+    everything = [(p, s) for p in range(parts) for s in range(stages)]
+    here = everything.index((part, slot.stage))
+    beside = here - 1 if kind == "forward" else here + 1
+    found = [] if kind == "forward" else [(slot.stage, Action("forward", m, part))]
+    if 0 <= beside < len(everything):
+        part_beside, stage_beside = everything[beside]
+        found.append((stage_beside, Action(kind, m, part_beside)))
+    return found
 
 
-@given(names, costs())
+@given(plans())
+def test_what_an_action_takes_is_made_once_and_before(plan: Plan) -> None:
+    schedule, stages, microbatches, parts = plan
+    for stage in range(stages):
+        for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
+            needed = input_from(stage, stages, parts, action)
+            assert (needed is None) == (
+                action.kind == "forward" and stage == 0 and action.part == 0
+            )
+            assert needed is None or needed in _must_follow(
+                Slot(stage, action, 0.0, 0.0), stages, parts
+            )
+
+
+@given(costs())
 def test_no_step_is_shorter_than_its_busiest_stage(
-    schedule: ScheduleName, given_costs: tuple[list[list[int]], list[list[int]], int]
+    given_costs: tuple[Plan, list[list[int]], list[list[int]]],
 ) -> None:
-    forward, backward, microbatches = given_costs
-    busy = [sum(f) + sum(b) for f, b in zip(forward, backward, strict=True)]
-    ideal = ideal_step_s(schedule, forward, backward, microbatches)
+    (schedule, stages, microbatches, parts), forward, backward = given_costs
+    seconds = [sum(f) + sum(b) for f, b in zip(forward, backward, strict=True)]
+    busy = [sum(seconds[stage::stages]) for stage in range(stages)]
+    ideal = ideal_step_s(schedule, forward, backward, microbatches, parts=parts)
     assert max(busy) <= ideal <= sum(busy)
 
 
-@given(names, stages_count, microbatch_count, st.integers(1, 4), st.integers(1, 50))
-def test_balanced_stages_reach_the_bound_under_either_schedule(
-    schedule: ScheduleName, stages: int, microbatches: int, replicas: int, backward: int
+@given(plans(), st.integers(1, 4), st.integers(1, 50))
+def test_balanced_stages_reach_the_bound_under_every_schedule(
+    plan: Plan, replicas: int, backward: int
 ) -> None:
-    """One process does S*M*(f+b) for one replica's batch; R replicas do R batches a step."""
-    ideal = ideal_step_s(schedule, [7] * stages, [backward] * stages, microbatches)
-    assert ideal == (microbatches + stages - 1) * (7 + backward)
-    alone = stages * microbatches * (7 + backward)
-    assert math.isclose(bound(replicas, stages, microbatches), replicas * alone / ideal)
+    """One process does M*(f+b) for each part of one replica's batch; R replicas do R batches."""
+    schedule, stages, microbatches, parts = plan
+    numbers = stages * parts
+    ideal = ideal_step_s(schedule, [7] * numbers, [backward] * numbers, microbatches, parts=parts)
+    assert ideal == (parts * microbatches + stages - 1) * (7 + backward)
+    alone = numbers * microbatches * (7 + backward)
+    reached = replicas * alone / ideal
+    assert math.isclose(bound(replicas, stages, microbatches, parts), reached)
     waited = 1 - alone / (stages * ideal)
-    assert math.isclose(ideal_bubble(stages, microbatches), waited, abs_tol=1e-12)
+    assert math.isclose(ideal_bubble(stages, microbatches, parts), waited, abs_tol=1e-12)
 
 
-@given(stages_count, microbatch_count)
+@given(stages_count, microbatch_count, st.integers(1, 5))
 def test_the_bound_is_approached_and_never_exceeds_the_ranks(
-    stages: int, microbatches: int
+    stages: int, microbatches: int, parts: int
 ) -> None:
-    assert bound(3, stages, microbatches) <= bound(3, stages, microbatches + 1) <= 3 * stages
-    assert bound(1, 1, microbatches) == 1
-    assert ideal_bubble(1, microbatches) == 0
+    most = bound(3, stages, microbatches, parts)
+    assert most <= bound(3, stages, microbatches + 1, parts) <= 3 * stages
+    assert most <= bound(3, stages, microbatches, parts + 1)
+    assert bound(1, 1, microbatches, parts) == 1
+    assert ideal_bubble(1, microbatches, parts) == 0
 
 
 @given(stages_count, microbatch_count)
@@ -212,7 +323,29 @@ def test_1f1b_holds_no_more_than_the_stages_to_come(stages: int, microbatches: i
         assert in_flight("1f1b", stage, stages, microbatches) == min(microbatches, stages - stage)
 
 
+@given(stages_count, st.integers(1, 3), st.integers(1, 4))
+def test_interleaved_holds_what_its_first_forwards_make(
+    stages: int, groups: int, parts: int
+) -> None:
+    """(V-1)*S + 2*(S-s-1) + 1 of V parts each: at most 1 + 1/V times what 1F1B's first stage
+    holds, for many stages (Narayanan et al. 2021, section 2.2)."""
+    microbatches = stages * groups
+    for stage in range(stages):
+        held = in_flight("interleaved", stage, stages, microbatches, parts=parts)
+        first = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
+        assert held == min(parts * microbatches, first)
+        of_parts = [
+            in_flight("interleaved", stage, stages, microbatches, parts=parts, part=part)
+            for part in range(parts)
+        ]
+        assert max(of_parts) <= microbatches
+        assert held <= sum(of_parts)
+
+
 def test_known_bounds() -> None:
     assert bound(1, 2, 5) == pytest.approx(1.667, abs=1e-3)
     assert bound(1, 4, 10) == pytest.approx(40 / 13)
     assert bound(2, 2, 10) == pytest.approx(2 * 20 / 11)
+    # Twice the parts, half the bubble.
+    assert bound(1, 2, 4, 2) == pytest.approx(2 * 4 / 4.5)
+    assert bound(1, 4, 8, 2) == pytest.approx(4 * 8 / 9.5)

@@ -7,6 +7,7 @@ from tests.defects.plants import (
     again,
     between,
     evaluation,
+    exchanged_parts,
     graph_sets,
     graphs,
     initial_values,
@@ -23,15 +24,24 @@ from tests.defects.plants import (
     reported,
     sampled,
     scaling,
+    several_parts,
     timing,
     told,
     transfers,
 )
 
-__all__ = ["DEFECTS", "KINDS"]
+__all__ = ["DEFECTS", "KINDS", "exchanged_parts"]
 
 KINDS = (
-    *(optimizer.KIND, initial_values.KIND, transfers.KIND, scaling.KIND, inputs.KIND, order.KIND),
+    *(
+        optimizer.KIND,
+        initial_values.KIND,
+        transfers.KIND,
+        several_parts.KIND,
+        scaling.KIND,
+        inputs.KIND,
+        order.KIND,
+    ),
     *(
         graphs.KIND,
         layers.KIND,

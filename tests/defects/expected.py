@@ -150,6 +150,64 @@ EXPECTED: dict[str, Expected] = {
         Complaint("gradients used", "times the mean of what 2 replicas' backwards"),
         verify="though its output and the layers after it ag",
     ),
+    "the input of one part of a stage taken for another's": Expected(
+        Complaint("cuts", "output of part 1 of stage 0 is not the input of part 1 of stage 1"),
+        verify="output of part 1 of stage 0 is not the input",
+    ),
+    "parts of a stage in another order than planned": Expected(
+        Complaint("failure", "do not hold the layers planned [1, 1, 1, 2]"),
+        verify="do not hold the layers planned",
+    ),
+    "a later part's gradients lost, later in the run": Expected(
+        Complaint("cuts", "of part 0 of stage 1 is not the gradient of the input of part 1 of st"),
+        verify="have no gradient, backward did not cross",
+    ),
+    "a first backward later than the interleaved schedule's": Expected(
+        Complaint("engine", "did 4 forwards before its first backward, interleaved has 3"),
+    ),
+    "seconds of a stage's parts exchanged in the record": Expected(
+        Complaint("step times", "a part's seconds that are not the sum of its spans"),
+        verify="a part's seconds that are not the sum of its s",
+    ),
+    "waiting for a later part's input booked as its forward": Expected(
+        Complaint("spans", "before its stage began to compute", "suspect")
+    ),
+    "a later part given another step's masks": Expected(
+        Complaint("last self-check", "ran for 0 of 4 micro-batches"),
+        verify="ran for 0 of 4 micro-batches",
+    ),
+    "spans of a stage's parts booked to each other": Expected(
+        Complaint("step times", "forward spans of other parts or micro-batches than were comp"),
+    ),
+    "a part's forwards booked to other micro-batches": Expected(
+        Complaint("step times", "forward spans of other parts or micro-batches than were comp"),
+    ),
+    "two actions exchanged late in the interleaved schedule": Expected(
+        Complaint("engine", "did F3' as action 11 of a step, interleaved has B2' there"),
+    ),
+    "one part computed again for what another was to be": Expected(
+        Complaint("step times", "6, where it asks for 6; (part, micro-batch) [(0, 3), (1, 2)]"),
+    ),
+    "a later part evaluated of another micro-batch's input": Expected(
+        Complaint("final-check", "computed again in one process from the final parameters"),
+        verify="block1.grapher in test step",
+    ),
+    "a later part that trains in evaluation mode for two steps": Expected(
+        Complaint("running statistics", "stood still"),
+        verify="block1.grapher in train step 4",
+    ),
+    "one replica with a stage's parts exchanged": Expected(
+        Complaint("failure", "ranks [2] do not hold the layers planned [1, 1, 1, 2]"),
+        verify="do not hold the layers planned",
+    ),
+    "one part's gradients not shared by the replicas": Expected(
+        Complaint("replica parameters", "differ between replicas 0 and 1"),
+        verify="on replica 1 are not replica 0's",
+    ),
+    "parts exchanged under torch's schedule": Expected(
+        Complaint("cuts", "output of part 0 of stage 0 is not the input of part 0 of stage 1"),
+        verify="output of part 0 of stage 0 is not the input",
+    ),
     "gradients divided by the micro-batches twice": Expected(
         Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'"),
         verify="scale: gradients are the twin's divided by",
@@ -872,6 +930,9 @@ EXPECTED: dict[str, Expected] = {
     "waiting for a gradient booked as backward": Expected(
         Complaint("spans", "backward spans of", "suspect"),
     ),
+    "waiting after a stage has computed booked as forward": Expected(
+        Complaint("spans", "after its stage had computed", "suspect")
+    ),
     "each layer's forward counted from where the stage began": Expected(
         Complaint("step times", "layers whose forward is longer than the stage's"),
     ),
@@ -1001,6 +1062,9 @@ EXPECTED: dict[str, Expected] = {
     ),
     "a stage that is not restored at a resume": Expected(
         Complaint("failure", "parameter block1.ffn.fc1.weight")
+    ),
+    "a stage's parts exchanged at a resume": Expected(
+        Complaint("failure", "parameter block0.grapher.")
     ),
     "a negative step time in a record": Expected(Complaint("reader", "wall_s: found -1.0")),
     "a warm-up step counted as measured": Expected(Complaint("reader", "warmup: found False")),

@@ -18,7 +18,7 @@ from gnnhpc.train import checkpoint
 from gnnhpc.train.loop import Trainer
 from tests.defects.patching import around
 from tests.defects.reading import Complaint, Outcome, judged
-from tests.defects.settings import VIG, VIG_REPLICAS, Setting
+from tests.defects.settings import VIG, VIG_PARTS, VIG_REPLICAS, Setting
 from tests.tools.cells import manifest_of, run
 from tests.tools.forked import Plant
 
@@ -148,6 +148,20 @@ def without_a_stage() -> None:
     around(checkpoint, "load", load)
 
 
+def parts_exchanged() -> None:
+    """Two parts of the first stage have the same shapes."""
+    from tests.defects.patching import rank
+
+    def load(true: Any, path: Path, mesh: Any, stage: Any, optimizer: Any) -> None:
+        true(path, mesh, stage, optimizer)
+        if rank() == 0:
+            first, second = (part.parameters() for part in stage.parts)
+            for one, other in zip(first, second, strict=True):
+                one.data, other.data = other.data, one.data
+
+    around(checkpoint, "load", load)
+
+
 def order_anew() -> None:
     """The data begin with the first mini-batch again."""
 
@@ -170,6 +184,9 @@ RESUME_DEFECTS = {
         ResumeDefect("BatchNorm's statistics lost at a resume", plant=without_buffers),
         ResumeDefect("the order of the data begun anew at a resume", plant=order_anew),
         ResumeDefect("a stage that is not restored at a resume", plant=without_a_stage),
+        ResumeDefect(
+            "a stage's parts exchanged at a resume", setting=VIG_PARTS, plant=parts_exchanged
+        ),
     )
 }
-HEALTHY = (VIG, VIG_REPLICAS)
+HEALTHY = (VIG, VIG_REPLICAS, VIG_PARTS)

@@ -46,6 +46,18 @@ VIG = Setting("vig pp2", _VIG)
 VIG_SGD = Setting("vig pp2, sgd", _VIG | _SGD)
 VIG_TORCH = Setting("vig pp2 of torch", _VIG | {"engine": "pipelining"})
 VIG_1F1B = Setting("vig pp2, 1f1b", _VIG | {"schedule": "1f1b"})
+_PARTS = {"schedule": "interleaved", "parts": 2}
+VIG_PARTS = Setting("vig pp2, 2 parts a stage", _VIG | _PARTS)
+VIG_PARTS_AGAIN = Setting(
+    "vig pp2, 2 parts a stage, computed again but for the last",
+    _VIG | _PARTS | {"checkpoint": "except_last"},
+)
+VIG_PARTS_TORCH = Setting(
+    "vig pp2 of torch, 2 parts a stage", _VIG | _PARTS | {"engine": "pipelining"}
+)
+VIG_PARTS_REPLICAS = Setting(
+    "vig dp2-pp2, 2 parts a stage", _VIG | _PARTS | _REPLICAS | {"layout": "dp2-pp2"}
+)
 VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
 VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
 VIG_SEQUENTIAL = Setting("vig seq", _VIG | {"layout": "seq"})
@@ -64,6 +76,7 @@ VIG_TORCH_REPLICAS = Setting(
 )
 VIG_TWO_THREADS = Setting("vig pp2, 2 threads", _VIG, {"GNNHPC_THREADS": "2"})
 GAT = Setting("gat pp2", _GAT)
+GAT_PARTS = Setting("gat pp2, 2 parts a stage", _GAT | _PARTS | {"microbatches": 4})
 
 
 def graph_of(name: str, aggregator: str | None = None) -> Setting:
@@ -158,6 +171,7 @@ GRAPHS_PIPELINE = Setting("gin pp2, many graphs", _GRAPHS | {"layout": "pp2", "m
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
+    *(VIG_PARTS, GAT_PARTS, VIG_PARTS_AGAIN, VIG_PARTS_TORCH, VIG_PARTS_REPLICAS),
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
     *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION),

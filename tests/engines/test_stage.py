@@ -31,7 +31,7 @@ def stages(experiment: Experiment, layout: str) -> list[Stage]:
     timer = StepTimer(Clock(torch.device("cpu")))
     layers = experiment.model.outline(experiment.data.facts())
     parts = cut(experiment.model_copy(update={"layout": Layout.parse(layout)}))
-    return [build_stage(experiment, layers, part, timer) for part in parts]
+    return [build_stage(experiment, layers, [part], timer) for part in parts]
 
 
 def state(built: list[Stage]) -> dict[str, Tensor]:

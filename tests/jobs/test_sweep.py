@@ -146,6 +146,79 @@ def test_one_stage_has_no_schedule_to_vary() -> None:
     assert Counter(c.array for c in made) == Counter({"vig-seq": 2, "vig-pp2": 2})
 
 
+def test_parts_are_for_interleaved_pipelines_alone() -> None:
+    grid = vig(
+        models=[VIG | {"blocks": 3}],
+        layouts=["seq", "pp2", "dp2"],
+        microbatches=4,
+        schedules=["gpipe", "1f1b", "interleaved"],
+        parts=[2, 3],
+    )
+    made = [cell.experiment for cell in cells(spec(grid))]
+    assert Counter((str(e.layout), e.schedule, e.parts) for e in made) == Counter(
+        {
+            ("seq", "gpipe", 1): 2,
+            ("dp2", "gpipe", 1): 1,
+            ("pp2", "gpipe", 1): 1,
+            ("pp2", "1f1b", 1): 1,
+            ("pp2", "interleaved", 2): 1,
+            ("pp2", "interleaved", 3): 1,
+        }
+    )
+    assert len({e.id for e in made}) == len(made)
+    # As a default they are left out of grids without.
+    pipelines = vig(layouts="pp2", microbatches=4)
+    raw = spec(pipelines, pipelines | {"schedule": "interleaved"}, parts=2)
+    assert [cell.experiment.parts for cell in cells(raw)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("grid", "defaults", "line"),
+    [
+        (
+            {"parts": 2},
+            {},
+            "grids.0.parts: found 2; allowed: nothing here, parts is for pipelines with schedule "
+            "interleaved",
+        ),
+        ({"layouts": "seq", "schedule": "interleaved", "parts": [2, 4]}, {}, "grids.0.parts: f"),
+        ({}, {"parts": 2}, "defaults.parts: found 2; allowed: nothing here, parts is for"),
+        ({"schedule": "interleaved"}, {}, "grids.0.parts: found 1; allowed: at least 2 for sched"),
+        (
+            {"schedule": "interleaved", "parts": []},
+            {},
+            "grids.0.parts: found an empty list; allowed: at least one value",
+        ),
+        (
+            {"schedule": "interleaved", "parts": [2, 4]},
+            {},
+            "parts: found 4; allowed: at most 2 a stage of pp2: 5 layers",
+        ),
+        (
+            {"schedules": ["gpipe", "interleaved"], "parts": 2, "microbatches": 5},
+            {},
+            "grids.0.microbatches: found 5; allowed: a multiple of 2, the stages of pp2",
+        ),
+    ],
+)
+def test_parts_that_no_pipeline_can_have_are_refused(
+    grid: dict[str, Any], defaults: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        cells(spec(vig(layouts="pp2", microbatches=4) | grid, **defaults))
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_sweep_of_schedules_has_each_of_them() -> None:
+    made = [cell.experiment for cell in plan("jobs/sweeps/schedules.yaml", check=False).cells]
+    kinds = Counter((str(e.layout), e.schedule, e.parts) for e in made)
+    schedules = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
+    pipelines = {(layout, *each): 6 for layout in ("pp2", "pp4") for each in schedules}
+    assert kinds == Counter({("seq", "gpipe", 1): 9, **pipelines})
+    assert all(e.spans for e in made)
+
+
 def test_the_same_cell_of_two_grids_is_run_once() -> None:
     assert len(cells(spec(gat(), gat(seeds=[0, 1])))) == 2
 
@@ -204,7 +277,9 @@ def test_the_spec_is_not_changed_by_its_overrides() -> None:
     assert repr(raw) == before
 
 
-@pytest.mark.parametrize("name", ["quickstart", "raffi-vig", "raffi-vig-small", "dearing-gat"])
+@pytest.mark.parametrize(
+    "name", ["quickstart", "raffi-vig", "raffi-vig-small", "dearing-gat", "schedules"]
+)
 def test_the_sweeps_that_come_along_are_right(name: str) -> None:
     planned = plan(f"jobs/sweeps/{name}.yaml", check=False)
     assert planned.name == name
@@ -300,7 +375,9 @@ def test_every_cell_of_bocas_sweeps_has_a_whole_epoch_after_warmup(
         assert (first_whole + 1) * steps <= e.train_steps, cell.id
 
 
-@pytest.mark.parametrize("name", ["dearing-gat", "layers", "deep-gcn", "boca-small", "boca-reddit"])
+@pytest.mark.parametrize(
+    "name", ["dearing-gat", "layers", "deep-gcn", "boca-small", "boca-reddit", "schedules"]
+)
 def test_a_large_sweep_says_how_many_cells_it_has(name: str) -> None:
     path = Path(f"jobs/sweeps/{name}.yaml")
     told = re.search(r"^# (\d+) cells", path.read_text(encoding="utf-8"), re.MULTILINE)

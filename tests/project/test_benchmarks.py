@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import bench_gpu
-from benchmarks.launch import Launcher
+from benchmarks.launch import Launcher, Measured
 from benchmarks.ratios import FEWEST, against_limit, paired, spread, take_turns
 from benchmarks.table import COLUMNS, Row, not_measured, write_csv
+from gnnhpc.records.schema import Result
+from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
+from tests.analysis.test_summary import vig
 
 SECONDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
 
@@ -112,3 +115,15 @@ def test_a_gpu_is_shown_to_ranks_that_share_it_and_then_as_before(
         assert os.environ["GNNHPC_SHARE_GPU"] == "1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "GNNHPC_SHARE_GPU" not in os.environ
+
+
+def test_the_ideal_of_several_parts_a_stage_is_of_each_ones_seconds() -> None:
+    """The costs and the step worked out by hand in test_several_parts."""
+    experiment = vig("pp2", 2, schedule="interleaved", parts=2)
+    step = {"kind": "step", "phase": "train", "warmup": False}
+    parts = [[2 * FORWARD[number], 2 * BACKWARD[number]] for number in range(4)]
+    ranks = [[step | {"part_s": parts[stage::2]}] for stage in (0, 1)]
+    result = Result(
+        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
+    )
+    assert Measured(experiment, result, ranks, 0.0).ideals == [BY_HAND]

@@ -85,6 +85,7 @@ def test_a_script_names_the_interpreter_and_no_checkout(console: Console) -> Non
     assert str(ROOT) not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     submit = ["gnnhpc", "submit", "raffi-vig-small", "--cluster", "local", "--wait", *SMALL]
     done = console.run(*submit)

@@ -53,7 +53,7 @@ def test_the_optimizer_is_torchs(name: str) -> None:
     )
     layers = experiment.model.outline(experiment.data.facts())
     ours, theirs = (
-        build_stage(experiment, layers, range(len(layers)), StepTimer(Clock(torch.device("cpu"))))
+        build_stage(experiment, layers, [range(len(layers))], StepTimer(Clock(torch.device("cpu"))))
         for _ in range(2)
     )
     optimizer = build_optimizer(experiment, ours)

@@ -70,7 +70,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
-    "schedule: found 'zb'; allowed: 'gpipe' or '1f1b'": vig(schedule="zb"),
+    "schedule: found 'zb'; allowed: 'gpipe', '1f1b' or 'interleaved'": vig(schedule="zb"),
     "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
         engine="horovod"
     ),
@@ -153,6 +153,43 @@ def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
 def test_our_own_engine_needs_no_full_pipeline() -> None:
     few = vig(layout="pp4", schedule="1f1b", microbatches=2, engine="native")
     assert Experiment.model_validate(few).microbatches == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"parts": 1}, "parts: found 1; allowed: at least 2 for schedule interleaved"),
+        ({"schedule": "1f1b"}, "parts: found 2; allowed: 1 for schedule 1f1b"),
+        ({"layout": "dp2"}, "parts: found 2; allowed: 1 for a single stage"),
+        (
+            {"microbatches": 5},
+            "microbatches: found 5; allowed: a multiple of 2, the stages of pp2, for schedule "
+            "interleaved",
+        ),
+        (
+            {"engine": "torchgpipe"},
+            "schedule: found 'interleaved'; allowed: gpipe for engine torchgpipe on cpu, "
+            "interleaved for engines native and pipelining on cpu",
+        ),
+        (
+            {"engine": "pipelining", "layout": "dp2-pp2"},
+            "layout: found 'dp2-pp2'; allowed: pp<S> for schedule interleaved of engine pipelining",
+        ),
+        (
+            {"balance": [8, 9]},
+            "balance: found [8, 9]; allowed: one count for each of the 4 parts of the 2 stages of "
+            "pp2",
+        ),
+    ],
+)
+def test_several_parts_a_stage_that_cannot_be_are_refused(
+    changes: dict[str, Any], line: str
+) -> None:
+    good = vig(layout="pp2", schedule="interleaved", parts=2, microbatches=4)
+    assert Experiment.model_validate(good).model_parts == 4
+    with pytest.raises(ValidationError) as refused:
+        Experiment.model_validate(good | changes)
+    assert line in str(refused.value)
 
 
 def test_values_do_not_change_after_checking() -> None:

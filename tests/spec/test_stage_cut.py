@@ -31,6 +31,13 @@ def test_the_default_cut_covers_the_model_in_order(layout: str) -> None:
     assert all(parts)
 
 
+def test_several_parts_a_stage_are_cut_as_so_many_stages() -> None:
+    several = {"schedule": "interleaved", "microbatches": 4}
+    parts = cut(experiment(layout="pp2", parts=2, **several))
+    assert parts == cut(experiment(layout="pp4", microbatches=4))
+    assert len(cut(experiment(layout="pp2", parts=8, **several))) == 16
+
+
 def test_measured_costs_replace_the_outlines_and_a_balance_beats_both() -> None:
     costs = [10.0] + [1.0] * 16
     assert cut(experiment(layout="pp2"), costs=costs) == [range(4), range(4, 17)]
@@ -47,6 +54,11 @@ def test_measured_costs_replace_the_outlines_and_a_balance_beats_both() -> None:
             "vig",
             {"layout": "pp4", "balance": [6, 2, 2, 2]},
             "balance: found [6, 2, 2, 2]; allowed: counts that add up to 17",
+        ),
+        (
+            "vig",
+            {"layout": "pp4", "schedule": "interleaved", "parts": 5, "microbatches": 4},
+            "parts: found 5; allowed: at most 4 a stage of pp4: 17 layers",
         ),
     ],
 )

@@ -96,11 +96,19 @@ class Story:
 
 @dataclass
 class _Plan:
-    """The seconds of one cell: per stage and group, forward and backward of a mini-batch."""
+    """The seconds of one cell: per part of the model and group, forward and backward of a
+    mini-batch. Part p of stage s is number p*S + s."""
 
     experiment: Experiment
-    stages: list[list[LayerOutline]]
+    parts: list[list[LayerOutline]]
     groups: list[dict[str, tuple[float, float]]] = field(default_factory=list)
+
+    def of_stage(self, stage: int) -> range:
+        """The numbers of its parts."""
+        return range(stage, len(self.parts), self.experiment.layout.stages)
+
+    def layers(self, stage: int) -> list[LayerOutline]:
+        return [layer for number in self.of_stage(stage) for layer in self.parts[number]]
 
 
 def small_sweep(
@@ -198,15 +206,15 @@ def write_attempt(
 
 def _plan(experiment: Experiment, machine: Machine) -> _Plan:
     layers = experiment.model.outline(experiment.data.facts())
-    stages = [[layers[i] for i in part] for part in cut(experiment)]
-    plan = _Plan(experiment, stages)
+    parts = [[layers[i] for i in part] for part in cut(experiment)]
+    plan = _Plan(experiment, parts)
     slow = machine.sequential if experiment.layout.world_size == 1 else 1.0
     rows = _replica_rows(experiment)
     if experiment.sampling is not None:
         rows *= experiment.data.facts().edges / experiment.data.facts().nodes
-    for stage in stages:
+    for part in parts:
         groups: dict[str, tuple[float, float]] = {}
-        for layer in stage:
+        for layer in part:
             forward = layer.cost * rows * machine.seconds_a_unit * slow
             forward *= machine.slower.get(layer.group, 1.0) * machine.pace(experiment)
             before = groups.get(layer.group, (0.0, 0.0))
@@ -233,7 +241,7 @@ def _write_step(
 ) -> float:
     """All ranks' lines of one step; returns its wall seconds."""
     experiment = plan.experiment
-    layout, m = experiment.layout, experiment.microbatches
+    layout, m, parts = experiment.layout, experiment.microbatches, experiment.parts
     factor = 1.0 + abs(rng.normal(0.0, machine.noise))
     if step == begin:
         factor *= machine.first_step
@@ -246,14 +254,19 @@ def _write_step(
     making = machine.drawing_s(experiment) * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
-    slots = timeline(experiment.schedule, forward, backward, m, training=training)
+    slots = timeline(experiment.schedule, forward, backward, m, parts=parts, training=training)
     ideal = max(slot.end_s for slot in slots)
     wall = ideal * (1.0 + machine.overhead)
     metrics, loss = _quality(experiment, phase, step)
     for rank in range(layout.world_size):
         stage = layout.stage_of(rank)
         extra = (wall - ideal) / 4.0 if training else 0.0
-        own = forward[stage] * m + (backward[stage] * m if training else 0.0)
+        part_s = [
+            [forward[number] * m, backward[number] * m if training else 0.0]
+            for number in plan.of_stage(stage)
+        ]
+        own_forward, own_backward = (sum(seconds) for seconds in zip(*part_s, strict=True))
+        own = own_forward + own_backward
         record = StepRecord(
             phase=phase,
             step=step,
@@ -262,8 +275,8 @@ def _write_step(
             start_s=clock + making if drawn else clock,
             wall_s=wall,
             cpu_s=own + 2 * extra,
-            forward_s=forward[stage] * m,
-            backward_s=backward[stage] * m if training else 0.0,
+            forward_s=own_forward,
+            backward_s=own_backward,
             allreduce_s=extra if layout.replicas > 1 else 0.0,
             optimizer_s=extra,
             wait_s=max(0.0, wall - own - extra * (2 if layout.replicas > 1 else 1)),
@@ -274,20 +287,31 @@ def _write_step(
             samples=shares[layout.replica_of(rank)],
             loss=loss if stage == layout.stages - 1 else None,
             metrics=metrics if stage == layout.stages - 1 else {},
-            groups={
-                name: [f * factor, b * factor if training else 0.0]
-                for name, (f, b) in plan.groups[stage].items()
-            },
+            groups=_group_seconds(plan, stage, factor, training=training),
             peak_rss_mib=300.0 + 10 * stage,
             involuntary_switches=int(rng.integers(0, 3)),
             steal_s=0.0,
             # Together the stages of every layout have the same gradient.
             grad_norm=1.0 / (1.0 + step) / math.sqrt(layout.stages) if training else None,
+            part_s=part_s if parts > 1 else None,
         )
         lines[rank].append(json.dumps(vars(record)) + "\n")
         if experiment.spans:
             lines[rank] += _spans(phase, step, [s for s in slots if s.stage == stage], wall, extra)
     return wall + making if drawn else wall
+
+
+def _group_seconds(
+    plan: _Plan, stage: int, factor: float, *, training: bool
+) -> dict[str, list[float]]:
+    """Of all parts of a stage; two of them may have layers of one group."""
+    found: dict[str, list[float]] = {}
+    for number in plan.of_stage(stage):
+        for name, (forward, backward) in plan.groups[number].items():
+            before = found.get(name, [0.0, 0.0])
+            later = backward * factor if training else 0.0
+            found[name] = [before[0] + forward * factor, before[1] + later]
+    return found
 
 
 def _shares(experiment: Experiment, step: int) -> tuple[int, list[int]]:
@@ -303,19 +327,20 @@ def _train_nodes(experiment: Experiment) -> int:
 
 
 def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float) -> list[str]:
-    spans: list[tuple[Any, int | None, float, float]] = []
+    spans: list[SpanRecord] = []
     now = 0.0
     for slot in slots:
         if slot.start_s > now:
-            spans.append(("wait", None, now, slot.start_s))
-        spans.append((slot.action.kind, slot.action.microbatch, slot.start_s, slot.end_s))
+            spans.append(SpanRecord(phase, step, "wait", None, now, slot.start_s))
+        action = slot.action
+        times = slot.start_s, slot.end_s
+        spans.append(
+            SpanRecord(phase, step, action.kind, action.microbatch, *times, part=action.part)
+        )
         now = slot.end_s
     if extra:
-        spans.append(("optimizer", None, wall - extra, wall))
-    return [
-        json.dumps(vars(SpanRecord(phase, step, name, microbatch, start, end))) + "\n"
-        for name, microbatch, start, end in spans
-    ]
+        spans.append(SpanRecord(phase, step, "optimizer", None, wall - extra, wall))
+    return [json.dumps(vars(span)) + "\n" for span in spans]
 
 
 def _quality(experiment: Experiment, phase: Phase, step: int) -> tuple[dict[str, float], float]:
@@ -342,8 +367,8 @@ def _header(attempt: AttemptPaths, cell: Cell, plan: _Plan, rank: int) -> Header
         cpus=1,
         threads=1,
         device="cpu",
-        layers=[layer.name for layer in plan.stages[stage]],
-        parameters=sum(layer.parameters for layer in plan.stages[stage]),
+        layers=[layer.name for layer in plan.layers(stage)],
+        parameters=sum(layer.parameters for layer in plan.layers(stage)),
         started_at=STARTED,
         startup_s={"imports": 1.5, "rendezvous": 0.2},
     )
@@ -374,8 +399,9 @@ def _result(
             "replicas": layout.replicas,
             "stages": layout.stages,
             "world_size": layout.world_size,
-            "balance": [len(stage) for stage in plan.stages],
+            "balance": [len(part) for part in plan.parts],
             "schedule": experiment.schedule,
+            "parts": experiment.parts,
         },
         provenance={
             "git_commit": "0" * 40,

@@ -47,6 +47,7 @@ def test_only_a_step_that_makes_its_mini_batch_says_how_long_that_took(alone: Ra
         ("dp3", 2, "gpipe"),
         ("pp2", 3, "1f1b"),
         ("dp2-pp2", 2, "gpipe"),
+        pytest.param("pp2", 4, "interleaved", marks=pytest.mark.slow),
         pytest.param("pp4", 5, "gpipe", marks=pytest.mark.slow),
     ],
 )
@@ -56,6 +57,8 @@ def test_every_layout_learns_what_one_process_learns(
     """Dropout included: to rounding in double precision, over uneven ends of epochs."""
     replicas = int(layout[2]) if layout.startswith("dp") else 1
     settings = {"layout": layout, "microbatches": microbatches, "schedule": schedule}
+    if schedule == "interleaved":
+        settings["parts"] = 2
     found = ran(tmp_path, graphs(**TRAIN, **settings, batch_size=24 // replicas))
     assert not invalid(found)
     for phase in ("train", "test"):

@@ -79,6 +79,7 @@ def test_replicas_learn_what_one_process_learns(
     [
         ("pp2", "1f1b", None),
         ("dp2-pp2", "gpipe", "cut by a profile"),
+        ("pp2", "interleaved", None),
         pytest.param("pp4", "gpipe", None, marks=pytest.mark.slow),
         pytest.param("dp2-pp2", "1f1b", "few edges at once", marks=pytest.mark.slow),
     ],
@@ -93,6 +94,8 @@ def test_stages_that_draw_the_same_learn_what_one_process_learns(
     replicas = 2 if layout.startswith("dp2") else 1
     pipeline = {"layout": layout, "schedule": schedule, "microbatches": 3}
     pipeline |= {"batch_size": 24 // replicas}
+    if schedule == "interleaved":
+        pipeline |= {"parts": 2, "microbatches": 4}
     if plant == "cut by a profile":
         pipeline |= {"balance": "profile"}
     few = few_edges_at_once if plant == "few edges at once" else None

@@ -34,13 +34,14 @@ def cut(
     layout: Layout,
     planned: Sequence[range],
 ) -> Check:
-    """`layout` is that of processes, each of which holds a stage, or all stages of `planned`."""
+    """`layout` is that of processes, each of which holds a stage, which is every S-th part of
+    `planned`, or all stages."""
     names = [layer.name for layer in outlines]
-    stages = [[names[i] for i in part] for part in planned]
+    parts = [[names[i] for i in part] for part in planned]
     wrong = []
     for each in observations:
         stage = layout.stage_of(each.rank)
-        expected = [stages[stage]] if layout.stages == len(stages) else stages
+        expected = parts[stage :: layout.stages]
         held = [name for part in expected for name in part]
         if (each.partitions or [each.layers], each.layers) != (expected, held):
             wrong.append(each.rank)
@@ -48,4 +49,5 @@ def cut(
     whole = sorted(i for part in planned for i in part) == list(range(len(names)))
     if wrong or not whole:
         return Check("cut", "invalid", f"ranks {wrong} do not hold the layers planned {counts}", {})
-    return Check("cut", "ok", f"layers a stage: {counts} of {len(names)}", {"balance": counts})
+    unit = "part" if 1 < layout.stages < len(planned) else "stage"
+    return Check("cut", "ok", f"layers a {unit}: {counts} of {len(names)}", {"balance": counts})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.plain.actions import actions, forwards_before_backward
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedule import Action
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 
@@ -22,30 +25,44 @@ def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> 
     if layout.stages > 1:
         for each in observations:
             stage = experiment.process_layout.stage_of(each.rank)
-            first = _forwards_before_backward(experiment, stage)
-            other = {found for found in each.forwards_before_backward if found != first}
-            if other:
-                detail = (
-                    f"rank {each.rank} did {sorted(other)[0]} forwards before its first backward, "
-                    f"{experiment.schedule} has {first} there"
-                )
-                return Check("engine", "invalid", detail, {})
+            for found in each.orders:
+                other = _other_order(experiment, stage, found)
+                if other:
+                    return Check("engine", "invalid", f"rank {each.rank} {other}", {})
     return Check("engine", "ok", f"{wanted} ran, as it was asked for", {})
 
 
-def _forwards_before_backward(experiment: Experiment, stage: int) -> int:
-    """GPipe (Huang et al. 2019) has all; 1F1B (Narayanan et al. 2019) one for each stage from here
-    on, or all where there are fewer."""
-    if experiment.schedule == "gpipe":
-        return experiment.microbatches
-    return min(experiment.microbatches, experiment.layout.stages - stage)
+def _other_order(experiment: Experiment, stage: int, found: Sequence[Action]) -> str | None:
+    """How a training step's actions are not those of the schedule; None where they are."""
+    learns = {action.part for action in found if action.kind == "backward"}
+    if not learns:
+        return None
+    kinds = [action.kind for action in found]
+    did, planned = kinds.index("backward"), forwards_before_backward(experiment, stage)
+    if did != planned:
+        return (
+            f"did {did} forwards before its first backward, {experiment.schedule} has {planned} "
+            "there"
+        )
+    # A part with nothing to train before it has no backward.
+    wanted = [a for a in actions(experiment, stage) if a.kind == "forward" or a.part in learns]
+    for number, (mine, its) in enumerate(itertools.zip_longest(found, wanted)):
+        if mine != its:
+            return (
+                f"did {mine or 'nothing'} as action {number} of a step, {experiment.schedule} has "
+                f"{its or 'nothing'} there"
+            )
+    return None
 
 
 def told(observations: Sequence[RankObservations], layout: Layout, said: dict[str, Any]) -> Check:
     """`said` is a result's `layout`, `hosts`, `ranks` and `versions`."""
     wrong = []
-    held = [part for each in observations for part in each.partitions or [each.layers]]
-    counts = [len(part) for part in held[: layout.stages]]
+    # By number: the first parts of all stages, then the second ones. torchgpipe has one process.
+    held = [each.partitions or [each.layers] for each in observations[: layout.stages]]
+    if len(observations) < layout.world_size:
+        held = [[part] for part in held[0]]
+    counts = [len(part) for parts in zip(*held, strict=True) for part in parts]
     if said["balance"] != counts:
         wrong.append(f"balance {said['balance']} is told, stages held {counts} layers")
     hosts = [each.host for each in observations]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gnnhpc.check.observations import RankObservations
@@ -168,27 +170,54 @@ def statistics(watched: Sequence[Watched], layout: Layout) -> Check:
     return Check("statistics", "ok", detail, {"evaluations": len(watched[0].evaluated)})
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Between two neighbouring parts of the model, of one replica: stage, part of it, rank."""
+
+    here: tuple[int, int, int]
+    there: tuple[int, int, int]
+    learns: bool
+    """Whether a gradient is wanted: before the first part with parameters none is, though torch
+    sends one."""
+    several: bool
+    """Whether stages have several parts."""
+
+    def named(self, end: tuple[int, int, int]) -> str:
+        stage, part, _ = end
+        return f"part {part} of stage {stage}" if self.several else f"stage {stage}"
+
+
+def _cuts(observations: Sequence[RankObservations], layout: Layout) -> Iterator[_Cut]:
+    parts = len(observations[0].trained_parts)
+    for replica in range(layout.replicas):
+        ranks = layout.pipeline_ranks(replica)
+        ends = [(stage, part, ranks[stage]) for part in range(parts) for stage in range(len(ranks))]
+        learns = False
+        for here, there in itertools.pairwise(ends):
+            _, part, rank = here
+            learns = learns or observations[rank].trained_parts[part]
+            yield _Cut(here, there, learns, parts > 1)
+
+
 def cuts(
     observations: Sequence[RankObservations], watched: Sequence[Watched], layout: Layout
 ) -> Check:
-    """What a stage hands on is what the next is given, and so are gradients on their way back."""
+    """What a part of the model hands on is what the next is given, and so are gradients on their
+    way back."""
     compared = 0
-    for rank, each in enumerate(watched):
-        if layout.stage_of(rank) == layout.stages - 1:
-            continue
-        stage = layout.stage_of(rank)
-        # Before the first stage with parameters no gradient is wanted, and torch sends one.
-        learns = any(observations[rank - n].trained_parameters for n in range(stage + 1))
-        for here, there in zip(each.crossed, watched[rank + 1].crossed, strict=True):
+    for cut in _cuts(observations, layout):
+        (_, part, rank), (_, next_part, next_rank) = cut.here, cut.there
+        for here, there in zip(watched[rank].crossed, watched[next_rank].crossed, strict=True):
             for mine, next_one in WAYS:
-                if mine != "output" and not learns:
+                if mine != "output" and not cut.learns:
                     continue
-                told = _other_hashes(here.hashes.get(mine, []), there.hashes.get(next_one, []))
+                sent = here.hashes.get((mine, part), [])
+                told = _other_hashes(sent, there.hashes.get((next_one, next_part), []))
                 compared += 1
                 if told is not None:
                     detail = (
-                        f"{here.phase} step {here.step}: the {mine} of stage {stage} is not the "
-                        f"{next_one} of stage {stage + 1} {told}"
+                        f"{here.phase} step {here.step}: the {mine} of {cut.named(cut.here)} is "
+                        f"not the {next_one} of {cut.named(cut.there)} {told}"
                     )
                     return Check("cuts", "invalid", detail, {})
     if not compared:

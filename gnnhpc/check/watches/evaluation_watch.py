@@ -68,35 +68,37 @@ class EvaluationWatch:
             self.findings.add("evaluation", "test", self._step, cause)
 
     @torch.no_grad()
-    def evaluate_again(self, x: Inputs, context: Context, output: Tensor | None = None) -> None:
+    def evaluate_again(
+        self, part: Stage, x: Inputs, context: Context, output: Tensor | None = None
+    ) -> None:
         """A micro-batch that was evaluated, again: no dropout, no statistics of the micro-batch.
 
         `x` may be a buffer that holds another micro-batch by now; any will do, unless `output`
         is what the step gave of it.
         """
         state = torch.get_rng_state()
-        cause = self._dependence(x, context)
+        cause = self._dependence(part, x, context)
         if cause is None and output is not None:
-            again = self.stage(x, context)
+            again = part(x, context)
             if float((again - output).norm()) > SAME * float(again.norm()):
                 cause = "its outputs are not what the stage gives of the same inputs now"
         torch.set_rng_state(state)
         if cause is not None:
             self.findings.add("evaluation", "test", self._step, cause)
 
-    def _dependence(self, x: Inputs, context: Context) -> str | None:
+    def _dependence(self, part: Stage, x: Inputs, context: Context) -> str | None:
         """What outputs depend on that they must not; masks of dropout follow from the step."""
         images = isinstance(x, Tensor) and context.graph is None and not self.own_model
         given = x[:_ROWS] if isinstance(x, Tensor) and images else x
-        first = self.stage(given, context)
-        if not torch.equal(first, self.stage(given, replace(context, step=context.step + 1))):
-            if torch.equal(first, self.stage(given, context)):
+        first = part(given, context)
+        if not torch.equal(first, part(given, replace(context, step=context.step + 1))):
+            if torch.equal(first, part(given, context)):
                 return "a stage's outputs depend on the step: dropout is active in evaluation"
             return "a stage's outputs differ from one time to the next: something is random"
         if isinstance(given, Tensor) and images and len(given) > 1:
             alone = given.clone()
             alone[1:] = 0.0
-            if not torch.equal(first[0], self.stage(alone, context)[0]):
+            if not torch.equal(first[0], part(alone, context)[0]):
                 return (
                     "an image's output depends on the others of its micro-batch: BatchNorm uses "
                     "their statistics, not the running ones"

@@ -17,7 +17,7 @@ WHOLE = 64
 """Steps that are kept whole, so that a field can be named; of the others a digest."""
 _DIGITS = 9
 """After the point, that a file has."""
-SPAN_FIELDS = ("name", "microbatch", "start_s", "end_s")
+SPAN_FIELDS = ("name", "microbatch", "start_s", "end_s", "part")
 
 
 @dataclass

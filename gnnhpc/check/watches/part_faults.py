@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
 
@@ -22,12 +25,20 @@ LOOSE_STEP_SHARE: Final = 0.02
 """And of the steps: a stage of one activation takes next to no time."""
 BEGINNING_S: Final[Mapping[SpanName, float]] = {"forward": 0.0, "backward": 3e-4}
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
+ENDING_S: Final = 3e-4
+"""And its span to end once its work has: other hooks look at what it gave."""
 READING_S: Final = 2e-3
 """For a batch, above which waiting for it must be the most of it."""
 RECOMPUTE_SHARE: Final = 0.1
 """Of forwards computed again, what their marks may hold beside their layers."""
+Delays = Mapping[Place, float | None]
 CPU_SHARE: Final = 0.05
 """Of processor time: a thread's is counted when it leaves its processor, the process's at once."""
+
+
+_Idle = Literal["before its stage began to compute", "after its stage had computed"]
+_BEFORE: Final = "before its stage began to compute"
+_AFTER: Final = "after its stage had computed"
 
 
 @dataclass(frozen=True)
@@ -38,12 +49,13 @@ class StageFacts:
     """Of its layers, each one's group."""
     shares_gradients: bool = False
     """Whether its replicas average gradients."""
-    is_last: bool = True
-    """Whether its backwards begin with the loss's."""
+    loss_part: int | None = 0
+    """Of its parts, the one whose backwards begin with the loss's; None where none does."""
     several_devices: bool = False
     """Then its spans are of the whole step."""
-    recomputed: int | None = None
-    """Forwards that a training step computes again; None where it depends on earlier stages."""
+    recomputed: Sequence[Place] | None = None
+    """Forwards that a training step computes again, sorted; None where it depends on earlier
+    stages."""
 
 
 @dataclass
@@ -55,8 +67,8 @@ class PartFaults:
     _steps: int = 0
     _unread: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
-    _loose: dict[SpanName, list[tuple[float, float]]] = field(default_factory=dict)
-    """By kind of span, of steps with loose ones: their seconds, and before their work began."""
+    _loose: dict[tuple[SpanName, _Idle], list[tuple[float, float]]] = field(default_factory=dict)
+    """By kind of span, of steps with loose ones: their seconds, and those without work."""
     _with_spans: dict[SpanName, int] = field(default_factory=dict)
     """Steps with such spans, where the host computes."""
     _recomputed_longer: list[tuple[float, float]] = field(default_factory=list)
@@ -69,6 +81,7 @@ class PartFaults:
         self._compare_optimizer(times, seen, where)
         self._compare_sharing(record, times, where)
         self._compare_recomputed(record, times, seen, where)
+        self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
             self._compare_processors(times, seen, where)
             self._see_loose(record, times, seen)
@@ -134,16 +147,18 @@ class PartFaults:
         """Those that the spec asks for, and their time; a device's the host's clock cannot tell."""
         if seen.recomputed is None:
             return
-        wanted = self.stage.recomputed if record.phase == "train" else 0
-        if wanted is not None and seen.recomputed != wanted:
+        wanted = self.stage.recomputed if record.phase == "train" else []
+        again = len(seen.recomputed)
+        if wanted is not None and seen.recomputed != list(wanted):
+            other = sorted(set(seen.recomputed) ^ set(wanted))[:4]
             self.faults.add(
                 "forwards computed again otherwise than checkpoint says",
-                f"{where}: {seen.recomputed}, where it asks for {wanted}",
+                f"{where}: {again}, where it asks for {len(wanted)}; (part, micro-batch) {other}",
             )
         told = record.recompute_s
         if told is None or times.waiting_cpu_s is None:
             return
-        margin_s = TOLERANCE_S * (seen.recomputed + 1)
+        margin_s = TOLERANCE_S * (again + 1)
         if not told >= seen.recompute_s * (1 - RATE) - margin_s:
             self.faults.add(
                 "recompute_s shorter than the forwards computed again",
@@ -162,21 +177,30 @@ class PartFaults:
                 f"{where}: {told:.6f} s, {seen.process_cpu_s:.6f} s seen",
             )
 
+    def _compare_places(self, times: StepTimes, seen: SeenStep, where: str) -> None:
+        """Spans are of the parts and micro-batches that were computed, in the same order."""
+        kinds: tuple[Kind, Kind] = ("forward", "backward")
+        for kind in kinds:
+            told = _places(times.spans, kind)
+            did = [(each.part, each.microbatch) for each in seen.order if each.kind == kind]
+            # Several devices' spans are of the whole step; without hooks nothing was seen.
+            if told and did and told != did:
+                pairs = itertools.zip_longest(told, did)
+                number, (one, other) = next((n, p) for n, p in enumerate(pairs) if p[0] != p[1])
+                self.faults.add(
+                    f"{kind} spans of other parts or micro-batches than were computed",
+                    f"{where}: number {number} is (part, micro-batch) {one}, {other} was seen",
+                )
+
     def _see_loose(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
-        order = _microbatches(times.spans, "forward")
-        forwards = dict(zip(order, seen.forward_begins_s, strict=False))
-        forward_delays = dict(zip(order, seen.forward_delays_s, strict=False))
-        begins: tuple[tuple[SpanName, Mapping[int, float], Mapping[int, float | None]], ...] = (
-            (
-                "forward",
-                forwards if len(order) == len(seen.forward_begins_s) else {},
-                forward_delays,
-            ),
-            (
-                "backward",
-                {} if self.stage.is_last else seen.backward_begins_s,
-                seen.backward_delays_s,
-            ),
+        backwards = {
+            place: at
+            for place, at in seen.backward_begins_s.items()
+            if place[0] != self.stage.loss_part
+        }
+        begins: tuple[tuple[SpanName, Mapping[Place, float], Delays], ...] = (
+            ("forward", seen.forward_begins_s, seen.forward_delays_s),
+            ("backward", backwards, seen.backward_delays_s),
         )
         for name, begin, delays in begins:
             total, before_s = times.total(name), _before_work(times.spans, name, begin, delays)
@@ -187,7 +211,13 @@ class PartFaults:
                 BEGINNING_S[name] * len(begin),
             )
             if before_s > least:
-                self._loose.setdefault(name, []).append((total, before_s))
+                self._loose.setdefault((name, _BEFORE), []).append((total, before_s))
+        # A span of the part with the loss has the loss in it.
+        ends = {p: at for p, at in seen.forward_ends_s.items() if p[0] != self.stage.loss_part}
+        total, after_s = times.total("forward"), _after_work(times.spans, ends)
+        share, step_share = LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s
+        if after_s > max(share, step_share, ENDING_S * len(ends)):
+            self._loose.setdefault(("forward", _AFTER), []).append((total, after_s))
 
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""
@@ -207,40 +237,52 @@ class PartFaults:
         return found
 
     def loose(self) -> str | None:
-        """Spans that began long before their work did, as in a receive, in most steps.
+        """Spans that began long before their work did, as in a receive, or forwards' that ended
+        long after it, in most steps.
 
         What lies between takes microseconds, but for what a busy machine takes the processor away:
-        that is not counted.
+        before their work that is not counted.
         """
-        for name, steps in self._loose.items():
+        for (name, idle), steps in self._loose.items():
             if len(steps) > self._with_spans[name] / 2:
-                total, before_s = (sum(each) for each in zip(*steps, strict=True))
+                total, idle_s = (sum(each) for each in zip(*steps, strict=True))
                 return (
                     f"{name} spans of {len(steps)} steps hold {total:.3f} s, of which "
-                    f"{before_s:.3f} s before its stage began to compute"
+                    f"{idle_s:.3f} s {idle}"
                 )
         return None
 
 
-def _microbatches(spans: Sequence[Span], name: SpanName) -> list[int]:
-    """Micro-batches in the order in which their first spans of a kind began."""
+def _places(spans: Sequence[Span], name: SpanName) -> list[Place]:
+    """Parts and micro-batches in the order in which their first spans of a kind began."""
     found = (s for s in sorted(spans, key=lambda span: span.start_s) if s.name == name)
-    return list(dict.fromkeys(s.microbatch for s in found if s.microbatch is not None))
+    return list(dict.fromkeys((s.part, s.microbatch) for s in found if s.microbatch is not None))
 
 
 def _before_work(
-    spans: Sequence[Span],
-    name: SpanName,
-    begin: Mapping[int, float],
-    delays: Mapping[int, float | None],
+    spans: Sequence[Span], name: SpanName, begin: Mapping[Place, float], delays: Delays
 ) -> float:
     """Seconds in a kind of span before the stage began with their micro-batch, less what the
     engine's thread waited for a processor meanwhile; `delays` are its waits until it began."""
     before_s = 0.0
     for span in spans:
-        if span.name == name and span.microbatch is not None and span.microbatch in begin:
-            before, after = span.delay_before_s, delays.get(span.microbatch)
+        if span.name != name or span.microbatch is None:
+            continue
+        place = span.part, span.microbatch
+        if place in begin:
+            before, after = span.delay_before_s, delays.get(place)
             waited = 0.0 if before is None or after is None else max(0.0, after - before)
-            until = min(span.end_s, begin[span.microbatch])
+            until = min(span.end_s, begin[place])
             before_s += max(0.0, until - span.start_s - waited)
     return before_s
+
+
+def _after_work(spans: Sequence[Span], ends: Mapping[Place, float]) -> float:
+    """Seconds in forward spans after the stage had computed their micro-batch."""
+    after_s = 0.0
+    for span in spans:
+        if span.name == "forward" and span.microbatch is not None:
+            ended = ends.get((span.part, span.microbatch))
+            if ended is not None:
+                after_s += max(0.0, span.end_s - max(ended, span.start_s))
+    return after_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from gnnhpc.core.schedule import Checkpoint
 from gnnhpc.engines.stage import Stage
 from gnnhpc.spec.experiment import Experiment
 
+Place = tuple[int, int]
+"""A part of the stage and a micro-batch."""
 _OUTSIDE = -1
 """The number of the present backward where there is none."""
 
@@ -34,34 +37,36 @@ class RecomputedForwards:
     Parts on several devices go backward at the same time, each in a thread of autograd's.
     """
 
-    count: int = 0
+    places: list[Place] = field(default_factory=list)
     seconds: float = 0.0
     _present: _Present = field(default_factory=_Present)
     _adding: threading.Lock = field(default_factory=threading.Lock)
 
     def attach(self, stage: Stage) -> None:
-        for part in stage.parts:
+        for place, part in enumerate(stage.parts):
             part.layers[0].register_forward_pre_hook(self._begins)
-            part.layers[-1].register_forward_hook(self._ends)
+            part.layers[-1].register_forward_hook(partial(self._ends, place))
 
     def begin_step(self) -> None:
-        self.count, self.seconds = 0, 0.0
+        self.places, self.seconds = [], 0.0
 
     def _begins(self, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
         within = torch._C._current_graph_task_id() != _OUTSIDE
         self._present.began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) if within else None
 
-    def _ends(self, _layer: nn.Module, _given: tuple[Any, ...], _output: Any) -> None:
+    def _ends(self, place: int, _layer: nn.Module, given: tuple[Any, ...], _output: Any) -> None:
         began, self._present.began = self._present.began, None
         if began is not None:
             seconds = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - began
             with self._adding:
                 self.seconds += seconds
-                self.count += 1
+                self.places.append((place, given[1].microbatch))
 
 
-def recomputed_forwards(experiment: Experiment, stage: Stage, *, is_first: bool) -> int | None:
-    """How many a training step of this stage has, as `checkpoint` says.
+def recomputed_forwards(
+    experiment: Experiment, stage: Stage, *, is_first: bool
+) -> list[Place] | None:
+    """Which a training step of this stage has, as `checkpoint` says, sorted.
 
     None for a later stage with nothing to train: its gradient passes through it only where an
     earlier one trains.
@@ -73,8 +78,11 @@ def recomputed_forwards(experiment: Experiment, stage: Stage, *, is_first: bool)
         "always": microbatches,
     }
     count = counts[experiment.checkpoint]
-    if len(stage.parts) > 1:
-        return count * len(stage.parts)
-    if any(p.requires_grad for p in stage.parameters()):
-        return count
-    return 0 if is_first or count == 0 else None
+    # Gradients pass through what follows the first that trains, of those called by themselves.
+    trains = [any(p.requires_grad for p in part.parameters()) for part in stage.called]
+    before = trains.index(True) if True in trains else len(trains)
+    whole = len(stage.parts) > 1 and not stage.apart
+    if before and count and not is_first and not whole:
+        return None
+    first = 0 if whole else before
+    return [(part, m) for part in range(first, len(stage.parts)) for m in range(count)]

@@ -218,14 +218,21 @@ class RunWatch:
             self.crossed.append(self.traffic.crossed("test", step))
             self.checks.check_inputs("test", step, number, batch)
             self.checks.check_outputs("test", step, outputs)
-            if self.traffic.given and (self._evaluations == 1 or self.budget.affordable):
-                x, context = self.traffic.given[-1]
-                # Another stage's input lies in a buffer, which may hold another one by now.
-                alone = self.mesh.is_first and self.mesh.is_last
-                output = self.last.by_microbatch.get(context.microbatch) if alone else None
-                in_turn = context.graph is not None and context.graph.in_turn is not None
-                if len(self.mesh.devices) == 1 and not in_turn:
-                    self.evaluation.evaluate_again(x, context, output)
+            if self._evaluations == 1 or self.budget.affordable:
+                self._evaluate_again()
+
+    def _evaluate_again(self) -> None:
+        """The newest micro-batch of the stage, or of each part that is called by itself."""
+        for part, called in enumerate(self.traffic.stage.called):
+            given = self.traffic.given.get(part)
+            if not given or len(self.mesh.devices) > 1:
+                continue
+            x, context = given[-1]
+            # Another stage's input lies in a buffer, which may hold another one by now.
+            alone = self.mesh.is_first and self.mesh.is_last
+            output = self.last.by_microbatch.get(context.microbatch) if alone else None
+            if context.graph is None or context.graph.in_turn is None:
+                self.evaluation.evaluate_again(called, x, context, output)
 
     def after_evaluation(self) -> None:
         if self._looks_at_evaluation:

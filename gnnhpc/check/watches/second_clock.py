@@ -12,12 +12,14 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.check.watches.recomputed_forwards import RecomputedForwards
+from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
+from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
 from gnnhpc.models.recomputation import is_recomputing
@@ -39,8 +41,12 @@ class SeenStep:
     not_before_s: float
     """When it began at the earliest, since the machine's start; `began_s` is at the latest."""
     began_s: float
-    forward_begins_s: list[float] = field(default_factory=list)
-    """When each forward of the stage began, since the first barrier."""
+    order: tuple[Action, ...] = ()
+    """The forwards of the stage, or of such parts of it, and the backwards, as they began."""
+    forward_begins_s: dict[Place, float] = field(default_factory=dict)
+    """When each forward began, since the first barrier."""
+    forward_ends_s: dict[Place, float] = field(default_factory=dict)
+    """And when it ended, the loss not counted."""
     forwards: int = 0
     forward_s: float = 0.0
     """Within the stage alone, without the loss."""
@@ -53,12 +59,13 @@ class SeenStep:
     """Processor time of the engine's thread in the loop between the step before and this one."""
     read_s: float = 0.0
     """Taking its batch, before it."""
-    backward_begins_s: dict[int, float] = field(default_factory=dict)
-    """When each micro-batch's gradient reached the stage's output, since the first barrier."""
-    forward_delays_s: list[float | None] = field(default_factory=list)
+    backward_begins_s: dict[Place, float] = field(default_factory=dict)
+    """When each micro-batch's gradient reached the output of the stage, or of one of its parts that
+    is called by itself, since the first barrier."""
+    forward_delays_s: dict[Place, float | None] = field(default_factory=dict)
     """How long the engine's thread had waited for a processor when each forward began."""
-    backward_delays_s: dict[int, float | None] = field(default_factory=dict)
-    """And when each micro-batch's gradient reached the stage's output."""
+    backward_delays_s: dict[Place, float | None] = field(default_factory=dict)
+    """And when each micro-batch's gradient reached that output."""
     ready_s: float | None = None
     """When the gradients of its first trained layer were complete, since the first barrier."""
     optimizer_steps: int = 0
@@ -66,13 +73,12 @@ class SeenStep:
     """Within the optimizer's step alone."""
     process_cpu_s: float = 0.0
     """Processor time of all threads of this process, over `at_most_s`."""
-    forwards_before_backward: int | None = None
-    """How many forwards began before the first backward did; None without a backward."""
     barriers: tuple[int, int] | None = None
     """How often this rank met the others between taking the batch and the step's beginning, and
     from there to its end; None where nothing counts it."""
-    recomputed: int | None = None
-    """Forwards of the stage's parts that were computed again in backward; None without hooks."""
+    recomputed: list[Place] | None = None
+    """Forwards of the stage's parts that were computed again in backward, sorted; None without
+    hooks."""
     recompute_s: float = 0.0
     """From their first layer's beginning to their last layer's end."""
 
@@ -98,15 +104,16 @@ class SecondClock:
     _forward_s: float = 0.0
     _backward_s: float = 0.0
     _forward_from: float | None = None
-    _forward_begins_at: list[float] = field(default_factory=list)
+    _order: list[tuple[Kind, Place]] = field(default_factory=list)
+    _forward_begins_at: dict[Place, float] = field(default_factory=dict)
+    _forward_ends_at: dict[Place, float] = field(default_factory=dict)
     _backward_from: float | None = None
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
-    _backward_begins_at: dict[int, float] = field(default_factory=dict)
-    _forward_delays: list[float | None] = field(default_factory=list)
-    _backward_delays: dict[int, float | None] = field(default_factory=dict)
-    _forwards_before: int | None = None
+    _backward_begins_at: dict[Place, float] = field(default_factory=dict)
+    _forward_delays: dict[Place, float | None] = field(default_factory=dict)
+    _backward_delays: dict[Place, float | None] = field(default_factory=dict)
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
@@ -136,14 +143,18 @@ class SecondClock:
         self._met = met
         self._hooked = True
         self._recomputed.attach(stage)
-        first, last = stage.parts[0], stage.parts[-1]
-        for part in stage.parts:
-            begins = self._forward_begins if part is first else self._part_begins
-            part.register_forward_pre_hook(begins)
-            part.register_forward_hook(self._forward_ends if part is last else self._part_ends)
-        trained = next((p for p in stage.parameters() if p.requires_grad), None)
-        if trained is not None:
-            trained.register_post_accumulate_grad_hook(self._backward_ends)
+        for place, called in enumerate(stage.called):
+            first, last = called.parts[0], called.parts[-1]
+            for part in called.parts:
+                begins = (
+                    partial(self._forward_begins, place) if part is first else self._part_begins
+                )
+                part.register_forward_pre_hook(begins)
+                ends = partial(self._forward_ends, place) if part is last else self._part_ends
+                part.register_forward_hook(ends)
+            trained = next((p for p in called.parameters() if p.requires_grad), None)
+            if trained is not None:
+                trained.register_post_accumulate_grad_hook(self._backward_ends)
         if optimizer is not None:
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_stepped)
@@ -167,10 +178,10 @@ class SecondClock:
             self._cpu_between = cpu - self._cpu_ended
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
-        self._forward_begins_at, self._backward_begins_at = [], {}
-        self._forward_delays, self._backward_delays = [], {}
+        self._order, self._forward_begins_at, self._backward_begins_at = [], {}, {}
+        self._forward_ends_at = {}
+        self._forward_delays, self._backward_delays = {}, {}
         self._ready, self._optimizer_s = None, 0.0
-        self._forwards_before = None
         self._recomputed.begin_step()
         self._process_cpu = time.process_time()
         self._met_at = [*self._met]
@@ -196,7 +207,11 @@ class SecondClock:
             at_most_s=seconds() - self._before,
             not_before_s=self._before,
             began_s=self._began,
-            forward_begins_s=[at - self._began for at in self._forward_begins_at],
+            order=tuple(Action(kind, m, part) for kind, (part, m) in self._order),
+            forward_begins_s={
+                place: at - self._began for place, at in self._forward_begins_at.items()
+            },
+            forward_ends_s={place: at - self._began for place, at in self._forward_ends_at.items()},
             forwards=self._counts.get("forward", 0),
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),
@@ -204,16 +219,17 @@ class SecondClock:
             outside=outside,
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
-            backward_begins_s={m: at - self._began for m, at in self._backward_begins_at.items()},
+            backward_begins_s={
+                place: at - self._began for place, at in self._backward_begins_at.items()
+            },
             forward_delays_s=self._forward_delays,
             backward_delays_s=self._backward_delays,
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
             process_cpu_s=time.process_time() - self._process_cpu,
-            forwards_before_backward=self._forwards_before,
             barriers=self._barriers(),
-            recomputed=self._recomputed.count if self._hooked else None,
+            recomputed=sorted(self._recomputed.places) if self._hooked else None,
             recompute_s=self._recomputed.seconds,
         )
 
@@ -227,11 +243,13 @@ class SecondClock:
         if not is_recomputing():
             self._forward_from = seconds()
 
-    def _forward_begins(self, *_: Any) -> None:
+    def _forward_begins(self, place: int, _part: nn.Module, given: tuple[Any, ...]) -> None:
         self._part_begins()
         if self._in_step and self._forward_from is not None and not is_recomputing():
-            self._forward_begins_at.append(self._forward_from)
-            self._forward_delays.append(run_delay_s())
+            where = place, given[1].microbatch
+            self._order.append(("forward", where))
+            self._forward_begins_at[where] = self._forward_from
+            self._forward_delays[where] = run_delay_s()
 
     def _barriers(self) -> tuple[int, int] | None:
         if len(self._met_at) < 3:
@@ -243,22 +261,26 @@ class SecondClock:
         if self._in_step and self._forward_from is not None and not is_recomputing():
             self._forward_s += seconds() - self._forward_from
 
-    def _forward_ends(self, _part: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _forward_ends(
+        self, place: int, _part: nn.Module, given: tuple[Any, ...], output: Any
+    ) -> None:
         self._part_ends()
         if not is_recomputing():
             self._note("forward")
+            if self._in_step:
+                self._forward_ends_at[place, given[1].microbatch] = seconds()
         # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
         if isinstance(output, Tensor) and output.requires_grad:
-            microbatch = given[1].microbatch
-            output.register_hook(lambda gradient: self._backward_begins(microbatch))
+            where = place, given[1].microbatch
+            output.register_hook(lambda gradient: self._backward_begins(where))
 
-    def _backward_begins(self, microbatch: int) -> None:
-        if self._forwards_before is None:
-            self._forwards_before = len(self._forward_begins_at)
+    def _backward_begins(self, where: Place) -> None:
+        if self._in_step:
+            self._order.append(("backward", where))
         self._note("backward")
         self._backward_from = seconds()
-        self._backward_begins_at[microbatch] = self._backward_from
-        self._backward_delays[microbatch] = run_delay_s()
+        self._backward_begins_at[where] = self._backward_from
+        self._backward_delays[where] = run_delay_s()
 
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()

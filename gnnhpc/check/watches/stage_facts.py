@@ -16,7 +16,7 @@ def stage_facts(experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> Sta
     return StageFacts(
         {} if several else {each.name: each.group for each in parts.stage.outlines},
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
-        mesh.is_last,
+        len(parts.stage.called) - 1 if mesh.is_last else None,
         several,
         recomputed_forwards(experiment, parts.stage, is_first=mesh.is_first),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
@@ -30,12 +31,12 @@ WAYS: tuple[tuple[Way, Way], ...] = (
 
 @dataclass(frozen=True)
 class Crossed:
-    """Hashes of what crossed a stage's two cuts in one step, by micro-batch; [] for none."""
+    """Hashes of what crossed the cuts before and after a stage, or each part of it, in one step."""
 
     phase: Phase
     step: int
-    hashes: dict[Way, list[tuple[int, int]]]
-    """Pairs of a micro-batch and a hash, in the order of micro-batches."""
+    hashes: dict[tuple[Way, int], list[tuple[int, int]]]
+    """By way and part: pairs of a micro-batch and a hash, in the order of micro-batches."""
 
 
 @dataclass
@@ -49,22 +50,25 @@ class StageTraffic:
     stage: Stage
     is_first: bool
     is_last: bool
-    given: list[tuple[Inputs, Context]] = field(default_factory=list)
+    given: dict[int, list[tuple[Inputs, Context]]] = field(default_factory=dict)
+    """By part of those that are called by themselves."""
     wrong_mode: str | None = None
     """A module that was not in the mode that the phase needs."""
-    _samples: dict[Way, list[tuple[int, Tensor]]] = field(default_factory=dict)
+    _samples: dict[tuple[Way, int], list[tuple[int, Tensor]]] = field(default_factory=dict)
     _training: bool = True
     _on_first: Callable[[], None] | None = None
     _handles: list[Any] = field(default_factory=list)
 
     def attach(self, *, training: bool, on_first: Callable[[], None] | None = None) -> None:
         self.detach()
-        self.given, self._samples, self.wrong_mode = [], {}, None
+        self.given, self._samples, self.wrong_mode = {}, {}, None
         self._training, self._on_first = training, on_first
-        self._handles = [
-            self.stage.parts[0].register_forward_pre_hook(self._before_forward),
-            self.stage.parts[-1].register_forward_hook(self._after_forward),
-        ]
+        for place, called in enumerate(self.stage.called):
+            before, after = partial(self._before_forward, place), partial(self._after, place)
+            self._handles += [
+                called.parts[0].register_forward_pre_hook(before),
+                called.parts[-1].register_forward_hook(after),
+            ]
 
     def detach(self) -> None:
         """Until the next `attach` forwards are as if nobody had ever looked."""
@@ -75,16 +79,17 @@ class StageTraffic:
     def crossed(self, phase: Phase, step: int) -> Crossed:
         """After the step."""
         hashes = {
-            way: sorted((m, tensor_hash(sample)) for m, sample in samples)
-            for way, samples in self._samples.items()
+            where: sorted((m, tensor_hash(sample)) for m, sample in samples)
+            for where, samples in self._samples.items()
         }
         return Crossed(phase, step, hashes)
 
     def output_gradients(self) -> dict[int, Tensor]:
         """Elements of the last stage's, by micro-batch, as `sampled` takes them."""
-        return dict(self._samples.get("gradient of the output", []))
+        last = len(self.stage.called) - 1
+        return dict(self._samples.get(("gradient of the output", last), []))
 
-    def _before_forward(self, stage: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def _before_forward(self, place: int, _stage: nn.Module, arguments: tuple[Any, ...]) -> None:
         x, context = arguments
         if is_recomputing():
             return
@@ -92,16 +97,19 @@ class StageTraffic:
             if self._on_first is not None:
                 self._on_first()
             self._check_modes()
-        self.given.append((x, context))
-        if not self.is_first and isinstance(x, Tensor):
-            self._sample("input", context.microbatch, x)
-            self._sample_gradient("gradient of the input", context.microbatch, x)
+        self.given.setdefault(place, []).append((x, context))
+        if not (self.is_first and place == 0) and isinstance(x, Tensor):
+            self._sample(("input", place), context.microbatch, x)
+            self._sample_gradient(("gradient of the input", place), context.microbatch, x)
 
-    def _after_forward(self, stage: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+    def _after(
+        self, place: int, _stage: nn.Module, arguments: tuple[Any, ...], output: Tensor
+    ) -> None:
         _, context = arguments
-        if not self.is_last and not is_recomputing():
-            self._sample("output", context.microbatch, output)
-        self._sample_gradient("gradient of the output", context.microbatch, output)
+        ends = self.is_last and place == len(self.stage.called) - 1
+        if not ends and not is_recomputing():
+            self._sample(("output", place), context.microbatch, output)
+        self._sample_gradient(("gradient of the output", place), context.microbatch, output)
 
     def _check_modes(self) -> None:
         for name, module in self.stage.named_modules():
@@ -109,13 +117,13 @@ class StageTraffic:
                 self.wrong_mode = name or "the stage"
                 return
 
-    def _sample(self, way: Way, microbatch: int, tensor: Tensor) -> None:
+    def _sample(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
         chosen = sampled(tensor.detach().reshape(-1)).clone()
-        self._samples.setdefault(way, []).append((microbatch, chosen))
+        self._samples.setdefault(where, []).append((microbatch, chosen))
 
-    def _sample_gradient(self, way: Way, microbatch: int, tensor: Tensor) -> None:
+    def _sample_gradient(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
-            hook = tensor.register_hook(lambda gradient: self._sample(way, microbatch, gradient))
+            hook = tensor.register_hook(lambda gradient: self._sample(where, microbatch, gradient))
             # A receive buffer of torch's schedule is the same tensor in every step.
             self._handles.append(hook)
 

@@ -48,14 +48,21 @@ class StepChecks:
         given, planned = self.traffic.given, self.experiment.microbatches
         self.findings.looks["modes"] += 1
         if self.traffic.wrong_mode is not None:
-            wanted = "training" if phase == "train" else "evaluation"
-            cause = f"{self.traffic.wrong_mode} is not in {wanted} mode"
+            mode = "training" if phase == "train" else "evaluation"
+            cause = f"{self.traffic.wrong_mode} is not in {mode} mode"
             self.findings.add("modes", phase, step, cause)
         self.findings.looks["contexts"] += 1
         seed = self.experiment.seed
-        found = sorted((c.microbatch, c.step, c.seed) for _, c in given)
-        if found != [(m, number, seed) for m in range(planned)]:
-            first = found[0] if found else "none"
+        wanted = [(m, number, seed) for m in range(planned)]
+        parts = range(len(self.traffic.stage.called))
+        contexts = [[c for _, c in given.get(part, [])] for part in parts]
+        other = [
+            found
+            for each in contexts
+            if (found := sorted((c.microbatch, c.step, c.seed) for c in each)) != wanted
+        ]
+        if other:
+            first = other[0][0] if other[0] else "none"
             cause = (
                 f"forwards were of (micro-batch, step, seed) {first} and so on, where {planned} "
                 f"micro-batches of step {number} and seed {seed} were planned: masks of dropout "
@@ -63,7 +70,7 @@ class StepChecks:
             )
             self.findings.add("contexts", phase, step, cause)
         else:
-            self.data.after(phase, step, number, batch, given)
+            self.data.after(phase, step, number, batch, given[0])
 
     def check_outputs(self, phase: Phase, step: int, outputs: Sequence[Tensor]) -> None:
         """What the engine returns is what the last stage's forwards gave, in their order."""

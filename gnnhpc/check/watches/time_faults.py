@@ -129,7 +129,7 @@ class TimeFaults:
             ("backward", seen.backwards, seen.backward_s),
         )
         for name, count, seconds in work:
-            held = {span.microbatch for span in times.spans if span.name == name}
+            held = {(s.part, s.microbatch) for s in times.spans if s.name == name}
             if len(held) < (min(count, 1) if self.parts.stage.several_devices else count):
                 self.faults.add(
                     f"{name} of micro-batches in no {name} span", f"{where}: {count - len(held)}"
@@ -152,7 +152,11 @@ class TimeFaults:
     def _compare_sums(self, record: StepRecord, times: StepTimes, where: str) -> None:
         """The record's parts are the sums of the spans, and with the rest they are the step."""
         sums = dict.fromkeys(("forward_s", "backward_s", "allreduce_s", "optimizer_s"), 0.0)
+        by_part: dict[int, list[float]] = {}
         for span in times.spans:
+            if span.name in ("forward", "backward"):
+                of_part = by_part.setdefault(span.part, [0.0, 0.0])
+                of_part[span.name == "backward"] += span.end_s - span.start_s
             if span.name != "wait":
                 sums[f"{span.name}_s"] += span.end_s - span.start_s
         sums["wait_s"] = record.wall_s - sum(sums.values())
@@ -162,6 +166,13 @@ class TimeFaults:
                 self.faults.add(
                     f"{name} that is not the sum of its spans",
                     f"{where}: {found:.6f} s, {expected:.6f} s in spans",
+                )
+        for part, told in enumerate(record.part_s or ()):
+            held = by_part.get(part, [0.0, 0.0])
+            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(told, held, strict=True)):
+                self.faults.add(
+                    "a part's seconds that are not the sum of its spans",
+                    f"{where}: part {part} {told}, {held} in spans",
                 )
 
     def told(self) -> list[str]:

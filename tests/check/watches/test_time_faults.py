@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.check.watches.part_faults import StageFacts
+from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.time_faults import TimeFaults
+from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.records.schema import StepRecord
 
@@ -71,12 +73,17 @@ def test_waiting_for_data_is_a_part_of_taking_it(
     assert "".join(found).startswith(words)
 
 
-def loose(began_s: float, delays: tuple[float | None, float | None]) -> str | None:
+def loose(
+    began_s: float,
+    delays: tuple[float | None, float | None] = (None, None),
+    ended_s: float = 1.0,
+    loss_part: int | None = 0,
+) -> str | None:
     """What is said of three steps whose forward span begins at 0 and lasts for a second, and whose
-    stage begins with it at `began_s`; `delays` are the thread's waits for a processor until the one
-    and the other."""
+    stage begins with it at `began_s` and ends at `ended_s`; `delays` are the thread's waits for a
+    processor until the one beginning and the other."""
     faults = TimeFaults()
-    faults.parts.stage = StageFacts(GROUPS)
+    faults.parts.stage = StageFacts(GROUPS, loss_part=loss_part)
     for step in range(3):
         spans = [Span("forward", 0, 0.0, 1.0, delay_before_s=delays[0])]
         times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
@@ -92,8 +99,9 @@ def loose(began_s: float, delays: tuple[float | None, float | None]) -> str | No
         )
         seen = SeenStep(
             *(1.2, 1.2, 2.0 * step, 2.0 * step),
-            forward_begins_s=[began_s],
-            forward_delays_s=[delays[1]],
+            forward_begins_s={(0, 0): began_s},
+            forward_delays_s={(0, 0): delays[1]},
+            forward_ends_s={(0, 0): ended_s},
         )
         faults.compare(record, times, seen)
     return faults.parts.loose()
@@ -123,6 +131,23 @@ def test_a_wait_for_a_processor_is_no_work_before_the_work(
 
 
 @pytest.mark.parametrize(
+    ("ended_s", "loss_part", "told"), [(0.4, None, True), (0.4, 0, False), (0.9, None, False)]
+)
+def test_a_forwards_span_ends_where_its_work_does(
+    ended_s: float, loss_part: int | None, told: bool
+) -> None:
+    """But for that of the part with the loss, which is in it; a little is other hooks'."""
+    found = loose(0.0, ended_s=ended_s, loss_part=loss_part)
+    words = "forward spans of 3 steps hold 3.000 s, of which 1.800 s after its stage had computed"
+    assert found == (words if told else None)
+
+
+def places(count: int | None) -> list[tuple[int, int]] | None:
+    """The first micro-batches of a stage of one part."""
+    return None if count is None else [(0, m) for m in range(count)]
+
+
+@pytest.mark.parametrize(
     ("told_s", "seen", "wanted", "words"),
     [
         ([0.4, 0.4, 0.4], (2, 0.4), 2, ""),
@@ -142,7 +167,7 @@ def test_forwards_computed_again_are_those_asked_for_and_last_as_long_as_told(
     told_s: list[float | None], seen: tuple[int | None, float], wanted: int | None, words: str
 ) -> None:
     faults = TimeFaults()
-    faults.parts.stage = StageFacts(GROUPS, recomputed=wanted)
+    faults.parts.stage = StageFacts(GROUPS, recomputed=places(wanted))
     for step, recompute_s in enumerate(told_s):
         spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
         times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
@@ -158,8 +183,36 @@ def test_forwards_computed_again_are_those_asked_for_and_last_as_long_as_told(
         count, seconds = seen
         at = 2.0 * step
         faults.compare(
-            record, times, SeenStep(1.2, 1.2, at, at, recomputed=count, recompute_s=seconds)
+            record, times, SeenStep(1.2, 1.2, at, at, recomputed=places(count), recompute_s=seconds)
         )
     found = faults.told()
+    assert len(found) == bool(words), found
+    assert "".join(found).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("did", "words"),
+    [
+        ([("forward", 0, 0), ("forward", 0, 1), ("forward", 1, 0)], ""),
+        # Without hooks nothing was seen.
+        ([], ""),
+        ([("forward", 0, 0), ("forward", 1, 0), ("forward", 0, 1)], "forward spans of other parts"),
+        ([("forward", 0, 0), ("forward", 0, 1)], "forward spans of other parts"),
+    ],
+)
+def test_spans_are_of_the_parts_and_micro_batches_that_were_computed(
+    did: list[tuple[Kind, int, int]], words: str
+) -> None:
+    """The loss is booked to a forward that was, and what else is a span has no micro-batch."""
+    spans = [
+        *(Span("forward", 0, 0.0, 0.2), Span("forward", 0, 0.2, 0.25), Span("wait", 1, 0.25, 0.3)),
+        *(Span("forward", 1, 0.3, 0.5), Span("forward", 0, 0.6, 0.7, part=1)),
+        Span("optimizer", None, 0.7, 0.8),
+    ]
+    times = StepTimes(1.2, 0.0, spans, {}, 0, None)
+    faults = PartFaults(Faults())
+    order = tuple(Action(kind, m, part) for kind, part, m in did)
+    faults._compare_places(times, SeenStep(1.2, 1.2, 0.0, 0.0, order=order), "train step 0")
+    found = faults.faults.told()
     assert len(found) == bool(words), found
     assert "".join(found).startswith(words)

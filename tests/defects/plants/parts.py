@@ -17,6 +17,7 @@ from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.device_memory import reset_peak
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.train.loop import Trainer
@@ -99,8 +100,8 @@ def wait_as_allreduce() -> None:
 
 @defect("waiting for a gradient booked as backward", setting=settings.VIG)
 def wait_as_backward() -> None:
-    def received(engine: NativeEngine, m: int, x: Any, result: Tensor) -> None:
-        timer, links, gradient = engine.plan.timer, engine.training, None
+    def received(engine: NativeEngine, links: PartLinks, m: int, x: Any, result: Tensor) -> None:
+        timer, gradient = engine.plan.timer, None
         if result.requires_grad:
             with timer.span("backward", m):
                 if links.gradients_in is not None:
@@ -122,6 +123,20 @@ def wait_as_backward() -> None:
 
     replace(NativeEngine, "_backward", received)
     around(NativeEngine, "train_step", step)
+
+
+@defect("waiting after a stage has computed booked as forward", setting=settings.VIG)
+def wait_after_forward() -> None:
+    """As of a send that does not return at once."""
+
+    @contextlib.contextmanager
+    def span(true: Any, timer: StepTimer, name: str, *args: Any) -> Any:
+        with true(timer, name, *args):
+            yield
+            if name == "forward" and rank() == 0:
+                time.sleep(0.005)
+
+    around(StepTimer, "span", span)
 
 
 @defect("each layer's forward counted from where the stage began", setting=settings.VIG)

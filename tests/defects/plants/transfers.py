@@ -11,7 +11,8 @@ from torch import Tensor
 from gnnhpc.engines import native
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.flat_gradients import Gradients
-from gnnhpc.engines.native import NativeEngine, StageLinks
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.torch_pipelining import TimedStage
 from gnnhpc.engines.transfer import Receiver, Sender
 from tests.defects import settings
@@ -115,7 +116,7 @@ def doubled() -> None:
 def no_backward_communication() -> None:
     """Raffi 1: gradients end at the cut."""
 
-    def one_way(true: Any, links: StageLinks, *args: Any, **kwargs: Any) -> None:
+    def one_way(true: Any, links: PartLinks, *args: Any, **kwargs: Any) -> None:
         true(links, *args, **kwargs)
         links.gradients_in = links.gradients_out = None
 
@@ -123,7 +124,7 @@ def no_backward_communication() -> None:
         if engine.plan.mesh.is_last:
             true(engine, *args)
 
-    around(StageLinks, "__init__", one_way)
+    around(PartLinks, "__init__", one_way)
     around(NativeEngine, "_backward", only_last)
 
 

@@ -1,0 +1,102 @@
+"""The transfers of one part of a stage: activations and gradients, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.early_receives import done_before_posting
+from gnnhpc.core.schedule import in_flight
+from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
+from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
+from gnnhpc.engines.transfer import Receiver, Sender, UnevenReceiver
+from gnnhpc.ranks.mesh import Direction
+
+
+class PartLinks:
+    """Each is None if not needed."""
+
+    def __init__(self, plan: StagePlan, part: PartPlan, *, training: bool) -> None:
+        self.plan, self.part = plan, part
+        mesh, stages = plan.mesh, plan.mesh.layout.stages
+        self.place = part.number // stages
+        """Of the part among those of its stage."""
+        parts = len(plan.parts)
+        place = (plan.schedule, mesh.stage, stages, plan.microbatches)
+        held = in_flight(*place, parts=parts, part=self.place) + 1 if training else 2
+        self._done_before = done_before_posting(*place, parts=parts, training=training)
+        learns = part.upstream_trains or bool(parameters_of(part.stage))
+        self.activations_in = (
+            None
+            if part.is_first
+            else self._receiver("forward", part.input_shape, min(held, plan.microbatches))
+        )
+        self.activations_out = None if part.is_last else self._sender("forward")
+        self.gradients_in = (
+            None
+            if part.is_last or not training or not learns
+            else self._receiver("backward", part.output_shape, 2)
+        )
+        self.gradients_out = (
+            None
+            if part.is_first or not training or not part.upstream_trains
+            else self._sender("backward")
+        )
+
+    def _receiver(self, direction: Direction, shape: tuple[int, ...], buffers: int) -> Receiver:
+        plan, mesh = self.plan, self.plan.mesh
+        peer = mesh.neighbour(-1 if direction == "forward" else 1)
+        group = mesh.link(direction, peer)
+        if mesh.staged:
+            hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
+            return StagedReceiver(peer, group, hosts, mesh.device)
+        tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
+        # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
+        needs = [
+            n
+            for action, n in self._done_before.items()
+            if (action.kind, action.part) == (direction, self.place)
+        ]
+        kind = Receiver if plan.fixed_rows else UnevenReceiver
+        tag = self._tag(-1 if direction == "forward" else 0)
+        return kind(peer, group, tensors, needs if mesh.links else None, tag)
+
+    def _sender(self, direction: Direction) -> Sender:
+        mesh = self.plan.mesh
+        peer = mesh.neighbour(1 if direction == "forward" else -1)
+        group = mesh.link(direction, peer)
+        if mesh.staged:
+            return StagedSender(peer, group)
+        return Sender(peer, group, self._tag(0 if direction == "forward" else -1))
+
+    def _tag(self, before: int) -> int:
+        """Of the cut after this part, or before it (-1): the same on both its sides, and another
+        than that of other cuts between the same two stages."""
+        return (self.part.number + before) // self.plan.mesh.layout.stages
+
+    def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
+        """`backwards` are the micro-batches in the order of their gradients."""
+        count = self.plan.microbatches
+        first, last = self.part.stage.row_changes
+        for receiver, order, changes in (
+            (self.activations_in, range(count), first),
+            (self.gradients_in, backwards, last),
+        ):
+            if isinstance(receiver, UnevenReceiver):
+                chunks = [batch.microbatches[m].context.chunk for m in order]
+                receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
+            elif receiver is not None:
+                receiver.expect(count)
+
+    def allow(self, done: int) -> None:
+        """Post what may be received once `done` actions of the stage are done."""
+        for receiver in (self.activations_in, self.gradients_in):
+            if receiver is not None:
+                receiver.allow(done)
+
+    def flush(self) -> None:
+        for sender in (self.activations_out, self.gradients_out):
+            if sender is not None:
+                sender.flush()

@@ -1,0 +1,40 @@
+"""The order of actions that runs are held to, worked out by hand and against the engines' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gnnhpc.check.plain.actions import actions
+from gnnhpc.core.schedule import stage_order
+from gnnhpc.spec.experiment import Experiment
+
+
+def experiment(layout: str, microbatches: int, **others: Any) -> Experiment:
+    data = {"name": "synthetic-cifar10", "image_size": 8}
+    given = {"layout": layout, "microbatches": microbatches, "batch_size": microbatches}
+    return Experiment.model_validate({"model": {"name": "vig"}, "data": data, **given, **others})
+
+
+def test_they_are_those_of_the_papers() -> None:
+    interleaved = {"schedule": "interleaved", "parts": 2}
+    for given, stage, words in (
+        (experiment("pp2", 2), 0, "F0 F1 B0 B1"),
+        (experiment("pp2", 3, engine="torchgpipe"), 0, "F0 F1 F2 B2 B1 B0"),
+        (experiment("pp2", 3, schedule="1f1b"), 0, "F0 F1 B0 F2 B1 B2"),
+        (experiment("pp2", 3, schedule="1f1b"), 1, "F0 B0 F1 B1 F2 B2"),
+        (experiment("pp2", 2, **interleaved), 1, "F0 F1 F0' B0' F1' B1' B0 B1"),
+    ):
+        assert " ".join(map(str, actions(given, stage))) == words
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_engines_are_given_the_same(schedule: Any, stages: int) -> None:
+    parts = 3 if schedule == "interleaved" else 1
+    for microbatches in (stages, 2 * stages, 4 * stages):
+        given = experiment(f"pp{stages}", microbatches, schedule=schedule, parts=parts)
+        for stage in range(stages):
+            planned = stage_order(schedule, stage, stages, microbatches, parts=parts)
+            assert actions(given, stage) == planned
