@@ -33,6 +33,8 @@ class Span:
     """How long the engine's thread had waited for a processor, since it began, when this began."""
     part: int = 0
     """Which of the stage's parts a forward or backward is of."""
+    delay_after_s: float | None = field(default=None, compare=False)
+    """As `delay_before_s`, when this had ended."""
 
     @property
     def seconds(self) -> float:
@@ -47,7 +49,10 @@ class Span:
                 self.delay_before_s,
                 self.part,
             ),
-            Span(after, None, at, self.end_s, self.cpu_s - cpu_before),
+            Span(
+                *(after, None, at, self.end_s, self.cpu_s - cpu_before),
+                delay_after_s=self.delay_after_s,
+            ),
         ]
 
 
@@ -60,6 +65,7 @@ class OpenSpan:
     delay_before_s: float | None = None
     end: Mark | None = None
     cpu_s: float = 0.0
+    delay_after_s: float | None = None
     part: int = 0
     reduced_from: Mark | None = None
     """Where the all-reduce began: DDP's is inside a step's last backward."""
@@ -193,6 +199,7 @@ class StepTimer:
     def end(self, opened: OpenSpan) -> None:
         opened.cpu_s = self.threads.cpu_s() - opened.cpu_before_s
         opened.end = self.clock.mark()
+        opened.delay_after_s = run_delay_s()
         self.work += 1
         self.doing = "waiting for the other ranks"
 
@@ -303,6 +310,7 @@ class StepTimer:
                 each.cpu_s,
                 each.delay_before_s,
                 each.part,
+                each.delay_after_s,
             )
             at = None if each.reduced_from is None else seconds(each.reduced_from)
             if at is None or not span.start_s < at < span.end_s:

@@ -214,7 +214,8 @@ class PartFaults:
                 self._loose.setdefault((name, _BEFORE), []).append((total, before_s))
         # A span of the part with the loss has the loss in it.
         ends = {p: at for p, at in seen.forward_ends_s.items() if p[0] != self.stage.loss_part}
-        total, after_s = times.total("forward"), _after_work(times.spans, ends)
+        total = times.total("forward")
+        after_s = _after_work(times.spans, ends, seen.forward_end_delays_s)
         share, step_share = LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s
         if after_s > max(share, step_share, ENDING_S * len(ends)):
             self._loose.setdefault(("forward", _AFTER), []).append((total, after_s))
@@ -240,8 +241,8 @@ class PartFaults:
         """Spans that began long before their work did, as in a receive, or forwards' that ended
         long after it, in most steps.
 
-        What lies between takes microseconds, but for what a busy machine takes the processor away:
-        before their work that is not counted.
+        What lies between takes microseconds, but for what a busy machine takes the processor away,
+        which is not counted.
         """
         for (name, idle), steps in self._loose.items():
             if len(steps) > self._with_spans[name] / 2:
@@ -270,19 +271,27 @@ def _before_work(
             continue
         place = span.part, span.microbatch
         if place in begin:
-            before, after = span.delay_before_s, delays.get(place)
-            waited = 0.0 if before is None or after is None else max(0.0, after - before)
+            waited = _waited(span.delay_before_s, delays.get(place))
             until = min(span.end_s, begin[place])
             before_s += max(0.0, until - span.start_s - waited)
     return before_s
 
 
-def _after_work(spans: Sequence[Span], ends: Mapping[Place, float]) -> float:
-    """Seconds in forward spans after the stage had computed their micro-batch."""
+def _after_work(spans: Sequence[Span], ends: Mapping[Place, float], delays: Delays) -> float:
+    """Seconds in forward spans after the stage had computed their micro-batch, less as before;
+    `delays` are the thread's waits until it had."""
     after_s = 0.0
     for span in spans:
-        if span.name == "forward" and span.microbatch is not None:
-            ended = ends.get((span.part, span.microbatch))
-            if ended is not None:
-                after_s += max(0.0, span.end_s - max(ended, span.start_s))
+        if span.name != "forward" or span.microbatch is None:
+            continue
+        place = span.part, span.microbatch
+        if place in ends:
+            waited = _waited(delays.get(place), span.delay_after_s)
+            since = max(span.start_s, ends[place])
+            after_s += max(0.0, span.end_s - since - waited)
     return after_s
+
+
+def _waited(before: float | None, after: float | None) -> float:
+    """For a processor, between two readings of how long a thread has; 0 where there are none."""
+    return 0.0 if before is None or after is None else max(0.0, after - before)

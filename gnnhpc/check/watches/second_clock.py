@@ -64,6 +64,8 @@ class SeenStep:
     is called by itself, since the first barrier."""
     forward_delays_s: dict[Place, float | None] = field(default_factory=dict)
     """How long the engine's thread had waited for a processor when each forward began."""
+    forward_end_delays_s: dict[Place, float | None] = field(default_factory=dict)
+    """And when it ended."""
     backward_delays_s: dict[Place, float | None] = field(default_factory=dict)
     """And when each micro-batch's gradient reached that output."""
     ready_s: float | None = None
@@ -113,6 +115,7 @@ class SecondClock:
     _ended: float = 0.0
     _backward_begins_at: dict[Place, float] = field(default_factory=dict)
     _forward_delays: dict[Place, float | None] = field(default_factory=dict)
+    _forward_end_delays: dict[Place, float | None] = field(default_factory=dict)
     _backward_delays: dict[Place, float | None] = field(default_factory=dict)
     _ready: float | None = None
     _optimizer_from: float = 0.0
@@ -181,6 +184,7 @@ class SecondClock:
         self._order, self._forward_begins_at, self._backward_begins_at = [], {}, {}
         self._forward_ends_at = {}
         self._forward_delays, self._backward_delays = {}, {}
+        self._forward_end_delays = {}
         self._ready, self._optimizer_s = None, 0.0
         self._recomputed.begin_step()
         self._process_cpu = time.process_time()
@@ -223,6 +227,7 @@ class SecondClock:
                 place: at - self._began for place, at in self._backward_begins_at.items()
             },
             forward_delays_s=self._forward_delays,
+            forward_end_delays_s=self._forward_end_delays,
             backward_delays_s=self._backward_delays,
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
@@ -268,7 +273,9 @@ class SecondClock:
         if not is_recomputing():
             self._note("forward")
             if self._in_step:
-                self._forward_ends_at[place, given[1].microbatch] = seconds()
+                where = place, given[1].microbatch
+                self._forward_end_delays[where] = run_delay_s()
+                self._forward_ends_at[where] = seconds()
         # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
         if isinstance(output, Tensor) and output.requires_grad:
             where = place, given[1].microbatch

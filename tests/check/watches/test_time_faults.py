@@ -78,14 +78,17 @@ def loose(
     delays: tuple[float | None, float | None] = (None, None),
     ended_s: float = 1.0,
     loss_part: int | None = 0,
+    end_delays: tuple[float | None, float | None] = (None, None),
 ) -> str | None:
     """What is said of three steps whose forward span begins at 0 and lasts for a second, and whose
     stage begins with it at `began_s` and ends at `ended_s`; `delays` are the thread's waits for a
-    processor until the one beginning and the other."""
+    processor until the one beginning and the other, `end_delays` until the stage's end and the
+    span's."""
     faults = TimeFaults()
     faults.parts.stage = StageFacts(GROUPS, loss_part=loss_part)
     for step in range(3):
-        spans = [Span("forward", 0, 0.0, 1.0, delay_before_s=delays[0])]
+        span = Span("forward", 0, 0.0, 1.0, delay_before_s=delays[0], delay_after_s=end_delays[1])
+        spans = [span]
         times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
         record = StepRecord(
             *("train", step, 0, False, 2.0 * step, 1.2),
@@ -102,6 +105,7 @@ def loose(
             forward_begins_s={(0, 0): began_s},
             forward_delays_s={(0, 0): delays[1]},
             forward_ends_s={(0, 0): ended_s},
+            forward_end_delays_s={(0, 0): end_delays[0]},
         )
         faults.compare(record, times, seen)
     return faults.parts.loose()
@@ -140,6 +144,17 @@ def test_a_forwards_span_ends_where_its_work_does(
     found = loose(0.0, ended_s=ended_s, loss_part=loss_part)
     words = "forward spans of 3 steps hold 3.000 s, of which 1.800 s after its stage had computed"
     assert found == (words if told else None)
+
+
+@pytest.mark.parametrize(
+    ("end_delays", "told"),
+    [((5.0, 5.0), True), ((5.0, 5.5), False), ((5.0, 5.1), True), ((5.0, 1.0), True)],
+)
+def test_a_wait_for_a_processor_after_the_work_is_not_counted(
+    end_delays: tuple[float, float], told: bool
+) -> None:
+    found = loose(0.0, ended_s=0.4, loss_part=None, end_delays=end_delays)
+    assert (found is not None) is told, found
 
 
 def places(count: int | None) -> list[tuple[int, int]] | None:
