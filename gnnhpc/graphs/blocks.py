@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gnnhpc.graphs.csr import pieces
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.moving import moved
 
 
 class SegmentedRows:
@@ -177,7 +178,7 @@ class GraphChunk:
         return dataclasses.replace(
             self,
             blocks=known.to(device) if known else _BlocksOn(device, self.blocks),
-            targets={split: labels.to(device) for split, labels in self.targets.items()},
+            targets={split: moved(labels, device) for split, labels in self.targets.items()},
             pooling=None if self.pooling is None else self.pooling.to(device),
             **_moved(self, device),
         )
@@ -241,4 +242,4 @@ class _BlocksOn(BlocksOnRequest):
 
 def _moved(holder: Block | GraphChunk, device: torch.device | str) -> dict[str, Any]:
     fields = {field.name: getattr(holder, field.name) for field in dataclasses.fields(holder)}
-    return {name: x.to(device) for name, x in fields.items() if isinstance(x, Tensor)}
+    return {name: moved(x, device) for name, x in fields.items() if isinstance(x, Tensor)}

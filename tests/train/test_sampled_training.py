@@ -16,6 +16,7 @@ from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
 from tests.tools.data_files import own_arrays
+from tests.tools.device_paths import as_on_a_device
 from tests.tools.dgl import needs_dgl
 from tests.tools.few_edges import few_edges_at_once
 from tests.tools.pyg_sampler import needs_pyg_sampler
@@ -132,6 +133,35 @@ def test_buffers_used_again_change_nothing(layout: str, tmp_path: Path) -> None:
     assert not invalid(found) + invalid(wanted)
     for phase in ("train", "test"):
         assert found.losses(phase) == wanted.losses(phase)
+
+
+DENSE = {"name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5}
+
+
+@pytest.mark.parametrize(
+    ("features", "model", "layout", "storage"),
+    [
+        ("device", SAGE, "seq", "float32"),
+        ("pinned", GAT, "dp2", "float16"),
+        pytest.param("device", GAT, "dp2", "float16", marks=pytest.mark.slow),
+        pytest.param("pinned", SAGE, "seq", "float32", marks=pytest.mark.slow),
+        pytest.param("device", SAGE, "pp2", "float16", marks=pytest.mark.slow),
+        pytest.param("pinned", GAT, "pp2", "float32", marks=pytest.mark.slow),
+    ],
+)
+def test_features_are_the_same_from_wherever_they_come(
+    features: Any, model: dict[str, Any], layout: str, storage: str, tmp_path: Path
+) -> None:
+    """The ways of a GPU on a CPU: one row after the other from a table, or through buffers."""
+    settings = {**TRAIN, "data": DENSE | {"storage": storage}, "model": model, "layout": layout}
+    settings |= {"batch_size": 12} if layout == "dp2" else {}
+    wanted = ran(tmp_path / "host", sampled(**settings))
+    found = ran(tmp_path / "there", sampled(**settings), plant=as_on_a_device(features))
+    assert not invalid(wanted) + invalid(found)
+    assert wanted.result.graph["features_on"] == "host"
+    assert found.result.graph["features_on"] == features
+    for phase in ("train", "test"):
+        assert found.losses(phase) == pytest.approx(wanted.losses(phase), rel=1e-12)
 
 
 @pytest.mark.parametrize("model", [GCN, pytest.param(GAT, marks=pytest.mark.slow)])

@@ -12,7 +12,8 @@ from dataclasses import replace
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.ring import Ring
-from gnnhpc.batches.sampled.draws import Drawn, edges_of, gathered
+from gnnhpc.batches.sampled.draws import Drawn, edges_of
+from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, Learnt
 from gnnhpc.batches.shares import Shares
@@ -24,17 +25,24 @@ from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.spec.sampling import Sampling
 
 
-class OwnDraws:
+def check_is_here() -> None:
     """Raises InputError where the sampler cannot be compiled.
 
     It is compiled here, so that it is among the kernels that this rank is known by.
     """
+    if not is_here():
+        found = f"ours ({kernel_status('sample')})"
+        raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
 
-    def __init__(self, learnt: Learnt, sampling: Sampling, seed: int, plan: BatchPlan) -> None:
-        if not is_here():
-            found = f"ours ({kernel_status('sample')})"
-            raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
+
+class OwnDraws:
+    """`features` are those of the graph that `learnt` is of."""
+
+    def __init__(
+        self, learnt: Learnt, sampling: Sampling, seed: int, plan: BatchPlan, features: Features
+    ) -> None:
         self._learnt, self._plan, self._workers = learnt, plan, sampling.workers
+        self._features = features
         self._semantics = sampling.semantics
         self._going = threading.Event()
         self._going.set()
@@ -85,7 +93,7 @@ class OwnDraws:
         chunks = tuple(_chunk(sampler, asked, step, memory) for asked in all_asked)
         sampled = time.perf_counter()
         is_first = self._plan.mesh.is_first
-        inputs = gathered(self._learnt.graph, chunks, self._plan) if is_first else ()
+        inputs = self._features.gathered(chunks, memory) if is_first else ()
         gather_s = time.perf_counter() - sampled
         edges = edges_of(chunks, self._semantics)
         return Drawn(share, chunks, edges, sampled - began, inputs, gather_s)

@@ -15,14 +15,16 @@ from typing import Any
 
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Loading, MicroBatch
+from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.sampled.draws import Drawn, Draws, gathered
+from gnnhpc.batches.sampled.draws import Drawn, Draws
+from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.in_turn_batches import InTurnBatches
 from gnnhpc.batches.sampled.learnt import Learnt, LinksLearnt, NodesLearnt
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
+from gnnhpc.batches.sampled.placement import choose
 from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
@@ -30,6 +32,7 @@ from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
+from gnnhpc.graphs.moving import wait_for
 from gnnhpc.kernels.sample import is_here
 from gnnhpc.links.split import split_links
 from gnnhpc.models.context import Context
@@ -68,8 +71,17 @@ class SampledBatches:
         self.samples, self.total_samples = experiment.batch_size, len(self.shares.train)
         self._check_sizes()
         self.steps_per_epoch = self.shares.steps_per_epoch
-        self._draws = self._choose_sampler()
+        ours = self.sampling.sampler == "ours"
+        if ours:
+            from gnnhpc.batches.sampled.own_draws import check_is_here
+
+            check_is_here()
         self._whole = self._evaluation() if experiment.test_steps else None
+        # After what an evaluation keeps on a device, which is no longer free.
+        edges = self.graph.in_edges if ours else None
+        self.placement = choose(mesh, self.graph.features, edges)
+        self._features = Features(self.graph, plan, self.placement.features)
+        self._draws = self._choose_sampler()
 
     def _learnt(self, graph: Graph) -> Learnt:
         task = self.plan.experiment.task
@@ -94,7 +106,7 @@ class SampledBatches:
         if sampling.sampler == "ours":
             from gnnhpc.batches.sampled.own_draws import OwnDraws
 
-            return OwnDraws(self.learnt, sampling, seed, self.plan)
+            return OwnDraws(self.learnt, sampling, seed, self.plan, self._features)
         from gnnhpc.batches.sampled.libraries.library_draws import LibraryDraws
 
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
@@ -156,19 +168,14 @@ class SampledBatches:
         self._draws.go_on()
 
     def _batch(self, drawn: Drawn) -> Batch:
-        device, seed = self.plan.mesh.device, self.plan.experiment.seed
-        share, inputs, gather_s = drawn.share, drawn.inputs, drawn.gather_s
-        mesh = self.plan.mesh
-        if inputs is None:
-            began = time.perf_counter()
-            inputs = gathered(self.graph, drawn.chunks, self.plan)
-            gather_s = time.perf_counter() - began
+        mesh, seed, share = self.plan.mesh, self.plan.experiment.seed, drawn.share
+        on_cpu = mesh.device.type == "cpu"
+        chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in drawn.chunks]
+        inputs, gather_s = self._inputs(drawn, chunks)
         microbatches = []
-        for m, chunk in enumerate(drawn.chunks):
-            there = chunk if device.type == "cpu" else chunk.to(device)
-            x = inputs[m].to(device) if mesh.is_first else None
-            targets = {"train": there.targets["train"]} if mesh.is_last else {}
-            context = Context(m, share.step, seed, there)
+        for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
+            targets = {"train": chunk.targets["train"]} if mesh.is_last else {}
+            context = Context(m, share.step, seed, chunk)
             microbatches.append(MicroBatch(x, targets, context))
         return Batch(
             microbatches=tuple(microbatches),
@@ -179,6 +186,26 @@ class SampledBatches:
             checksum=_checksum(drawn.chunks),
             loading=Loading(drawn.sample_s, gather_s, drawn.edges),
         )
+
+    def _inputs(
+        self, drawn: Drawn, chunks: list[GraphChunk]
+    ) -> tuple[list[Inputs | None], float | None]:
+        """The features of these chunks, which are on the device, and the seconds of copying them
+        together: of those on the device until it has done so."""
+        mesh, features = self.plan.mesh, self._features
+        inputs, gather_s = drawn.inputs, drawn.gather_s
+        selected: list[Inputs] | None = None
+        if inputs is None:
+            wait_for(mesh.device)
+            began = time.perf_counter()
+            inputs = features.gathered(drawn.chunks) if mesh.is_first else ()
+            if inputs is None:
+                selected = features.on_device(chunks, None)
+                wait_for(mesh.device)
+            gather_s = time.perf_counter() - began
+        if not mesh.is_first:
+            return [None] * len(chunks), gather_s
+        return [*(selected or features.on_device(chunks, inputs))], gather_s
 
     def graph_facts(self) -> dict[str, Any]:
         sampling = self.sampling
@@ -192,6 +219,7 @@ class SampledBatches:
             "steps_per_epoch": self.steps_per_epoch,
             "inductive": sampling.inductive,
             "evaluation": sampling.evaluation,
+            **self.placement.facts(),
         }
 
 

@@ -1,0 +1,61 @@
+"""The features of a mini-batch's rows, from where the graph's lie to where the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.sampled.draws import gathered
+from gnnhpc.batches.sampled.placement import Where
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.moving import moved
+from gnnhpc.kernels.memory import FRESH, Memory
+
+
+class Features:
+    """Those of one graph, which are put on the device here if they are to lie there.
+
+    They are kept and moved as they are stored, half precision too, and computed with in the run's.
+    """
+
+    def __init__(self, graph: Graph, plan: BatchPlan, where: Where) -> None:
+        self._graph, self._plan, self.where = graph, plan, where
+        self._there: Tensor | None = None
+        if where == "device" and plan.mesh.is_first:
+            self._there = graph.features.to(plan.mesh.device)
+
+    def gathered(
+        self, chunks: tuple[GraphChunk, ...], memory: Memory = FRESH
+    ) -> tuple[Inputs, ...] | None:
+        """In the host's memory, by any thread; None where they are on the device."""
+        if self.where == "device":
+            return None
+        if self.where == "host":
+            return gathered(self._graph, chunks, self._plan)
+        return tuple(self._copied(chunk.nodes, memory) for chunk in chunks)
+
+    def _copied(self, nodes: Tensor, memory: Memory) -> Tensor:
+        features = self._graph.features
+        width = features.shape[1]
+        out = memory.empty(len(nodes) * width, features.dtype).view(len(nodes), width)
+        return torch.index_select(features, 0, nodes, out=out)
+
+    def on_device(
+        self, chunks: Sequence[GraphChunk], inputs: Sequence[Inputs] | None
+    ) -> list[Inputs]:
+        """As the model takes them, of chunks that are there and what was `gathered` for them."""
+        if inputs is None:
+            assert self._there is not None
+            return [
+                self._there.index_select(0, chunk.nodes).to(self._plan.dtype) for chunk in chunks
+            ]
+        device = self._plan.mesh.device
+        return [
+            moved(x, device).to(self._plan.dtype) if isinstance(x, Tensor) else x.to(device)
+            for x in inputs
+        ]
