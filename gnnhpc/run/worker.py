@@ -272,7 +272,8 @@ class Worker:
             observer = RunObserver.of(mesh, parts.batches, watch)
             self._observer = observer
             trainer = self._trainer(mesh, parts, writer, observer)
-            observer.second_clock.attach(parts.stage, trainer.optimizer, mesh.met)
+            clock = observer.second_clock
+            clock.attach(parts.stage, trainer.optimizer, mesh.met, parts.loss)
             observer.time_faults.parts.stage = stage_facts(self.cell.experiment, mesh, parts)
             observer.records.with_spans = self.cell.experiment.spans
             trainer.stop_requested = signals.stop_requested

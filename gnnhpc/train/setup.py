@@ -37,6 +37,7 @@ class TrainingParts:
     """The layers of each part of the model: of each stage of the layout, or of its parts."""
     batches: Batches
     task: Task
+    loss: Loss
     stage: Stage
     engine: Engine
     optimizer: torch.optim.Optimizer | None
@@ -92,6 +93,7 @@ def set_up(
         planned=planned,
         batches=batches,
         task=task,
+        loss=loss,
         stage=stage,
         engine=build_engine(experiment.engine, plan),
         optimizer=build_optimizer(experiment, stage),

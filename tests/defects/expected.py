@@ -933,6 +933,15 @@ EXPECTED: dict[str, Expected] = {
     "waiting after a stage has computed booked as forward": Expected(
         Complaint("spans", "after its stage had computed", "suspect")
     ),
+    "waiting after the loss booked as forward": Expected(
+        Complaint("spans", "after its stage had computed", "suspect")
+    ),
+    "waiting after a stage has gone back booked as backward": Expected(
+        Complaint("spans", "after its stage had computed", "suspect")
+    ),
+    "waiting after the first stage has gone back booked as backward": Expected(
+        Complaint("spans", "after its stage had computed", "suspect")
+    ),
     "each layer's forward counted from where the stage began": Expected(
         Complaint("step times", "layers whose forward is longer than the stage's"),
     ),

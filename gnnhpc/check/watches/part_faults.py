@@ -11,6 +11,7 @@ from typing import Final, Literal
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.work_ends import Moment
 from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -212,13 +213,13 @@ class PartFaults:
             )
             if before_s > least:
                 self._loose.setdefault((name, _BEFORE), []).append((total, before_s))
-        # A span of the part with the loss has the loss in it.
-        ends = {p: at for p, at in seen.forward_ends_s.items() if p[0] != self.stage.loss_part}
-        total = times.total("forward")
-        after_s = _after_work(times.spans, ends, seen.forward_end_delays_s)
-        share, step_share = LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s
-        if after_s > max(share, step_share, ENDING_S * len(ends)):
-            self._loose.setdefault(("forward", _AFTER), []).append((total, after_s))
+        kinds: tuple[Kind, Kind] = ("forward", "backward")
+        for name in kinds:
+            total, after_s = times.total(name), _after_work(times.spans, name, seen.ends)
+            count = sum(kind == name for kind, _ in seen.ends)
+            least = max(LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s, ENDING_S * count)
+            if after_s > least:
+                self._loose.setdefault((name, _AFTER), []).append((total, after_s))
 
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""
@@ -238,8 +239,8 @@ class PartFaults:
         return found
 
     def loose(self) -> str | None:
-        """Spans that began long before their work did, as in a receive, or forwards' that ended
-        long after it, in most steps.
+        """Spans that began long before their work did, as in a receive, or ended long after it, in
+        most steps.
 
         What lies between takes microseconds, but for what a busy machine takes the processor away,
         which is not counted.
@@ -277,18 +278,18 @@ def _before_work(
     return before_s
 
 
-def _after_work(spans: Sequence[Span], ends: Mapping[Place, float], delays: Delays) -> float:
-    """Seconds in forward spans after the stage had computed their micro-batch, less as before;
-    `delays` are the thread's waits until it had."""
+def _after_work(
+    spans: Sequence[Span], name: Kind, ends: Mapping[tuple[Kind, Place], Moment]
+) -> float:
+    """Seconds in a kind of span after all that it computes was there, less waits as before."""
     after_s = 0.0
     for span in spans:
-        if span.name != "forward" or span.microbatch is None:
+        if span.name != name or span.microbatch is None:
             continue
-        place = span.part, span.microbatch
-        if place in ends:
-            waited = _waited(delays.get(place), span.delay_after_s)
-            since = max(span.start_s, ends[place])
-            after_s += max(0.0, span.end_s - since - waited)
+        end = ends.get((name, (span.part, span.microbatch)))
+        if end is not None:
+            waited = _waited(end.delay_s, span.delay_after_s)
+            after_s += max(0.0, span.end_s - max(span.start_s, end.at_s) - waited)
     return after_s
 
 

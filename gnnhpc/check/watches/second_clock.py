@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
+from gnnhpc.check.watches.work_ends import Moment, WorkEnds
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.tasks.task import Loss
 
 
 def seconds() -> float:
@@ -45,8 +47,6 @@ class SeenStep:
     """The forwards of the stage, or of such parts of it, and the backwards, as they began."""
     forward_begins_s: dict[Place, float] = field(default_factory=dict)
     """When each forward began, since the first barrier."""
-    forward_ends_s: dict[Place, float] = field(default_factory=dict)
-    """And when it ended, the loss not counted."""
     forwards: int = 0
     forward_s: float = 0.0
     """Within the stage alone, without the loss."""
@@ -64,10 +64,10 @@ class SeenStep:
     is called by itself, since the first barrier."""
     forward_delays_s: dict[Place, float | None] = field(default_factory=dict)
     """How long the engine's thread had waited for a processor when each forward began."""
-    forward_end_delays_s: dict[Place, float | None] = field(default_factory=dict)
-    """And when it ended."""
     backward_delays_s: dict[Place, float | None] = field(default_factory=dict)
     """And when each micro-batch's gradient reached that output."""
+    ends: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
+    """Of each forward and backward, when all that it computes was there."""
     ready_s: float | None = None
     """When the gradients of its first trained layer were complete, since the first barrier."""
     optimizer_steps: int = 0
@@ -108,14 +108,13 @@ class SecondClock:
     _forward_from: float | None = None
     _order: list[tuple[Kind, Place]] = field(default_factory=list)
     _forward_begins_at: dict[Place, float] = field(default_factory=dict)
-    _forward_ends_at: dict[Place, float] = field(default_factory=dict)
+    _ends: WorkEnds = field(default_factory=WorkEnds)
     _backward_from: float | None = None
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
     _backward_begins_at: dict[Place, float] = field(default_factory=dict)
     _forward_delays: dict[Place, float | None] = field(default_factory=dict)
-    _forward_end_delays: dict[Place, float | None] = field(default_factory=dict)
     _backward_delays: dict[Place, float | None] = field(default_factory=dict)
     _ready: float | None = None
     _optimizer_from: float = 0.0
@@ -138,14 +137,16 @@ class SecondClock:
         stage: Stage,
         optimizer: torch.optim.Optimizer | None,
         met: Sequence[int] = (),
+        loss: Loss | None = None,
     ) -> None:
-        """Hook a stage and what trains it; a hook takes about two microseconds a micro-batch.
+        """Hook a stage, its loss and what trains it; a hook takes about two microseconds.
 
         `met` counts barriers.
         """
         self._met = met
         self._hooked = True
         self._recomputed.attach(stage)
+        self._ends.attach(stage, loss)
         for place, called in enumerate(stage.called):
             first, last = called.parts[0], called.parts[-1]
             for part in called.parts:
@@ -182,9 +183,7 @@ class SecondClock:
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
         self._order, self._forward_begins_at, self._backward_begins_at = [], {}, {}
-        self._forward_ends_at = {}
         self._forward_delays, self._backward_delays = {}, {}
-        self._forward_end_delays = {}
         self._ready, self._optimizer_s = None, 0.0
         self._recomputed.begin_step()
         self._process_cpu = time.process_time()
@@ -195,6 +194,7 @@ class SecondClock:
         self._in_step = True
         self._met_at += self._met
         self._began = seconds()
+        self._ends.begin_step(self._began)
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
@@ -215,7 +215,6 @@ class SecondClock:
             forward_begins_s={
                 place: at - self._began for place, at in self._forward_begins_at.items()
             },
-            forward_ends_s={place: at - self._began for place, at in self._forward_ends_at.items()},
             forwards=self._counts.get("forward", 0),
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),
@@ -227,8 +226,8 @@ class SecondClock:
                 place: at - self._began for place, at in self._backward_begins_at.items()
             },
             forward_delays_s=self._forward_delays,
-            forward_end_delays_s=self._forward_end_delays,
             backward_delays_s=self._backward_delays,
+            ends=self._ends.of_step(),
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
@@ -272,10 +271,6 @@ class SecondClock:
         self._part_ends()
         if not is_recomputing():
             self._note("forward")
-            if self._in_step:
-                where = place, given[1].microbatch
-                self._forward_end_delays[where] = run_delay_s()
-                self._forward_ends_at[where] = seconds()
         # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
         if isinstance(output, Tensor) and output.requires_grad:
             where = place, given[1].microbatch

@@ -10,6 +10,7 @@ from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.time_faults import TimeFaults
+from gnnhpc.check.watches.work_ends import Moment
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -77,36 +78,34 @@ def loose(
     began_s: float,
     delays: tuple[float | None, float | None] = (None, None),
     ended_s: float = 1.0,
-    loss_part: int | None = 0,
+    kind: Kind = "forward",
     end_delays: tuple[float | None, float | None] = (None, None),
 ) -> str | None:
-    """What is said of three steps whose forward span begins at 0 and lasts for a second, and whose
-    stage begins with it at `began_s` and ends at `ended_s`; `delays` are the thread's waits for a
-    processor until the one beginning and the other, `end_delays` until the stage's end and the
-    span's."""
+    """What is said of three steps with one such span, which begins at 0 and lasts for a second, and
+    whose stage begins with it at `began_s` and ends at `ended_s`; `delays` are the thread's waits
+    for a processor until the one beginning and the other, `end_delays` until the stage's end and
+    the span's."""
     faults = TimeFaults()
-    faults.parts.stage = StageFacts(GROUPS, loss_part=loss_part)
+    faults.parts.stage = StageFacts(GROUPS, loss_part=None)
     for step in range(3):
-        span = Span("forward", 0, 0.0, 1.0, delay_before_s=delays[0], delay_after_s=end_delays[1])
-        spans = [span]
-        times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
+        span = Span(kind, 0, 0.0, 1.0, delay_before_s=delays[0], delay_after_s=end_delays[1])
+        times = StepTimes(1.2, 0.0, [span], LAYERS, 0, None, waiting_cpu_s=0.0)
         record = StepRecord(
             *("train", step, 0, False, 2.0 * step, 1.2),
             **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
-            forward_s=1.0,
-            backward_s=0.0,
+            forward_s=1.0 * (kind == "forward"),
+            backward_s=1.0 * (kind == "backward"),
             data_s=0.0,
             samples=1,
             loss=None,
             groups=RIGHT,
         )
-        seen = SeenStep(
-            *(1.2, 1.2, 2.0 * step, 2.0 * step),
-            forward_begins_s={(0, 0): began_s},
-            forward_delays_s={(0, 0): delays[1]},
-            forward_ends_s={(0, 0): ended_s},
-            forward_end_delays_s={(0, 0): end_delays[0]},
-        )
+        begins: dict[str, Any] = {
+            f"{kind}_begins_s": {(0, 0): began_s},
+            f"{kind}_delays_s": {(0, 0): delays[1]},
+        }
+        ends = {(kind, (0, 0)): Moment(ended_s, end_delays[0])}
+        seen = SeenStep(*(1.2, 1.2, 2.0 * step, 2.0 * step), ends=ends, **begins)
         faults.compare(record, times, seen)
     return faults.parts.loose()
 
@@ -134,27 +133,29 @@ def test_a_wait_for_a_processor_is_no_work_before_the_work(
         assert found.startswith("forward spans of 3 steps hold 3.000 s, of which 1.")
 
 
+@pytest.mark.parametrize("kind", ["forward", "backward"])
 @pytest.mark.parametrize(
-    ("ended_s", "loss_part", "told"), [(0.4, None, True), (0.4, 0, False), (0.9, None, False)]
+    ("ended_s", "end_delays", "told"),
+    [
+        # A little is other hooks'.
+        (0.9, (5.0, 5.0), False),
+        (0.4, (5.0, 5.0), True),
+        (0.4, (None, None), True),
+        # Between the two it could have run and had no processor.
+        (0.4, (5.0, 5.5), False),
+        (0.4, (5.0, 5.1), True),
+        # Of another thread: it says nothing of this one.
+        (0.4, (5.0, 1.0), True),
+    ],
 )
-def test_a_forwards_span_ends_where_its_work_does(
-    ended_s: float, loss_part: int | None, told: bool
+def test_a_span_ends_where_its_work_does(
+    kind: Kind, ended_s: float, end_delays: tuple[float | None, float | None], told: bool
 ) -> None:
-    """But for that of the part with the loss, which is in it; a little is other hooks'."""
-    found = loose(0.0, ended_s=ended_s, loss_part=loss_part)
-    words = "forward spans of 3 steps hold 3.000 s, of which 1.800 s after its stage had computed"
-    assert found == (words if told else None)
-
-
-@pytest.mark.parametrize(
-    ("end_delays", "told"),
-    [((5.0, 5.0), True), ((5.0, 5.5), False), ((5.0, 5.1), True), ((5.0, 1.0), True)],
-)
-def test_a_wait_for_a_processor_after_the_work_is_not_counted(
-    end_delays: tuple[float, float], told: bool
-) -> None:
-    found = loose(0.0, ended_s=0.4, loss_part=None, end_delays=end_delays)
+    found = loose(0.0, ended_s=ended_s, kind=kind, end_delays=end_delays)
     assert (found is not None) is told, found
+    if found is not None:
+        assert found.startswith(f"{kind} spans of 3 steps hold 3.000 s, of which 1.")
+        assert found.endswith(" s after its stage had computed")
 
 
 def places(count: int | None) -> list[tuple[int, int]] | None:

@@ -125,18 +125,37 @@ def wait_as_backward() -> None:
     around(NativeEngine, "train_step", step)
 
 
-@defect("waiting after a stage has computed booked as forward", setting=settings.VIG)
-def wait_after_forward() -> None:
+def spans_that_wait(kind: str, of_rank: int) -> None:
     """As of a send that does not return at once."""
 
     @contextlib.contextmanager
     def span(true: Any, timer: StepTimer, name: str, *args: Any) -> Any:
         with true(timer, name, *args):
             yield
-            if name == "forward" and rank() == 0:
+            if name == kind and rank() == of_rank:
                 time.sleep(0.005)
 
     around(StepTimer, "span", span)
+
+
+@defect("waiting after a stage has computed booked as forward", setting=settings.VIG)
+def wait_after_forward() -> None:
+    spans_that_wait("forward", 0)
+
+
+@defect("waiting after the loss booked as forward", setting=settings.VIG)
+def wait_after_loss() -> None:
+    spans_that_wait("forward", 1)
+
+
+@defect("waiting after a stage has gone back booked as backward", setting=settings.VIG)
+def wait_after_backward() -> None:
+    spans_that_wait("backward", 1)
+
+
+@defect("waiting after the first stage has gone back booked as backward", setting=settings.VIG)
+def wait_after_first_backward() -> None:
+    spans_that_wait("backward", 0)
 
 
 @defect("each layer's forward counted from where the stage began", setting=settings.VIG)
