@@ -58,9 +58,10 @@ def frozen() -> None:
 
 @defect("cut in another place than planned", setting=settings.VIG)
 def cut_elsewhere() -> None:
-    def shifted(true: Any, experiment: Any, outlines: Any, layers: range, timer: Any) -> Any:
+    def shifted(true: Any, experiment: Any, outlines: Any, parts: list[range], timer: Any) -> Any:
+        (layers,) = parts
         if experiment.layout.stages > 1 and layers.start > 0:
             layers = range(layers.start + 1, layers.stop)
-        return true(experiment, outlines, layers, timer)
+        return true(experiment, outlines, [layers], timer)
 
     around(module, "build_stage", shifted)
