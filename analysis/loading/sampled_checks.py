@@ -21,6 +21,8 @@ Rows = dict[str, NDArray[Any]]
 """Columns of step records by name, of one file."""
 DRAWN = ("sample_s", "gather_s", "sampled_edges")
 """What only records of mini-batches that are made within their step have."""
+_PLACES = {"features_on": ("host", "pinned", "device"), "graph_on": ("host", "device")}
+"""Of a sampled graph; on a CPU the first alone."""
 _CLOCK_S = 1e-4
 """Between two readings of a clock."""
 
@@ -45,7 +47,7 @@ def check_sampled(
     """
     assert experiment.batch_size is not None
     mine = {name: values[rows["phase"] == "train"] for name, values in rows.items()}
-    _check_making(mine, file, experiment)
+    _check_making(mine, file, experiment, within=_made_within(attempt, experiment))
     what = "graphs" if experiment.data.facts().kind == "graphs" else "nodes"
     what = what if experiment.task is None else "links"
     samples = _train_samples(attempt, what)
@@ -66,13 +68,28 @@ def check_sampled(
         raise impossible(mine, wrong[0], file, "samples", allowed)
 
 
-def _check_making(mine: Rows, file: RankFile, experiment: Experiment) -> None:
+def _made_within(attempt: Attempt, experiment: Experiment) -> bool:
+    """Whether the rank's own thread makes its mini-batches, so that nothing does in advance.
+
+    Raises InputError for a graph that lies where it cannot; older results do not say where.
+    """
+    assert attempt.result is not None
+    told = attempt.result.graph
+    for key, places in _PLACES.items():
+        allowed = places if experiment.device == "gpu" else places[:1]
+        if key in told and told[key] not in allowed:
+            where = attempt.paths.result
+            raise InputError(where, f"graph.{key}", repr(told[key]), " or ".join(allowed))
+    sampling = experiment.sampling
+    return sampling is None or not sampling.workers or told.get("graph_on") == "device"
+
+
+def _check_making(mine: Rows, file: RankFile, experiment: Experiment, *, within: bool) -> None:
     """How long mini-batches took to be made: some time, and within their step less than it waited.
 
     When other processes draw, nobody knows how long.
     """
     sampling = experiment.sampling
-    within = sampling is None or not sampling.workers
     unknown = not within and sampling is not None and sampling.sampler != "ours"
     for name in DRAWN[:2]:
         seconds = mine[name]

@@ -206,14 +206,17 @@ def gather_observations(
 ) -> list[RankObservations]:
     """Every rank's observations, in rank order, on every rank; a collective."""
     repeated, fewest = observer.sample_uses.together(mesh)
-    is_graph = bool(parts.batches.graph_facts())
+    graph = parts.batches.graph_facts()
+    is_graph = bool(graph)
+    # A graph on the device is drawn from by the rank's own thread.
+    workers = 0 if graph.get("graph_on") == "device" else graph.get("workers", 0)
     observer.machine_use.threads.setdefault(torch.get_num_threads(), "the end")
     layers = [layer.name for layer in parts.stage.outlines]
     mine = rank_observations(
         observer,
         host=environment.host,
         system=running_system(),
-        workers=parts.batches.graph_facts().get("workers", 0),
+        workers=workers,
         layers=layers,
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         trained_parameters=sum(p.numel() for p in parameters_of(parts.stage)),

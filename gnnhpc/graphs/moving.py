@@ -34,7 +34,7 @@ COPYING = Copying()
 def moved(x: Tensor, device: torch.device | str) -> Tensor:
     """`x` on a device, for whatever its current stream does next."""
     device = torch.device(device)
-    if device.type != "cuda" or not x.is_pinned():
+    if device.type != "cuda" or x.device.type != "cpu" or not x.is_pinned():
         return x.to(device)
     there = x.to(device, non_blocking=True)
     copied = torch.cuda.Event()

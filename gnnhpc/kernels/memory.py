@@ -12,15 +12,18 @@ class Memory(Protocol):
     """Gives room for one tensor after the other."""
 
     def empty(self, count: int, dtype: torch.dtype) -> Tensor:
-        """[count], on the CPU, of whatever numbers stand there."""
+        """[count], of whatever numbers stand there; on the CPU, but for a kernel of a device."""
         ...
 
 
 class FreshMemory:
     """Each tensor has memory of its own, from torch."""
 
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = device
+
     def empty(self, count: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(count, dtype=dtype)
+        return torch.empty(count, dtype=dtype, device=self._device)
 
 
 FRESH = FreshMemory()

@@ -85,6 +85,10 @@ class Sampler:
         """int64 [rows]: of each local row, the node; seeds first."""
         return self._nodes[: self._rows]
 
+    def another(self) -> Sampler:
+        """One that draws the same, for another thread; the graph is shared."""
+        return Sampler(self.indptr, self.columns, threads=self.threads)
+
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """A new mini-batch of these nodes, int64 [batch], none of them twice.
 
@@ -110,7 +114,7 @@ class Sampler:
             *pointers(self.indptr, self.columns), len(self.columns), layer.fanout,
             layer.seed, layer.step, layer.layer, layer.replace, None,
         ))  # fmt: skip
-        index = self._index(layer)
+        index = index_type(self.columns, self.count, rows, layer)
         suffix = index_suffix(index)
         indptr = memory.empty(rows + 1, index)
         count = (drawing, *pointers(self._nodes), size(rows), *pointers(indptr))
@@ -128,15 +132,21 @@ class Sampler:
         )
         return Drawn(indptr, source, edge, self._rows)
 
-    def _index(self, layer: Layer) -> torch.dtype:
-        """Of a layer's edges: int32 unless one's number, or how many there are, could be beyond."""
-        numbers = len(self.columns) + self.count
-        # Without replacement no edge comes twice.
-        edges = self._rows * (layer.fanout + 1) if layer.replace else numbers
-        return torch.int32 if max(numbers, edges) < 1 << 31 else torch.int64
+    def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
+        """[edges], of the type of the others: of each edge, the row that it leads to."""
+        return targets(drawn, self.threads, memory)
 
     def _call(self, name: str, *args: Any) -> Any:
         return getattr(self._library, name)(self._handle, *args)
+
+
+def index_type(columns: Tensor, nodes: int, rows: int, layer: Layer) -> torch.dtype:
+    """Of the edges of a layer into so many rows: int32 unless the number of one of them, or how
+    many there are, could be beyond."""
+    numbers = len(columns) + nodes
+    # Without replacement no edge comes twice.
+    edges = rows * (layer.fanout + 1) if layer.replace else numbers
+    return torch.int32 if max(numbers, edges) < 1 << 31 else torch.int64
 
 
 def targets(drawn: Drawn, threads: int | None = None, memory: Memory = FRESH) -> Tensor:

@@ -156,6 +156,31 @@ def test_a_step_waits_no_less_for_its_mini_batch_than_its_rank_made_it(
     assert re.search(r"train step 5: data_s: found 1e-06; allowed: 0\.5\d* or more", detail)
 
 
+def change_facts(root: Path, cell: int, **facts: str | None) -> None:
+    path = RunPaths(root).cell(CELLS[cell].id).attempt(1).result
+    result = json.loads(path.read_text())
+    result["graph"] |= facts
+    result["graph"] = {key: told for key, told in result["graph"].items() if told is not None}
+    path.write_text(json.dumps(result))
+
+
+@pytest.mark.distributed
+@real
+def test_where_a_graph_lay_is_told_and_older_results_do_not_say(ran: Path, tmp_path: Path) -> None:
+    root = tmp_path / "changed"
+    shutil.copytree(ran, root)
+    change_facts(root, 0, features_on=None, graph_on=None)
+    change_facts(root, 1, features_on="device")
+    change_facts(root, 2, graph_on="nowhere")
+    found = load(root)
+    assert found.cells["counts"].tolist() == [True, False, False, True]
+    details = found.checks.loc[found.checks["name"] == "damaged", "detail"].tolist()
+    assert [re.search(r"graph\.\w+: found .*", detail)[0] for detail in details] == [
+        "graph.features_on: found 'device'; allowed: host",
+        "graph.graph_on: found 'nowhere'; allowed: host",
+    ]
+
+
 def made(root: Path, *changes: dict[str, Any], **machine: Any) -> Run:
     """Three repeats of each; 90 nodes to train on."""
     steps = {"train_steps": 21, "test_steps": 0, "test_every": None, "warmup_steps": 1}

@@ -18,7 +18,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, index_type, targets
 from gnnhpc.models.convolutions.model import Gcn, Gin, Sage
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
@@ -140,7 +140,9 @@ def test_edges_are_as_wide_as_all_that_could_be_drawn() -> None:
     def index(fanout: int, **layer: bool) -> torch.dtype:
         sampler = Sampler(indptr, columns)
         sampler.begin(torch.tensor([0, 1]))
-        return sampler._index(Layer(fanout, 1, 2, 0, **layer))
+        return index_type(
+            sampler.columns, sampler.count, sampler._rows, Layer(fanout, 1, 2, 0, **layer)
+        )
 
     assert index(2**31 - 1) == torch.int32
     assert index(2**30 - 2, replace=True) == torch.int32

@@ -180,3 +180,34 @@ def test_once_a_node_has_the_same_neighbours_in_all_layers_and_resampled_others(
     }
     assert all(same["once"])
     assert sum(same["resample"]) < 15
+
+
+def parts_of(chunk: GraphChunk) -> list[Tensor]:
+    found = [chunk.nodes, chunk.degree, *chunk.targets.values()]
+    for block in chunk.blocks:
+        by = block.transpose
+        found += [block.indptr, block.source, block.target, block.edge]
+        found += [by.indptr, by.edge, by.target]
+    return found
+
+
+@pytest.mark.parametrize("semantics", ["resample", "once"])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("left_out", [0, 60])
+@pytest.mark.parametrize("inductive", [False, True])
+def test_edges_on_a_device_give_the_same_mini_batches(
+    semantics: Semantics, replace: bool, left_out: int, inductive: bool
+) -> None:
+    graph = dense_graph()
+    edges = graph.in_edges.among(graph.masks["train"]) if inductive else graph.in_edges
+    options: dict[str, Any] = {"semantics": semantics, "replace": replace, "edges": edges}
+    host = sampler(graph, **options)
+    there = sampler(graph, **options, device=torch.device("cpu"))
+    without = torch.randperm(len(edges.source))[:left_out].sort().values if left_out else None
+    for step in range(4):
+        seeds = torch.randperm(80)[: 20 * step]
+        wanted, found = (each.chunk(seeds, step, without) for each in (host, there))
+        assert found.rows == wanted.rows
+        for one, other in zip(parts_of(found), parts_of(wanted), strict=True):
+            assert one.dtype == other.dtype
+            assert one.equal(other)

@@ -11,6 +11,7 @@ import pytest
 from gnnhpc.kernels import sample
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, linked, manifest_of, run
+from tests.tools.device_paths import as_on_a_device
 from tests.tools.stops import stop_after_four_steps
 from tests.train.test_sampled_training import invalid, ran
 
@@ -66,6 +67,14 @@ def test_any_layout_learns_and_judges_what_one_process_does(
     together = ran(tmp_path, linked(**settings))
     assert not invalid(together)
     same(together, alone)
+
+
+def test_a_graph_on_a_device_leaves_a_steps_links_out_too(alone: Ran, tmp_path: Path) -> None:
+    found = ran(tmp_path, linked(**TRAIN), plant=as_on_a_device("host", "device"))
+    assert not invalid(found)
+    assert found.result.graph["graph_on"] == "device"
+    for phase in ("train", "test"):
+        assert found.losses(phase) == alone.losses(phase)
 
 
 @pytest.mark.parametrize(

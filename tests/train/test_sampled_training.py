@@ -164,6 +164,56 @@ def test_features_are_the_same_from_wherever_they_come(
         assert found.losses(phase) == pytest.approx(wanted.losses(phase), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("model", "layout", "sampling"),
+    [
+        (SAGE, "seq", {"fanouts": [4, 3]}),
+        (GAT, "dp2", {"fanouts": [4, 4], "semantics": "once"}),
+        pytest.param(SAGE, "pp2", {"fanouts": [4, 3]}, marks=pytest.mark.slow),
+        pytest.param(GCN, "dp2", {"fanouts": [9, 2], "inductive": True}, marks=pytest.mark.slow),
+        pytest.param(GAT, "seq", {"fanouts": [4, 3], "replace": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_graph_on_a_device_is_drawn_from_alike(
+    model: dict[str, Any], layout: str, sampling: dict[str, Any], tmp_path: Path
+) -> None:
+    """In torch, by the thread that trains: the same mini-batches, and so the same losses."""
+    settings = {**TRAIN, "data": DENSE, "model": model, "layout": layout, "sampling": sampling}
+    settings |= {"batch_size": 12} if layout == "dp2" else {}
+    wanted = ran(tmp_path / "host", sampled(**settings), plant=as_on_a_device("device"))
+    there = as_on_a_device("device", "device")
+    found = ran(tmp_path / "there", sampled(**settings), plant=there)
+    assert not invalid(wanted) + invalid(found)
+    facts = ("features_on", "graph_on")
+    assert [found.result.graph[fact] for fact in facts] == ["device", "device"]
+    for phase in ("train", "test"):
+        assert found.losses(phase) == wanted.losses(phase)
+    drawn = [[step["sampled_edges"] for step in each.steps(0, "train")] for each in (wanted, found)]
+    assert drawn[0] == drawn[1]
+    for step in found.steps(0, "train"):
+        assert step["data_s"] >= step["sample_s"] + step["gather_s"]
+
+
+def drawn_wrongly_there() -> None:
+    from dataclasses import replace
+
+    from gnnhpc.kernels.sample_torch import TorchSampler
+
+    as_on_a_device("device", "device")()
+    true = TorchSampler.draw
+
+    def same(sampler: TorchSampler, layer: sample.Layer, memory: Any) -> sample.Drawn:
+        return true(sampler, replace(layer, layer=0), memory)
+
+    TorchSampler.draw = same  # type: ignore[method-assign, assignment]
+
+
+def test_what_is_drawn_on_a_device_is_looked_at_too(tmp_path: Path) -> None:
+    found = ran(tmp_path, sampled(**TRAIN, data=DENSE), plant=drawn_wrongly_there)
+    (cause,) = [each for each in invalid(found) if each.startswith("chunks: ")]
+    assert "has other neighbours of node" in cause
+
+
 @pytest.mark.parametrize("model", [GCN, pytest.param(GAT, marks=pytest.mark.slow)])
 def test_inductive_training_uses_no_edge_of_other_nodes(
     model: dict[str, Any], tmp_path: Path

@@ -19,7 +19,8 @@ from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.memory import FRESH, Memory
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, targets
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
+from gnnhpc.kernels.sample_torch import TorchSampler
 from gnnhpc.spec.sampling import Semantics
 
 
@@ -44,7 +45,8 @@ class GraphSampler:
 
     `fanouts` are the most neighbours of a node, from the seeds outward. A draw takes as many
     `threads` as torch, if not told; mini-batches do not depend on them. Any one thread at a time
-    may draw. `edges` are others than the graph's, by which then all edges are numbered.
+    may draw. `edges` are others than the graph's, by which then all edges are numbered. With a
+    `device` the edges are put there and drawn there in torch, bit for bit the same.
     """
 
     def __init__(
@@ -57,19 +59,23 @@ class GraphSampler:
         replace: bool = False,
         threads: int | None = None,
         edges: InEdges | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics, self.replace = semantics, replace
         edges = edges or graph.in_edges
-        self._degree = edges.degrees
-        self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
+        self._sampler: Sampler | TorchSampler
+        if device is None:
+            self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
+        else:
+            self._sampler = TorchSampler(edges.indptr.to(device), edges.source.to(device))
+        self._degree = self._sampler.indptr.diff()
         self._full = FullGraph.of(graph, edges=len(edges.source))
 
     def another(self) -> GraphSampler:
         """One that draws the same, for another thread; the graph is shared."""
         other = copy.copy(self)
-        own = self._sampler
-        other._sampler = Sampler(own.indptr, own.columns, threads=own.threads)
+        other._sampler = self._sampler.another()
         return other
 
     def whole(self) -> GraphSampler:
@@ -95,7 +101,8 @@ class GraphSampler:
         """The mini-batch of these nodes, int64 [batch], none twice; its rows have them ascending.
 
         It is drawn from the graph without the edges of the numbers `without`, int64 [n] ascending.
-        `degree` is of the whole graph, less those. Rows and blocks lie in `memory`.
+        `degree` is of the whole graph, less those. Rows and blocks lie in `memory`, which is on the
+        device of the edges.
         """
         self._sampler.begin(seeds, without)
         rows, blocks = [len(seeds)], []
@@ -104,13 +111,14 @@ class GraphSampler:
             layer = Layer(fanout, self.seed, step, number, self.replace)
             drawn = self._sampler.draw(layer, memory)
             rows.append(drawn.rows_in)
-            target = targets(drawn, self._sampler.threads, memory)
+            target = self._sampler.targets(drawn, memory)
             own = (drawn.indptr, drawn.source, target, drawn.edge)
             blocks.append(SampledBlock(*own, drawn.rows_in, memory))
         nodes = memory.empty(rows[-1], torch.int64).copy_(self._sampler.nodes)
         degree = memory.empty(rows[-1], torch.int64)
         torch.index_select(self._degree, 0, nodes, out=degree).add_(1)
         if without is not None:
+            without = without.to(self.indptr.device)
             into = torch.searchsorted(self.indptr, without, right=True) - 1
             into, left_out = into.unique(return_counts=True)
             less = torch.zeros_like(self._degree)
@@ -121,7 +129,7 @@ class GraphSampler:
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
             degree=degree,
-            targets=self.graph.targets(nodes[: rows[0]]),
+            targets=self.graph.targets(nodes[: rows[0]].cpu()),
             own=rows[0],
             full=self._full,
             sampled=True,

@@ -19,8 +19,9 @@ from gnnhpc.batches.sampled.learnt import Asked, Learnt
 from gnnhpc.batches.shares import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.moving import wait_for
 from gnnhpc.kernels.build import kernel_status
-from gnnhpc.kernels.memory import Memory
+from gnnhpc.kernels.memory import FreshMemory, Memory
 from gnnhpc.kernels.sample import compute_alone, is_here
 from gnnhpc.spec.sampling import Sampling
 
@@ -36,13 +37,24 @@ def check_is_here() -> None:
 
 
 class OwnDraws:
-    """`features` are those of the graph that `learnt` is of."""
+    """`features` are those of the graph that `learnt` is of.
+
+    `on_device` puts the graph's edges there too: they are drawn when a mini-batch is taken, by
+    the thread that takes it, as the device has no time to draw in advance.
+    """
 
     def __init__(
-        self, learnt: Learnt, sampling: Sampling, seed: int, plan: BatchPlan, features: Features
+        self,
+        learnt: Learnt,
+        sampling: Sampling,
+        seed: int,
+        plan: BatchPlan,
+        features: Features,
+        *,
+        on_device: bool,
     ) -> None:
-        self._learnt, self._plan, self._workers = learnt, plan, sampling.workers
-        self._features = features
+        self._learnt, self._plan, self._features = learnt, plan, features
+        self._on_device, self._workers = on_device, 0 if on_device else sampling.workers
         self._semantics = sampling.semantics
         self._going = threading.Event()
         self._going.set()
@@ -54,9 +66,10 @@ class OwnDraws:
             semantics=sampling.semantics,
             replace=sampling.replace,
             edges=graph.in_edges.among(graph.masks["train"]) if sampling.inductive else None,
+            device=plan.mesh.device if on_device else None,
         )
         self._samplers: queue.SimpleQueue[GraphSampler] = queue.SimpleQueue()
-        for sampler in (first, *(first.another() for _ in range(1, sampling.workers))):
+        for sampler in (first, *(first.another() for _ in range(1, self._workers))):
             self._samplers.put(sampler)
 
     @contextlib.contextmanager
@@ -88,9 +101,15 @@ class OwnDraws:
     def _draw(self, sampler: GraphSampler, shares: Shares, step: int, ring: Ring) -> Drawn:
         self._going.wait()
         share = shares.of_step(step)
+        device = self._plan.mesh.device
+        if self._on_device:
+            wait_for(device)
         began = time.perf_counter()
-        memory, all_asked = ring.lend(), self._learnt.asked(share)
+        memory = FreshMemory(device) if self._on_device else ring.lend()
+        all_asked = self._learnt.asked(share)
         chunks = tuple(_chunk(sampler, asked, step, memory) for asked in all_asked)
+        if self._on_device:
+            wait_for(device)
         sampled = time.perf_counter()
         is_first = self._plan.mesh.is_first
         inputs = self._features.gathered(chunks, memory) if is_first else ()

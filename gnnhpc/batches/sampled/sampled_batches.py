@@ -106,7 +106,8 @@ class SampledBatches:
         if sampling.sampler == "ours":
             from gnnhpc.batches.sampled.own_draws import OwnDraws
 
-            return OwnDraws(self.learnt, sampling, seed, self.plan, self._features)
+            there = self.placement.graph == "device"
+            return OwnDraws(self.learnt, sampling, seed, self.plan, self._features, on_device=there)
         from gnnhpc.batches.sampled.libraries.library_draws import LibraryDraws
 
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
@@ -233,4 +234,4 @@ def _checksum(chunks: tuple[GraphChunk, ...]) -> int:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.numpy().tobytes()
+    return tensor.cpu().numpy().tobytes()
