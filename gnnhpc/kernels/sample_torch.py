@@ -58,8 +58,8 @@ class TorchSampler:
         own = ends[1:] - 1
         # That of a node to itself may be no edge's number as yet.
         number[own] = 0
-        node = self.columns[number] if len(self.columns) else number.int()
-        node[own] = nodes.to(node.dtype)
+        node = self.columns[number].long() if len(self.columns) else number.clone()
+        node[own] = nodes
         number[own] = nodes + len(self.columns)
         self._number(node)
         return Drawn(
@@ -102,7 +102,7 @@ class TorchSampler:
 
     def _number(self, reached: Tensor) -> None:
         """Nodes that are reached for the first time get the next rows, ascending."""
-        new = reached[self._row[reached] < 0].long().unique()
+        new = reached[self._row[reached] < 0].unique()
         count = len(self.nodes)
         rows = torch.arange(count, count + len(new), device=new.device, dtype=torch.int32)
         self._row[new] = rows

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnhpc.batches.sampled import placement
 from gnnhpc.batches.sampled.placement import KEPT_FREE, Placement, Room, choose, edges_bytes, placed
 from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.mesh import Mesh
@@ -21,12 +23,12 @@ ROOMS = st.lists(
 )
 
 
-def used(rooms: list[Room], placement: Placement) -> dict[str | None, int]:
+def used(rooms: list[Room], where: Placement) -> dict[str | None, int]:
     """What lies on each device."""
     found: dict[str | None, int] = {}
     for room in rooms:
-        size = room.features if placement.features == "device" else 0
-        size += room.graph if placement.graph == "device" else 0
+        size = room.features if where.features == "device" else 0
+        size += room.graph if where.graph == "device" else 0
         found[room.device] = found.get(room.device, 0) + size
     return found
 
@@ -76,6 +78,35 @@ def test_on_a_cpu_all_is_on_the_host() -> None:
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
     found = choose(mesh, graph.features, graph.in_edges)
     assert found.facts() == {"features_on": "host", "graph_on": "host"}
+
+
+@pytest.mark.parametrize(
+    ("free", "sparse", "ours", "found"),
+    [
+        ("both", False, True, ("device", "device")),
+        ("both, less a byte", False, True, ("device", "host")),
+        ("features", False, True, ("device", "host")),
+        ("features, less a byte", False, True, ("pinned", "host")),
+        ("both", True, True, ("host", "host")),
+        ("both", False, False, ("device", "host")),
+        ("features, less a byte", False, False, ("host", "host")),
+    ],
+)
+def test_a_gpu_has_what_it_has_room_for(
+    free: str,
+    sparse: bool,
+    ours: bool,
+    found: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pinned are features that our threads gather; the libraries' samplers read their own graph."""
+    graph = make_graph(20, 30, sparse=sparse, seed=1)
+    size = 20 * 12 * 4 + ("both" in free) * edges_bytes(graph.in_edges)
+    less = "less" in free
+    monkeypatch.setattr(placement, "free_bytes", lambda device: KEPT_FREE * size - less)
+    mesh = Mesh(Layout(), 0, torch.device("cuda", 0), gpu="GPU-a")
+    told = choose(mesh, graph.features, graph.in_edges if ours else None)
+    assert (told.features, told.graph) == found
 
 
 def test_edges_are_counted_with_what_a_sampler_keeps_of_each_node() -> None:

@@ -1,0 +1,120 @@
+"""Sampled training on a GPU: the same from wherever features and edges come."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.sampled.placement import KEPT_FREE
+from gnnhpc.graphs.moving import moved
+from gnnhpc.kernels import sample
+from gnnhpc.kernels.memory import FRESH, FreshMemory
+from gnnhpc.kernels.sample import Layer, Sampler
+from gnnhpc.kernels.sample_torch import TorchSampler
+from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
+from tests.gpu.test_clock import wait_on_device
+from tests.kernels.test_sample_kernel import make_csr
+from tests.tools.cells import sampled
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
+]
+DATA = {"name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5}
+SAGE: dict[str, Any] = {"name": "sage", "layers": 2}
+GAT: dict[str, Any] = {"name": "gat"}
+OF_FEATURES = KEPT_FREE * DATA["nodes"] * DATA["features"]  # type: ignore[operator]
+"""What must be free for one rank's features, in values."""
+
+
+def with_free(size: int | None, gpus: list[str] | None) -> None:
+    """A device that has so many bytes free; two ranks share the first of `gpus`."""
+    from gnnhpc.batches.sampled import placement
+
+    if gpus is not None:
+        show(gpus, "first")
+    if size is not None:
+        placement.free_bytes = lambda device: size
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("layout", ["seq", "dp2"])
+@pytest.mark.parametrize("storage", ["float32", "float16"])
+@pytest.mark.parametrize("model", [SAGE, GAT], ids=lambda model: model["name"])
+@pytest.mark.parametrize(
+    ("room", "features", "graph"),
+    [("all", "device", "device"), ("features", "device", "host"), ("none", "pinned", "host")],
+)
+def test_cells_learn_what_a_cpu_does(
+    room: str,
+    features: str,
+    graph: str,
+    model: dict[str, Any],
+    storage: str,
+    layout: str,
+    tmp_path: Path,
+) -> None:
+    ranks = 2 if layout == "dp2" else 1
+    size = {"float32": 4, "float16": 2}[storage] * OF_FEATURES * ranks
+    free = {"all": None, "features": size, "none": 0}[room]
+    settings = {"data": DATA | {"storage": storage}, "model": model, "train_steps": 9, **SAME}
+    cell = ran(
+        tmp_path,
+        sampled(**settings, device="gpu", layout=layout, batch_size=24 // ranks),
+        env=SHARED,
+        plant=functools.partial(with_free, free, visible() if ranks == 2 else None),
+    )
+    assert_as_on_a_cpu(tmp_path, cell)
+    told = cell.result.graph
+    assert (told["features_on"], told["graph_on"]) == (features, graph)
+    for rank in range(ranks):
+        assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_a_gpu_draws_what_the_compiled_sampler_draws(replace: bool, share: float | None) -> None:
+    indptr, columns = make_csr(300, 3, mean=20.0)
+    there = torch.device("cuda")
+    draw = np.random.default_rng(4)
+    compiled, ours = Sampler(indptr, columns), TorchSampler(indptr.to(there), columns.to(there))
+    for step in range(10):
+        seeds = torch.from_numpy(draw.choice(300, 60, replace=False))
+        chosen = draw.random(len(columns)) < (share or 0)
+        without = None if share is None else torch.from_numpy(chosen.nonzero()[0])
+        for each in (compiled, ours):
+            each.begin(seeds, without)
+        for number, fanout in enumerate((3, 12, 40)):
+            layer = Layer(fanout, 2**64 - 7, step, number, replace)
+            wanted, found = compiled.draw(layer), ours.draw(layer, FreshMemory(there))
+            for name in ("indptr", "source", "edge"):
+                mine, other = getattr(found, name), getattr(wanted, name)
+                assert mine.dtype == other.dtype
+                assert mine.cpu().equal(other)
+            assert ours.nodes.cpu().equal(compiled.nodes)
+            target = ours.targets(found, FreshMemory(there))
+            assert target.cpu().equal(compiled.targets(wanted))
+
+
+def test_a_pinned_slot_is_lent_again_only_after_the_device_has_read_it() -> None:
+    ring = Ring(1, pinned=True)
+    ring.lend().empty(1000, torch.int32)
+    source = ring.lend().empty(1000, torch.int32).fill_(7)
+    torch.cuda.synchronize()
+    wait_on_device()
+    there = moved(source, "cuda")
+    del source
+    assert ring.lend() is FRESH
+    torch.cuda.synchronize()
+    other = torch.zeros(1).pin_memory()
+    assert moved(other, "cuda").device.type == "cuda"
+    again = ring.lend()
+    assert again is not FRESH
+    again.empty(1000, torch.int32).fill_(9)
+    assert there.eq(7).all()
