@@ -1,0 +1,111 @@
+"""Sampled mini-batches of a run on a GPU, which is pretended: all of them lies there, and is the
+same as on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.sampled import own_draws, placement
+from gnnhpc.batches.sampled.placement import KEPT_FREE
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
+from gnnhpc.core.layout import Layout
+from gnnhpc.kernels import sample
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.stage_cut import outline
+from tests.tools.cells import linked, sampled
+from tests.tools.pretended_gpu import GPU, PretendedGpu
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+DENSE = {"name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5}
+HALVES = DENSE | {"storage": "float16"}
+ROOM = {"all": 2**30, "features": KEPT_FREE * 150 * 32 * 4, "none": 0}
+EXPERIMENTS = {
+    "inductive": sampled(data=HALVES, sampling={"fanouts": [4, 3], "inductive": True}),
+    "double": sampled(data=DENSE, dtype="float64", sampling={"fanouts": [4, 3], "workers": 0}),
+    "parts": sampled(data=DENSE, microbatches=3, sampling={"fanouts": [2, 2], "replace": True}),
+    "links": linked(data=DENSE, sampling={"fanouts": [4, 4], "semantics": "once"}),
+    "sparse": sampled(),
+}
+
+
+class Reached:
+    """An event of a device that is never behind."""
+
+    def __init__(self, **_: Any) -> None: ...
+    def record(self, *_: Any) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+
+def batches_of(experiment: Experiment, device: torch.device) -> SampledBatches:
+    on_gpu = device.type == "cuda"
+    changes = {"device": "gpu" if on_gpu else "cpu", "test_steps": 0}
+    changed = experiment.model_copy(update=changes)
+    mesh = Mesh(Layout(), 0, device, gpu="GPU-a" if on_gpu else None)
+    return SampledBatches(BatchPlan(changed, outline(changed), mesh, None))
+
+
+def tensors(batch: Batch) -> Iterator[Tensor]:
+    for each in batch.microbatches:
+        chunk, x = each.context.chunk, each.inputs
+        assert x is not None
+        yield from [x] if isinstance(x, Tensor) else [x.to_dense()]
+        yield from (each.targets["train"], chunk.nodes, chunk.degree)
+        for block in chunk.blocks:
+            by = block.transpose
+            yield from (block.indptr, block.source, block.target, block.edge)
+            yield from (by.indptr, by.edge, by.target)
+
+
+def facts(batch: Batch) -> list[Any]:
+    assert batch.loading is not None
+    return [batch.checksum, batch.loading.edges, batch.labelled, batch.samples]
+
+
+@pytest.mark.parametrize(
+    ("room", "places"),
+    [("all", ("device", "device")), ("features", ("device", "host")), ("none", ("pinned", "host"))],
+)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "sparse"])
+def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
+    name: str, room: str, places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = EXPERIMENTS[name]
+    halves = 2 if name == "inductive" and room == "features" else 1
+    pretend(monkeypatch, ROOM[room] // halves)
+    with PretendedGpu() as gpu:
+        found = batches_of(experiment, GPU)
+        assert (found.placement.features, found.placement.graph) == places
+        wanted = batches_of(experiment, torch.device("cpu"))
+        with found.open("train", 0, 5) as there, wanted.open("train", 0, 5) as here:
+            for mine, other in zip(there, here, strict=True):
+                assert facts(mine) == facts(other)
+                for x, y in zip(tensors(mine), tensors(other), strict=True):
+                    assert gpu.has(x)
+                    assert x.dtype == y.dtype
+                    assert x.cpu().equal(y)
+
+
+def test_sparse_features_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, ROOM["all"])
+    assert batches_of(EXPERIMENTS["sparse"], GPU).placement.facts() == {
+        "features_on": "host",
+        "graph_on": "host",
+    }
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(placement, "free_bytes", lambda device: free)
+    monkeypatch.setattr(own_draws, "Ring", lambda slots, pinned: Ring(slots))
+    monkeypatch.setattr(torch.cuda, "Event", Reached)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
