@@ -176,7 +176,7 @@ class CapturingEngine:
                         context.step,
                         self.seen.replica,
                         context.microbatch,
-                        _ids(context, None),
+                        node_ids(context, None),
                         {split: t.cpu().numpy().copy() for split, t in microbatch.targets.items()},
                     )
                 )
@@ -195,7 +195,7 @@ class CapturingEngine:
                 layer,
                 self.seen.replica,
                 context.microbatch,
-                _ids(context, len(x)),
+                node_ids(context, len(x)),
                 found,
             )
         )
@@ -269,8 +269,10 @@ def _edges(chunk: GraphChunk) -> list[tuple[Ids, Ids, Ids]]:
     return layers
 
 
-def _ids(context: Context, rows: int | None) -> Ids | None:
+def node_ids(context: Context, rows: int | None) -> Ids | None:
+    """Of the first rows of a micro-batch of one graph, to be kept."""
     if context.graph is None or context.graph.graphs is not None:
         return None
-    found: Ids = context.graph.nodes[:rows].cpu().numpy()
+    # A copy: what shows a part of a sampled mini-batch keeps its buffer from being used again.
+    found: Ids = context.graph.nodes[:rows].cpu().numpy().copy()
     return found
