@@ -691,6 +691,13 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "its own nodes are not those of the mini-batch"),
         verify="its own nodes are not those of the mini-batch",
     ),
+    "two edges by source exchanged, in a buffer used again": Expected(
+        Complaint("chunks", "has other edges by source than by target"),
+        verify="has other edges by source than by target",
+    ),
+    "degrees of other rows, in a buffer used again": Expected(
+        Complaint("chunks", "the degree of node"), verify="the degree of node"
+    ),
     "sampled edges counted twice": Expected(
         Complaint("chunks", "edges are told, its layers have"),
         verify="edges are told, its layers have",

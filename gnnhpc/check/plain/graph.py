@@ -60,6 +60,10 @@ class PlainGraph:
         end = int(np.searchsorted(self.target, node, "right"))
         return self.source[first:end], np.arange(first, end)
 
+    def has(self, numbers: Ids) -> Mask:
+        """Whether there are edges of these numbers."""
+        return (numbers >= 0) & (numbers < len(self.source))
+
 
 @dataclass(frozen=True)
 class LessEdges(PlainGraph):
@@ -80,8 +84,11 @@ class LessEdges(PlainGraph):
 
     def edges_into(self, node: int) -> tuple[Ids, Ids]:
         sources, numbers = super().edges_into(node)
-        kept = ~np.isin(numbers, self.left_out)
+        kept = self.has(numbers)
         return sources[kept], numbers[kept]
+
+    def has(self, numbers: Ids) -> Mask:
+        return super().has(numbers) & ~np.isin(numbers, self.left_out)
 
 
 def plain_graph(data: Data, root: Path | None) -> PlainGraph:

@@ -10,11 +10,15 @@ import numpy as np
 
 from gnnhpc.check.plain.draws import PlainDraw
 from gnnhpc.check.plain.graph import Ids, PlainGraph
+from gnnhpc.check.watches.edges_by_source import by_source_cause
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.spec.experiment import Experiment
 
 ROWS = 16
-"""Of each layer, whose edges are compared one by one and drawn again."""
+"""Of each layer, whose edges are drawn again."""
+INPUTS = 1_024
+"""Rows of the input that have no edges, whose degrees are looked up: in a large graph each takes a
+while."""
 
 
 def sampled_cause(
@@ -23,14 +27,14 @@ def sampled_cause(
     """What is wrong with one micro-batch; none if nothing is."""
     sampling = experiment.sampling
     assert sampling is not None
-    nodes = chunk.nodes.cpu().numpy()
-    if len(nodes) and (nodes.min() < 0 or nodes.max() >= graph.nodes):
-        return "its rows are not all nodes of the graph"
-    if len(np.unique(nodes)) < len(nodes):
-        return "a node has two rows"
-    blocks = list(chunk.present_blocks)
+    nodes, blocks = chunk.nodes.cpu().numpy(), list(chunk.present_blocks)
+    cause = _rows_in_all_cause(graph, chunk, nodes)
+    if cause is not None:
+        return cause
     if len(blocks) != len(sampling.fanouts):
         return f"{len(blocks)} blocks of edges for {len(sampling.fanouts)} fan-outs"
+    degrees = graph.degrees(nodes[: max(chunk.rows[1:])])
+    cause = _degrees_cause(graph, nodes, chunk.degree.cpu().numpy(), degrees, rule)
     for layer, block in enumerate(blocks):
         hop = len(blocks) - 1 - layer
         if (block.rows_in, block.rows_out) != chunk.rows[layer : layer + 2]:
@@ -45,11 +49,44 @@ def sampled_cause(
         number = hop if sampling.semantics == "resample" else 0
         draw = PlainDraw(sampling.fanouts[hop], experiment.seed, step, number, sampling.replace)
         ours = draw if sampling.sampler == "ours" else None
-        cause = _counts_cause(graph, block, nodes, fanouts, replace=sampling.replace)
-        cause = cause or _rows_cause(graph, block, nodes, ours, rule, replace=sampling.replace)
-        if cause is not None:
-            return f"layer {layer} of those that use neighbours {cause}"
+        found = _counts_cause(block, nodes, degrees, fanouts, replace=sampling.replace)
+        found = found or _edges_cause(graph, block, nodes) or by_source_cause(block)
+        found = found or _rows_cause(graph, block, nodes, ours, rule, replace=sampling.replace)
+        if found is not None:
+            return f"layer {layer} of those that use neighbours {found}"
+    return cause
+
+
+def _rows_in_all_cause(graph: PlainGraph, chunk: GraphChunk, nodes: Ids) -> str | None:
+    """Whether the rows are nodes, none twice."""
+    # Sorted by hand: numpy's own unique hashes, which takes many times as long.
+    ordered = np.sort(nodes)
+    if len(nodes) and (ordered[0] < 0 or ordered[-1] >= graph.nodes):
+        return "its rows are not all nodes of the graph"
+    if (ordered[1:] == ordered[:-1]).any():
+        return "a node has two rows"
+    if not chunk.rows[0] == len(nodes) == len(chunk.degree):
+        return f"{len(nodes)} nodes and {len(chunk.degree)} degrees for {chunk.rows[0]} rows"
     return None
+
+
+def _degrees_cause(
+    graph: PlainGraph, nodes: Ids, told: Ids, degrees: Ids, rule: random.Random
+) -> str | None:
+    """Of all rows that are computed, whose `degrees` are known, and of few of the others."""
+    known = len(degrees)
+    drawn = rule.sample(range(known, len(nodes)), min(INPUTS, len(nodes) - known))
+    others = np.sort(np.array(drawn, dtype=np.int64))
+    rows = np.concatenate([np.arange(known), others])
+    wanted = np.concatenate([degrees, graph.degrees(nodes[others])]) + 1
+    wrong = np.flatnonzero(told[rows] != wanted)
+    if not len(wrong):
+        return None
+    first = wrong[0]
+    return (
+        f"the degree of node {nodes[rows[first]]} is told as {told[rows[first]]}, with the edge "
+        f"to itself it is {wanted[first]} ({len(wrong)} such nodes)"
+    )
 
 
 def _untrimmed(block: Block, seeds: int, fanouts: Sequence[int]) -> Ids:
@@ -66,7 +103,7 @@ def _untrimmed(block: Block, seeds: int, fanouts: Sequence[int]) -> Ids:
 
 
 def _counts_cause(
-    graph: PlainGraph, block: Block, nodes: Ids, fanouts: Ids, *, replace: bool
+    block: Block, nodes: Ids, degrees: Ids, fanouts: Ids, *, replace: bool
 ) -> str | None:
     """Of all rows; `fanouts` [rows] are the most neighbours of each."""
     counts, source = np.diff(block.indptr.cpu().numpy()), block.source.cpu().numpy()
@@ -74,8 +111,7 @@ def _counts_cause(
         return "has edges whose targets are not their rows"
     if len(source) and (source.min() < 0 or source.max() >= block.rows_in):
         return "has edges from rows that do not enter it"
-    computed = nodes[: len(counts)]
-    degrees = graph.degrees(computed)
+    computed, degrees = nodes[: len(counts)], degrees[: len(counts)]
     wanted = np.where(degrees > 0, fanouts, 0) if replace else np.minimum(degrees, fanouts)
     wrong = np.flatnonzero(counts != wanted + 1)
     if len(wrong):
@@ -83,6 +119,28 @@ def _counts_cause(
         return (
             f"has {counts[row] - 1} edges into node {computed[row]}, where {wanted[row]} of its "
             f"{degrees[row]} are to be drawn ({len(wrong)} such nodes)"
+        )
+    return None
+
+
+def _edges_cause(graph: PlainGraph, block: Block, nodes: Ids) -> str | None:
+    """Of all edges: whether the graph has them; each row's last is the node's to itself."""
+    indptr, numbers = block.indptr.cpu().numpy(), block.edge.cpu().numpy()
+    sources, targets = (nodes[part.cpu().numpy()] for part in (block.source, block.target))
+    own = np.zeros(len(numbers), dtype=np.bool_)
+    own[indptr[1:] - 1] = True
+    apart = (sources != targets) | (numbers != len(graph.source) + targets)
+    if len(wrong := np.flatnonzero(own & apart)):
+        return f"lacks the edge of node {targets[wrong[0]]} to itself"
+    sources, targets, numbers = sources[~own], targets[~own], numbers[~own]
+    has = graph.has(numbers)
+    has[has] = graph.target[numbers[has]] == targets[has]
+    if not has.all():
+        return f"has edges into node {targets[~has][0]} that the graph does not have"
+    if len(wrong := np.flatnonzero(graph.source[numbers] != sources)):
+        return (
+            f"numbers the edges into node {targets[wrong[0]]} wrongly: rows and numbers are of "
+            "other edges"
         )
     return None
 
@@ -96,36 +154,19 @@ def _rows_cause(
     *,
     replace: bool,
 ) -> str | None:
-    """Of few rows, edge by edge; `draw` draws them again where that can be done."""
-    indptr, source = block.indptr.cpu().numpy(), block.source.cpu().numpy()
-    edge, rows_out = block.edge.cpu().numpy(), len(indptr) - 1
+    """Of few rows: whether an edge is there twice, and, where that can be done, as `draw` draws."""
+    indptr, edge = block.indptr.cpu().numpy(), block.edge.cpu().numpy()
+    rows_out = len(indptr) - 1
     rows = sorted(rule.sample(range(rows_out), min(ROWS, rows_out)))
     asked = nodes[rows]
     drawn: list[list[int]] | list[None] = [None] * len(rows)
     if draw is not None:
         drawn = draw.places(asked.tolist(), graph.degrees(asked).tolist())
-    for row, node, places in zip(rows, asked.tolist(), drawn, strict=True):
-        part = slice(indptr[row], indptr[row + 1])
-        cause = _row_cause(graph, node, nodes[source[part]], edge[part], places)
-        if cause is not None:
-            return cause
-        if not replace and len(np.unique(edge[part])) < part.stop - part.start:
+    for row, node, wanted in zip(rows, asked.tolist(), drawn, strict=True):
+        edges = edge[indptr[row] : indptr[row + 1] - 1]
+        _, numbers = graph.edges_into(node)
+        if wanted is not None and sorted(np.searchsorted(numbers, edges)) != sorted(wanted):
+            return f"has other neighbours of node {node} than its seed, step and layer draw"
+        if not replace and len(np.unique(edges)) < len(edges):
             return f"has an edge into node {node} twice"
-    return None
-
-
-def _row_cause(
-    graph: PlainGraph, node: int, sources: Ids, edges: Ids, drawn: list[int] | None
-) -> str | None:
-    """Whether one row's edges are the graph's, the self-loop last, and those that are drawn."""
-    if (sources[-1], edges[-1]) != (node, len(graph.source) + node):
-        return f"lacks the edge of node {node} to itself"
-    known, numbers = graph.edges_into(node)
-    places = np.searchsorted(numbers, edges[:-1])
-    if not np.isin(edges[:-1], numbers).all():
-        return f"has edges into node {node} that the graph does not have"
-    if not np.array_equal(known[places], sources[:-1]):
-        return f"numbers the edges into node {node} wrongly: rows and numbers are of other edges"
-    if drawn is not None and sorted(places.tolist()) != sorted(drawn):
-        return f"has other neighbours of node {node} than its seed, step and layer draw"
     return None

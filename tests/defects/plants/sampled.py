@@ -32,7 +32,7 @@ from gnnhpc.data.settings import Data, RedditShaped
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
-from gnnhpc.kernels.memory import Memory
+from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.models.convolutions import weights
 from gnnhpc.train.loop import Trainer
@@ -328,6 +328,56 @@ def buffer_used_again() -> None:
         return dataclasses.replace(chunk, nodes=sampler._sampler.nodes)
 
     around(GraphSampler, "chunk", shared)
+
+
+def _know_used_buffers() -> None:
+    """Memory learns whether its buffer held another mini-batch: never that of a self-check's."""
+
+    def lend(true: Any, ring: Ring) -> Memory:
+        memory: Any = true(ring)
+        if memory is not FRESH and len(memory._bytes):
+            places = vars(ring).setdefault("places", set())
+            memory.used = memory._bytes.ctypes.data in places
+            places.add(memory._bytes.ctypes.data)
+        return memory  # type: ignore[no-any-return]
+
+    around(Ring, "lend", lend)
+
+
+def _is_used(memory: Memory) -> bool:
+    return getattr(memory, "used", False)
+
+
+@defect("two edges by source exchanged, in a buffer used again", setting=settings.SAMPLED)
+def exchanged_by_source() -> None:
+    """A counting sort that is off by one: each at the other's place."""
+    _know_used_buffers()
+    true = SampledBlock.transpose.func  # type: ignore[attr-defined]
+
+    def exchanged(block: SampledBlock) -> Any:
+        found = true(block)
+        if _is_used(block.memory):
+            place = int(found.indptr[1])
+            for part in (found.edge, found.target):
+                part[[place - 1, place]] = part[[place, place - 1]]
+        return found
+
+    exchanged_property = functools.cached_property(exchanged)
+    exchanged_property.__set_name__(SampledBlock, "transpose")
+    SampledBlock.transpose = exchanged_property  # type: ignore[assignment]
+
+
+@defect("degrees of other rows, in a buffer used again", setting=settings.SAMPLED_GCN)
+def degrees_left_behind() -> None:
+    _know_used_buffers()
+
+    def moved(true: Any, sampler: GraphSampler, *asked: Any, memory: Memory = FRESH) -> GraphChunk:
+        chunk: GraphChunk = true(sampler, *asked, memory=memory)
+        if _is_used(memory):
+            chunk.degree[chunk.own :] = chunk.degree[chunk.own :].roll(1)
+        return chunk
+
+    around(GraphSampler, "chunk", moved)
 
 
 @defect("sampled edges counted twice", setting=settings.SAMPLED)
