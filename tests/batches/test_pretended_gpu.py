@@ -19,6 +19,7 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.layout import Layout
 from gnnhpc.kernels import sample
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import linked, sampled
@@ -32,6 +33,9 @@ EXPERIMENTS = {
     "inductive": sampled(data=HALVES, sampling={"fanouts": [4, 3], "inductive": True}),
     "double": sampled(data=DENSE, dtype="float64", sampling={"fanouts": [4, 3], "workers": 0}),
     "parts": sampled(data=DENSE, microbatches=3, sampling={"fanouts": [2, 2], "replace": True}),
+    "evaluated": sampled(
+        data=DENSE, sampling={"fanouts": [4, 3], "evaluation": "sampled"}, microbatches=2
+    ),
     "links": linked(data=DENSE, sampling={"fanouts": [4, 4], "semantics": "once"}),
     "sparse": sampled(),
 }
@@ -49,7 +53,8 @@ class Reached:
 
 def batches_of(experiment: Experiment, device: torch.device) -> SampledBatches:
     on_gpu = device.type == "cuda"
-    changes = {"device": "gpu" if on_gpu else "cpu", "test_steps": 0}
+    changes: dict[str, Any] = {"device": "gpu" if on_gpu else "cpu"}
+    changes |= {} if experiment.evaluates_sampled else {"test_steps": 0}
     changed = experiment.model_copy(update=changes)
     mesh = Mesh(Layout(), 0, device, gpu="GPU-a" if on_gpu else None)
     return SampledBatches(BatchPlan(changed, outline(changed), mesh, None))
@@ -60,7 +65,7 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
         chunk, x = each.context.chunk, each.inputs
         assert x is not None
         yield from [x] if isinstance(x, Tensor) else [x.to_dense()]
-        yield from (each.targets["train"], chunk.nodes, chunk.degree)
+        yield from (*each.targets.values(), chunk.nodes, chunk.degree)
         for block in chunk.blocks:
             by = block.transpose
             yield from (block.indptr, block.source, block.target, block.edge)
@@ -87,13 +92,15 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
         found = batches_of(experiment, GPU)
         assert (found.placement.features, found.placement.graph) == places
         wanted = batches_of(experiment, torch.device("cpu"))
-        with found.open("train", 0, 5) as there, wanted.open("train", 0, 5) as here:
-            for mine, other in zip(there, here, strict=True):
-                assert facts(mine) == facts(other)
-                for x, y in zip(tensors(mine), tensors(other), strict=True):
-                    assert gpu.has(x)
-                    assert x.dtype == y.dtype
-                    assert x.cpu().equal(y)
+        phases: list[Phase] = ["train", "test"] if experiment.evaluates_sampled else ["train"]
+        for phase in phases:
+            with found.open(phase, 0, 5) as there, wanted.open(phase, 0, 5) as here:
+                for mine, other in zip(there, here, strict=True):
+                    assert facts(mine) == facts(other)
+                    for x, y in zip(tensors(mine), tensors(other), strict=True):
+                        assert gpu.has(x)
+                        assert x.dtype == y.dtype
+                        assert x.cpu().equal(y)
 
 
 def test_sparse_features_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ from gnnhpc.batches.sampled.draws import gathered
 from gnnhpc.batches.sampled.placement import Where
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.moving import moved
+from gnnhpc.graphs.moving import moved, wait_for
 from gnnhpc.kernels.memory import FRESH, Memory
 
 
@@ -38,6 +39,24 @@ class Features:
         if self.where == "host":
             return gathered(self._graph, chunks, self._plan)
         return tuple(self._copied(chunk.nodes, memory) for chunk in chunks)
+
+    def taken(
+        self, drawn: tuple[GraphChunk, ...], chunks: Sequence[GraphChunk]
+    ) -> tuple[list[Inputs | None], float]:
+        """Of chunks that were `drawn` and are on the device as `chunks`, and the seconds of copying
+        them together: of those there until the device has done so. None but on a first stage."""
+        mesh = self._plan.mesh
+        wait_for(mesh.device)
+        began = time.perf_counter()
+        inputs = self.gathered(drawn) if mesh.is_first else ()
+        selected: list[Inputs | None] = []
+        if inputs is None:
+            selected = [*self.on_device(chunks, None)]
+            wait_for(mesh.device)
+        seconds = time.perf_counter() - began
+        if not mesh.is_first:
+            return [None] * len(chunks), seconds
+        return selected or [*self.on_device(chunks, inputs)], seconds
 
     def _copied(self, nodes: Tensor, memory: Memory) -> Tensor:
         features = self._graph.features

@@ -7,7 +7,6 @@ unless it is to be sampled.
 from __future__ import annotations
 
 import contextlib
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,11 +31,12 @@ from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
-from gnnhpc.graphs.moving import wait_for
 from gnnhpc.kernels.sample import is_here
 from gnnhpc.links.split import split_links
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
+
+Evaluation = ChunkBatches | InTurnBatches | LinkEvaluation | SampledEvaluation
 
 
 class SampledBatches:
@@ -76,12 +76,15 @@ class SampledBatches:
             from gnnhpc.batches.sampled.own_draws import check_is_here
 
             check_is_here()
-        self._whole = self._evaluation() if experiment.test_steps else None
+        evaluated = "nothing" if not experiment.test_steps else self.sampling.evaluation
+        self._whole: Evaluation | None = self._evaluation() if evaluated == "whole" else None
         # After what an evaluation keeps on a device, which is no longer free.
         edges = self.graph.in_edges if ours else None
         self.placement = choose(mesh, self.graph.features, edges)
         self._features = Features(self.graph, plan, self.placement.features)
         self._draws = self._choose_sampler()
+        if evaluated == "sampled":
+            self._whole = self._sampled_evaluation()
 
     def _learnt(self, graph: Graph) -> Learnt:
         task = self.plan.experiment.task
@@ -113,20 +116,22 @@ class SampledBatches:
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)
 
-    def _evaluation(self) -> ChunkBatches | InTurnBatches | LinkEvaluation | SampledEvaluation:
-        """Of the whole graph, a large one layer by layer, unless it is sampled too."""
+    def _sampled_evaluation(self) -> SampledEvaluation:
+        experiment, graph, sampling = self.plan.experiment, self.graph, self.sampling
+        sampler = GraphSampler(
+            graph,
+            sampling.fanouts,
+            experiment.seed,
+            semantics=sampling.semantics,
+            replace=sampling.replace,
+        )
+        return SampledEvaluation(self.plan, graph, sampler, self._features)
+
+    def _evaluation(self) -> Evaluation:
+        """Of the whole graph, a large one layer by layer."""
         experiment, graph, sampling = self.plan.experiment, self.graph, self.sampling
         if self.links is not None:
             return LinkEvaluation(self.plan, self.links)
-        if sampling.evaluation == "sampled":
-            sampler = GraphSampler(
-                graph,
-                sampling.fanouts,
-                experiment.seed,
-                semantics=sampling.semantics,
-                replace=sampling.replace,
-            )
-            return SampledEvaluation(self.plan, graph, sampler)
         if (
             graph.edges.shape[1] > EDGES_AT_ONCE
             and is_here()
@@ -192,21 +197,12 @@ class SampledBatches:
         self, drawn: Drawn, chunks: list[GraphChunk]
     ) -> tuple[list[Inputs | None], float | None]:
         """The features of these chunks, which are on the device, and the seconds of copying them
-        together: of those on the device until it has done so."""
-        mesh, features = self.plan.mesh, self._features
-        inputs, gather_s = drawn.inputs, drawn.gather_s
-        selected: list[Inputs] | None = None
-        if inputs is None:
-            wait_for(mesh.device)
-            began = time.perf_counter()
-            inputs = features.gathered(drawn.chunks) if mesh.is_first else ()
-            if inputs is None:
-                selected = features.on_device(chunks, None)
-                wait_for(mesh.device)
-            gather_s = time.perf_counter() - began
-        if not mesh.is_first:
-            return [None] * len(chunks), gather_s
-        return [*(selected or features.on_device(chunks, inputs))], gather_s
+        together."""
+        if drawn.inputs is None:
+            return self._features.taken(drawn.chunks, chunks)
+        if not self.plan.mesh.is_first:
+            return [None] * len(chunks), drawn.gather_s
+        return [*self._features.on_device(chunks, drawn.inputs)], drawn.gather_s
 
     def graph_facts(self) -> dict[str, Any]:
         sampling = self.sampling

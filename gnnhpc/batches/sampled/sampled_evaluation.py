@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
+from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.sampled.draws import edges_of, gathered
+from gnnhpc.batches.sampled.draws import edges_of
+from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
@@ -27,8 +28,11 @@ class SampledEvaluation:
     micro-batches. Their neighbours are drawn alike in every evaluation, so that two differ by what
     was learnt between them."""
 
-    def __init__(self, plan: BatchPlan, graph: Graph, sampler: GraphSampler) -> None:
+    def __init__(
+        self, plan: BatchPlan, graph: Graph, sampler: GraphSampler, features: Features
+    ) -> None:
         self._plan, self._graph, self._sampler = plan, graph, sampler
+        self._features = features
         mesh, parts = plan.mesh, plan.experiment.microbatches
         nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
         mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]
@@ -48,16 +52,13 @@ class SampledEvaluation:
         chunks = tuple(self._chunk(m) for m in range(len(self._seeds)))
         sampled = time.perf_counter()
         mesh = self._plan.mesh
-        nothing: tuple[Inputs | None, ...] = (None,) * len(chunks)
-        inputs = gathered(self._graph, chunks, self._plan) if mesh.is_first else nothing
-        gathered_at = time.perf_counter()
+        on_device = [chunk.to(mesh.device) for chunk in chunks]
+        inputs, gather_s = self._features.taken(chunks, on_device)
         microbatches = []
-        for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
-            there = chunk.to(mesh.device)
+        for m, (x, there) in enumerate(zip(inputs, on_device, strict=True)):
             targets = {split: there.targets[split] for split in SPLITS[phase]}
             context = self._context(m, step, there)
-            given = None if x is None else x.to(mesh.device)
-            microbatches.append(MicroBatch(given, targets if mesh.is_last else {}, context))
+            microbatches.append(MicroBatch(x, targets if mesh.is_last else {}, context))
         drawn = edges_of(chunks, self._sampler.semantics)
         return Batch(
             microbatches=tuple(microbatches),
@@ -66,7 +67,7 @@ class SampledEvaluation:
             epoch=step,
             sample_ids=self._own,
             checksum=zlib.crc32(np.ascontiguousarray(self._own).tobytes()),
-            loading=Loading(sampled - began, gathered_at - sampled, drawn),
+            loading=Loading(sampled - began, gather_s, drawn),
         )
 
     def _chunk(self, m: int) -> GraphChunk:
