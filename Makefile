@@ -96,8 +96,9 @@ slow: setup
 defects: setup
 	$(PYTEST) tests/defects
 
+# A Slurm for each of the two, and one file on one of them: a test mostly waits for its jobs.
 cluster: setup
-	$(PYTEST) -m cluster tests/cluster
+	$(PYTEST) -n 2 --dist loadfile -m cluster tests/cluster
 
 bench: setup
 	$(PY) -m benchmarks
