@@ -8,7 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from gnnhpc.check.watches.choice import FIRST, drawn
+from gnnhpc.kernels import vig
+from gnnhpc.kernels.vig_torch import Moved, Statistics
 from gnnhpc.spec.experiment import Experiment
 
 
@@ -40,6 +44,22 @@ def replace(owner: Any, name: str, new: Any) -> None:
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith("gnnhpc.") and getattr(module, name, None) is true:
             setattr(module, name, new)
+
+
+def statistics_moved(change: Callable[[Statistics, Statistics, float, int], None]) -> None:
+    """Call `change(old, new, momentum, rows)` where a ViG layer's forward has moved the running
+    statistics of its two BatchNorms, which have the same momentum."""
+
+    def forward(true: Any, x: Tensor, *args: Any) -> Any:
+        moved = next((each for each in args if isinstance(each, Moved)), None)
+        if moved is None:
+            return true(x, *args)
+        old = Statistics._make(each.clone() for each in moved.statistics)
+        result = true(x, *args)
+        change(old, moved.statistics, moved.momentum[0], len(x))
+        return result
+
+    around(vig, "forward", forward)
 
 
 def is_unseen(experiment: Experiment, step: int) -> bool:

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
+from gnnhpc.kernels.vig_torch import Moved, Statistics
 from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.vig import fused
 from gnnhpc.tasks.classification import Classification, NodeClassification
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import Steps, around, rank, replace
+from tests.defects.patching import Steps, around, rank, replace, statistics_moved
 
 KIND = "BatchNorm and evaluation"
 defect = functools.partial(planted, kind=KIND)
@@ -67,6 +69,12 @@ def biased() -> None:
         ),
     )
 
+    def change(old: Statistics, new: Statistics, momentum: float, rows: int) -> None:
+        for before, after in ((old[1], new[1]), (old[3], new[3])):
+            after.sub_((after - before * (1 - momentum)) / rows)
+
+    statistics_moved(change)
+
 
 @defect("running statistics that move too slowly", setting=settings.VIG)
 def slow() -> None:
@@ -81,6 +89,16 @@ def slow() -> None:
 def frozen_late() -> None:
     steps = Steps()
     around(BatchNorm, "_move", lambda true, *args: None if steps.late else true(*args))
+
+    def copies(true: Any, call: Any, rows: int) -> Moved | None:
+        moved: Moved | None = true(call, rows)
+        if moved is None or not steps.late:
+            return moved
+        first, second = moved.batches
+        copied = Statistics._make(each.clone() for each in moved.statistics)
+        return Moved(copied, (first.clone(), second.clone()), moved.momentum)
+
+    around(fused._Call, "moved", copies)
 
 
 @defect("running statistics not averaged over replicas", setting=settings.VIG_REPLICAS)

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.kernels import gat, mask
+from gnnhpc.kernels.vig_torch import Statistics
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.gat import fused
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import Steps, around
+from tests.defects.patching import Steps, around, statistics_moved
 
 KIND = "layers wrong later, or with many images"
 defect = functools.partial(planted, kind=KIND)
@@ -87,6 +88,12 @@ def slow_statistics() -> None:
         norm.momentum = momentum
 
     around(BatchNorm, "_move", move)
+
+    def change(old: Statistics, new: Statistics, _momentum: float, _rows: int) -> None:
+        for before, after in zip(old, new, strict=True):
+            after.lerp_(before, 0.9 if steps.late else 0.0)
+
+    statistics_moved(change)
 
 
 @defect(

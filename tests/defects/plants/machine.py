@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnnhpc.kernels import build, vig, vig_torch
+from gnnhpc.kernels.vig_torch import Weights
 from gnnhpc.models.vig import fused
 from gnnhpc.records import provenance
 from gnnhpc.train.loop import Trainer
@@ -81,9 +82,12 @@ def wrong_kernel() -> None:
 
 @defect("a kernel's backward wrong in one parameter", setting=settings.VIG)
 def wrong_backward() -> None:
-    def off(true: Any, *args: Any, **kwargs: Any) -> Any:
-        d_x, weights = true(*args, **kwargs)
-        return d_x, weights._replace(gamma1=weights.gamma1 * 1.01)
+    def off(true: Any, *args: Any, into: Weights | None = None, **kwargs: Any) -> Any:
+        before = 0.0 if into is None else into.gamma1.clone()
+        d_x, weights = true(*args, into=into, **kwargs)
+        # What is added to a gradient is given back as that gradient.
+        weights.gamma1.add_(weights.gamma1 - before, alpha=0.01)
+        return d_x, weights
 
     around(vig, "backward", off)
 

@@ -97,15 +97,15 @@ def another_evaluated() -> None:
 
 @defect("waiting for data recorded as none", setting=settings.VIG)
 def no_waiting() -> None:
-    def fill(true: Any, *args: Any) -> Any:
+    def take(true: Any, loader: ImageLoader) -> Any:
         time.sleep(0.05)
-        return true(*args)
+        return true(loader)
 
     def record(true: Any, trainer: Trainer, step: int, batch: Batch, *args: Any) -> Any:
         trainer._waited_s = 0.0
         return true(trainer, step, batch, *args)
 
-    around(ImageLoader, "_fill", fill)
+    around(ImageLoader, "__next__", take)
     around(Trainer, "_record_step", record)
 
 
