@@ -117,6 +117,8 @@ class Watchdog:
         """Checks since a rank's own watchdog last wrote its state."""
         self._unanswered_checks = 0
         """Checks since the store last answered."""
+        self._own_work: int | None = None
+        """How much this rank had done at the last check without a store."""
         self._cpu = _processor_s()
         self._busy = 0
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -130,10 +132,10 @@ class Watchdog:
 
     def _watch(self) -> None:
         checks = 0
-        while not self._finished.wait(_EVERY_S) and not self._store_gone:
+        while not self._finished.wait(_EVERY_S):
             checks += 1
             self._own_state = self._measure(checks)
-            hang = self._find_hang()
+            hang = self._find_own_hang() if self._store_gone else self._find_hang()
             if hang is not None and not self._finished.is_set():
                 self._on_hang(*hang)
                 return
@@ -153,7 +155,7 @@ class Watchdog:
                 self._states = {rank: self._read_state(key) for rank, key in enumerate(keys)}
                 self._unanswered_checks = 0
             except RuntimeError:
-                # The store ended with rank 0; the collectives will fail and say so.
+                # The store ended with rank 0; a rank in a collective fails and says so.
                 self._store_gone = True
                 return
 
@@ -177,6 +179,19 @@ class Watchdog:
         moved = any(now[rank]["work"] != before.get(rank, {}).get("work") for rank in now)
         self._idle_checks = 0 if moved or not now else self._idle_checks + 1
         return self._hung_rank(now) if self._idle_checks > self._limit_of(now) else None
+
+    def _find_own_hang(self) -> tuple[int, str] | None:
+        """This rank and why, if it has done nothing since rank 0 ended: another rank's collectives
+        fail then, those of one that hangs by itself never come."""
+        state = json.loads(self._own_state)
+        if state["work"] != self._own_work:
+            self._own_work, self._idle_checks = state["work"], 0
+            return None
+        self._idle_checks += 1
+        if self._idle_checks <= self._limit_of({self._rank: state}):
+            return None
+        seconds = self._seconds(self._idle_checks)
+        return self._rank, f"hung: it did nothing for {seconds} in {state['doing']}"
 
     def _limit_of(self, now: dict[int, dict[str, Any]]) -> int:
         """More checks while a rank reads or writes files, unless its process is stopped."""

@@ -285,3 +285,30 @@ def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.Monk
     rank, why = verdicts[0]
     assert rank == 1
     assert "starting" in why
+
+
+def test_a_rank_that_hangs_ends_once_rank_0_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 finds the hang first and ends, and the store with it; no collective tells rank 1."""
+    monkeypatch.setenv(VARIABLE, "2")
+    local = ("127.0.0.1", 0, 2, True)
+    store = torch.distributed.TCPStore(*local, wait_for_workers=False)
+    there = torch.distributed.TCPStore("127.0.0.1", store.port, 2, False)
+    told = threading.Event()
+    verdicts: Verdicts = []
+
+    def tell(rank: int, why: str) -> None:
+        verdicts.append((rank, why))
+        told.set()
+
+    # Its own state alone: with both ranks' it would find the hang itself.
+    there.set("watchdog/0", '{"check": 1, "work": 1, "doing": "wait"}')
+    dog = watchdog.Watchdog(there, 1, 2, Doing("forward of micro-batch 0"), tell)
+    time.sleep(watchdog._EVERY_S)
+    del store
+    assert told.wait(60)
+    dog.close()
+    assert len(verdicts) == 1
+    rank, why = verdicts[0]
+    assert rank == 1
+    assert why.startswith("hung: it did nothing for ")
+    assert why.endswith(" s in forward of micro-batch 0")
