@@ -6,12 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.loose_spans import LooseSpans
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
-from gnnhpc.check.watches.work_ends import Moment
 from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -20,26 +20,12 @@ TOLERANCE_S: Final = 1e-4
 """Between two readings of a clock, as at a step's begin for its stamp and for its length."""
 RATE: Final = 1e-3
 """Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
-LOOSE_SHARE: Final = 0.2
-"""Of spans, above which what is before their work is no such work."""
-LOOSE_STEP_SHARE: Final = 0.02
-"""And of the steps: a stage of one activation takes next to no time."""
-BEGINNING_S: Final[Mapping[SpanName, float]] = {"forward": 0.0, "backward": 3e-4}
-"""And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
-ENDING_S: Final = 3e-4
-"""And its span to end once its work has: other hooks look at what it gave."""
 READING_S: Final = 2e-3
 """For a batch, above which waiting for it must be the most of it."""
 RECOMPUTE_SHARE: Final = 0.1
 """Of forwards computed again, what their marks may hold beside their layers."""
-Delays = Mapping[Place, float | None]
 CPU_SHARE: Final = 0.05
 """Of processor time: a thread's is counted when it leaves its processor, the process's at once."""
-
-
-_Idle = Literal["before its stage began to compute", "after its stage had computed"]
-_BEFORE: Final = "before its stage began to compute"
-_AFTER: Final = "after its stage had computed"
 
 
 @dataclass(frozen=True)
@@ -68,10 +54,7 @@ class PartFaults:
     _steps: int = 0
     _unread: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
-    _loose: dict[tuple[SpanName, _Idle], list[tuple[float, float]]] = field(default_factory=dict)
-    """By kind of span, of steps with loose ones: their seconds, and those without work."""
-    _with_spans: dict[SpanName, int] = field(default_factory=dict)
-    """Steps with such spans, where the host computes."""
+    _loose: LooseSpans = field(default_factory=LooseSpans)
     _recomputed_longer: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for forwards computed again and seen, of steps that recorded more."""
 
@@ -85,7 +68,7 @@ class PartFaults:
         self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
             self._compare_processors(times, seen, where)
-            self._see_loose(record, times, seen)
+            self._loose.see(record.wall_s, times, seen, self.stage.loss_part)
 
     def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
         """The record's groups are the sums of their own layers, and fit into the step's parts."""
@@ -193,34 +176,6 @@ class PartFaults:
                     f"{where}: number {number} is (part, micro-batch) {one}, {other} was seen",
                 )
 
-    def _see_loose(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
-        backwards = {
-            place: at
-            for place, at in seen.backward_begins_s.items()
-            if place[0] != self.stage.loss_part
-        }
-        begins: tuple[tuple[SpanName, Mapping[Place, float], Delays], ...] = (
-            ("forward", seen.forward_begins_s, seen.forward_delays_s),
-            ("backward", backwards, seen.backward_delays_s),
-        )
-        for name, begin, delays in begins:
-            total, before_s = times.total(name), _before_work(times.spans, name, begin, delays)
-            self._with_spans[name] = self._with_spans.get(name, 0) + (total > 0)
-            least = max(
-                LOOSE_SHARE * total,
-                LOOSE_STEP_SHARE * record.wall_s,
-                BEGINNING_S[name] * len(begin),
-            )
-            if before_s > least:
-                self._loose.setdefault((name, _BEFORE), []).append((total, before_s))
-        kinds: tuple[Kind, Kind] = ("forward", "backward")
-        for name in kinds:
-            total, after_s = times.total(name), _after_work(times.spans, name, seen.ends)
-            count = sum(kind == name for kind, _ in seen.ends)
-            least = max(LOOSE_SHARE * total, LOOSE_STEP_SHARE * record.wall_s, ENDING_S * count)
-            if after_s > least:
-                self._loose.setdefault((name, _AFTER), []).append((total, after_s))
-
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""
         found = []
@@ -239,60 +194,11 @@ class PartFaults:
         return found
 
     def loose(self) -> str | None:
-        """Spans that began long before their work did, as in a receive, or ended long after it, in
-        most steps.
-
-        What lies between takes microseconds, but for what a busy machine takes the processor away,
-        which is not counted.
-        """
-        for (name, idle), steps in self._loose.items():
-            if len(steps) > self._with_spans[name] / 2:
-                total, idle_s = (sum(each) for each in zip(*steps, strict=True))
-                return (
-                    f"{name} spans of {len(steps)} steps hold {total:.3f} s, of which "
-                    f"{idle_s:.3f} s {idle}"
-                )
-        return None
+        """Spans that hold more than their work in most steps."""
+        return self._loose.told()
 
 
 def _places(spans: Sequence[Span], name: SpanName) -> list[Place]:
     """Parts and micro-batches in the order in which their first spans of a kind began."""
     found = (s for s in sorted(spans, key=lambda span: span.start_s) if s.name == name)
     return list(dict.fromkeys((s.part, s.microbatch) for s in found if s.microbatch is not None))
-
-
-def _before_work(
-    spans: Sequence[Span], name: SpanName, begin: Mapping[Place, float], delays: Delays
-) -> float:
-    """Seconds in a kind of span before the stage began with their micro-batch, less what the
-    engine's thread waited for a processor meanwhile; `delays` are its waits until it began."""
-    before_s = 0.0
-    for span in spans:
-        if span.name != name or span.microbatch is None:
-            continue
-        place = span.part, span.microbatch
-        if place in begin:
-            waited = _waited(span.delay_before_s, delays.get(place))
-            until = min(span.end_s, begin[place])
-            before_s += max(0.0, until - span.start_s - waited)
-    return before_s
-
-
-def _after_work(
-    spans: Sequence[Span], name: Kind, ends: Mapping[tuple[Kind, Place], Moment]
-) -> float:
-    """Seconds in a kind of span after all that it computes was there, less waits as before."""
-    after_s = 0.0
-    for span in spans:
-        if span.name != name or span.microbatch is None:
-            continue
-        end = ends.get((name, (span.part, span.microbatch)))
-        if end is not None:
-            waited = _waited(end.delay_s, span.delay_after_s)
-            after_s += max(0.0, span.end_s - max(span.start_s, end.at_s) - waited)
-    return after_s
-
-
-def _waited(before: float | None, after: float | None) -> float:
-    """For a processor, between two readings of how long a thread has; 0 where there are none."""
-    return 0.0 if before is None or after is None else max(0.0, after - before)

@@ -12,17 +12,15 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
-from gnnhpc.check.watches.work_ends import Moment, WorkEnds
+from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.system_counters import run_delay_s
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
 
@@ -45,8 +43,10 @@ class SeenStep:
     began_s: float
     order: tuple[Action, ...] = ()
     """The forwards of the stage, or of such parts of it, and the backwards, as they began."""
-    forward_begins_s: dict[Place, float] = field(default_factory=dict)
-    """When each forward began, since the first barrier."""
+    begins: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
+    """When each of them began."""
+    ends: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
+    """And when all that it computes was there."""
     forwards: int = 0
     forward_s: float = 0.0
     """Within the stage alone, without the loss."""
@@ -59,15 +59,6 @@ class SeenStep:
     """Processor time of the engine's thread in the loop between the step before and this one."""
     read_s: float = 0.0
     """Taking its batch, before it."""
-    backward_begins_s: dict[Place, float] = field(default_factory=dict)
-    """When each micro-batch's gradient reached the output of the stage, or of one of its parts that
-    is called by itself, since the first barrier."""
-    forward_delays_s: dict[Place, float | None] = field(default_factory=dict)
-    """How long the engine's thread had waited for a processor when each forward began."""
-    backward_delays_s: dict[Place, float | None] = field(default_factory=dict)
-    """And when each micro-batch's gradient reached that output."""
-    ends: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
-    """Of each forward and backward, when all that it computes was there."""
     ready_s: float | None = None
     """When the gradients of its first trained layer were complete, since the first barrier."""
     optimizer_steps: int = 0
@@ -106,16 +97,11 @@ class SecondClock:
     _forward_s: float = 0.0
     _backward_s: float = 0.0
     _forward_from: float | None = None
-    _order: list[tuple[Kind, Place]] = field(default_factory=list)
-    _forward_begins_at: dict[Place, float] = field(default_factory=dict)
-    _ends: WorkEnds = field(default_factory=WorkEnds)
+    _moments: WorkMoments = field(default_factory=WorkMoments)
     _backward_from: float | None = None
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
-    _backward_begins_at: dict[Place, float] = field(default_factory=dict)
-    _forward_delays: dict[Place, float | None] = field(default_factory=dict)
-    _backward_delays: dict[Place, float | None] = field(default_factory=dict)
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
@@ -146,16 +132,12 @@ class SecondClock:
         self._met = met
         self._hooked = True
         self._recomputed.attach(stage)
-        self._ends.attach(stage, loss)
-        for place, called in enumerate(stage.called):
-            first, last = called.parts[0], called.parts[-1]
+        self._moments.attach(stage, loss)
+        for called in stage.called:
             for part in called.parts:
-                begins = (
-                    partial(self._forward_begins, place) if part is first else self._part_begins
-                )
-                part.register_forward_pre_hook(begins)
-                ends = partial(self._forward_ends, place) if part is last else self._part_ends
-                part.register_forward_hook(ends)
+                last = part is called.parts[-1]
+                part.register_forward_pre_hook(self._part_begins)
+                part.register_forward_hook(self._forward_ends if last else self._part_ends)
             trained = next((p for p in called.parameters() if p.requires_grad), None)
             if trained is not None:
                 trained.register_post_accumulate_grad_hook(self._backward_ends)
@@ -182,8 +164,6 @@ class SecondClock:
             self._cpu_between = cpu - self._cpu_ended
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
-        self._order, self._forward_begins_at, self._backward_begins_at = [], {}, {}
-        self._forward_delays, self._backward_delays = {}, {}
         self._ready, self._optimizer_s = None, 0.0
         self._recomputed.begin_step()
         self._process_cpu = time.process_time()
@@ -194,11 +174,12 @@ class SecondClock:
         self._in_step = True
         self._met_at += self._met
         self._began = seconds()
-        self._ends.begin_step(self._began)
+        self._moments.begin_step(self._began)
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
         self._ended = seconds()
+        self._moments.end_step()
         self._met_at += self._met
         self._in_step = False
         self._cpu_ended = time.thread_time() - self._accounted_cpu
@@ -211,10 +192,9 @@ class SecondClock:
             at_most_s=seconds() - self._before,
             not_before_s=self._before,
             began_s=self._began,
-            order=tuple(Action(kind, m, part) for kind, (part, m) in self._order),
-            forward_begins_s={
-                place: at - self._began for place, at in self._forward_begins_at.items()
-            },
+            order=tuple(self._moments.order),
+            begins=self._moments.begins,
+            ends=self._moments.ends,
             forwards=self._counts.get("forward", 0),
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),
@@ -222,12 +202,6 @@ class SecondClock:
             outside=outside,
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
-            backward_begins_s={
-                place: at - self._began for place, at in self._backward_begins_at.items()
-            },
-            forward_delays_s=self._forward_delays,
-            backward_delays_s=self._backward_delays,
-            ends=self._ends.of_step(),
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
@@ -247,14 +221,6 @@ class SecondClock:
         if not is_recomputing():
             self._forward_from = seconds()
 
-    def _forward_begins(self, place: int, _part: nn.Module, given: tuple[Any, ...]) -> None:
-        self._part_begins()
-        if self._in_step and self._forward_from is not None and not is_recomputing():
-            where = place, given[1].microbatch
-            self._order.append(("forward", where))
-            self._forward_begins_at[where] = self._forward_from
-            self._forward_delays[where] = run_delay_s()
-
     def _barriers(self) -> tuple[int, int] | None:
         if len(self._met_at) < 3:
             return None
@@ -265,24 +231,17 @@ class SecondClock:
         if self._in_step and self._forward_from is not None and not is_recomputing():
             self._forward_s += seconds() - self._forward_from
 
-    def _forward_ends(
-        self, place: int, _part: nn.Module, given: tuple[Any, ...], output: Any
-    ) -> None:
+    def _forward_ends(self, _part: nn.Module, _given: tuple[Any, ...], output: Any) -> None:
         self._part_ends()
         if not is_recomputing():
             self._note("forward")
         # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
         if isinstance(output, Tensor) and output.requires_grad:
-            where = place, given[1].microbatch
-            output.register_hook(lambda gradient: self._backward_begins(where))
+            output.register_hook(self._backward_begins)
 
-    def _backward_begins(self, where: Place) -> None:
-        if self._in_step:
-            self._order.append(("backward", where))
+    def _backward_begins(self, _gradient: Tensor) -> None:
         self._note("backward")
         self._backward_from = seconds()
-        self._backward_begins_at[where] = self._backward_from
-        self._backward_delays[where] = run_delay_s()
 
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()

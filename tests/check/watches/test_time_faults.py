@@ -10,7 +10,7 @@ from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.time_faults import TimeFaults
-from gnnhpc.check.watches.work_ends import Moment
+from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -100,12 +100,9 @@ def loose(
             loss=None,
             groups=RIGHT,
         )
-        begins: dict[str, Any] = {
-            f"{kind}_begins_s": {(0, 0): began_s},
-            f"{kind}_delays_s": {(0, 0): delays[1]},
-        }
+        begins = {(kind, (0, 0)): Moment(began_s, delays[1])}
         ends = {(kind, (0, 0)): Moment(ended_s, end_delays[0])}
-        seen = SeenStep(*(1.2, 1.2, 2.0 * step, 2.0 * step), ends=ends, **begins)
+        seen = SeenStep(*(1.2, 1.2, 2.0 * step, 2.0 * step), begins=begins, ends=ends)
         faults.compare(record, times, seen)
     return faults.parts.loose()
 

@@ -1,0 +1,92 @@
+"""Spans that hold more than their work: they began long before it, or ended long after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gnnhpc.check.watches.recomputed_forwards import Place
+from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.work_moments import Moment
+from gnnhpc.core.schedule import Kind
+from gnnhpc.engines.timing import Span, StepTimes
+
+SHARE: Final = 0.2
+"""Of spans, above which what is beside their work is no such work."""
+STEP_SHARE: Final = 0.02
+"""And of the step: a stage of one activation takes next to no time."""
+BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4}
+"""And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
+ENDING_S: Final = 3e-4
+"""And its span to end once its work has: other hooks look at what it gave."""
+_BEFORE: Final = "before its stage began to compute"
+_AFTER: Final = "after its stage had computed"
+_Beside = Callable[[Span, Moment], float]
+
+
+@dataclass
+class LooseSpans:
+    """Of one rank, step after step. What lies between a span's ends and its work's takes
+    microseconds, but for what a busy machine takes the processor away, which is not counted."""
+
+    _loose: dict[tuple[Kind, str], list[tuple[float, float]]] = field(default_factory=dict)
+    """By kind of span and which end, of steps with loose ones: their seconds, and those beside."""
+    _with_spans: dict[Kind, int] = field(default_factory=dict)
+    """Steps with such spans."""
+
+    def see(self, wall_s: float, times: StepTimes, seen: SeenStep, loss_part: int | None) -> None:
+        """A step's; `loss_part` is the one whose backwards begin with the loss's."""
+        kinds: tuple[Kind, Kind] = ("forward", "backward")
+        for kind in kinds:
+            total = times.total(kind)
+            self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)
+            begins = _of(seen.begins, kind, loss_part if kind == "backward" else None)
+            ends = _of(seen.ends, kind, None)
+            for where, moments, beside, each_s in (
+                (_BEFORE, begins, _before, BEGINNING_S[kind]),
+                (_AFTER, ends, _after, ENDING_S),
+            ):
+                found = sum(
+                    beside(span, moments[span.part, span.microbatch])
+                    for span in times.spans
+                    if span.name == kind
+                    and span.microbatch is not None
+                    and (span.part, span.microbatch) in moments
+                )
+                if found > max(SHARE * total, STEP_SHARE * wall_s, each_s * len(moments)):
+                    self._loose.setdefault((kind, where), []).append((total, found))
+
+    def told(self) -> str | None:
+        """What was so in most steps: a busy machine may do so to a few."""
+        for (kind, where), steps in self._loose.items():
+            if len(steps) > self._with_spans[kind] / 2:
+                total, beside_s = (sum(each) for each in zip(*steps, strict=True))
+                return (
+                    f"{kind} spans of {len(steps)} steps hold {total:.3f} s, of which "
+                    f"{beside_s:.3f} s {where}"
+                )
+        return None
+
+
+def _of(
+    moments: Mapping[tuple[Kind, Place], Moment], kind: Kind, without: int | None
+) -> dict[Place, Moment]:
+    return {p: at for (of, p), at in moments.items() if of == kind and p[0] != without}
+
+
+def _before(span: Span, begin: Moment) -> float:
+    """Seconds in a span before its work began, less what the thread waited for a processor."""
+    waited_s = _waited(span.delay_before_s, begin.delay_s)
+    return max(0.0, min(span.end_s, begin.at_s) - span.start_s - waited_s)
+
+
+def _after(span: Span, end: Moment) -> float:
+    """And after it had ended."""
+    waited_s = _waited(end.delay_s, span.delay_after_s)
+    return max(0.0, span.end_s - max(span.start_s, end.at_s) - waited_s)
+
+
+def _waited(before_s: float | None, after_s: float | None) -> float:
+    """Between two readings of how long a thread has; 0 where there are none."""
+    return 0.0 if before_s is None or after_s is None else max(0.0, after_s - before_s)

@@ -1,0 +1,122 @@
+"""When each micro-batch's forward and backward began and had computed all that they do, by hooks.
+
+A forward begins with its first layer and ends with its last layer's output, or with the loss; a
+backward begins with the gradient of that output and ends with the last gradient of the first layer
+that trains, or with that of its input. Forwards that are computed again are a part of backward.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from gnnhpc.check.watches.recomputed_forwards import Place
+from gnnhpc.core.schedule import Action, Kind
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.system_counters import run_delay_s
+from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.tasks.task import Loss
+
+
+class Moment(NamedTuple):
+    """Of the engine's thread."""
+
+    at_s: float
+    """Seconds since the step's first barrier."""
+    delay_s: float | None
+    """How long the thread had waited for a processor by then, since it began."""
+
+
+Moments = dict[tuple[Kind, Place], Moment]
+
+
+@dataclass
+class WorkMoments:
+    """Of one step, by a clock that nothing adjusts (CLOCK_MONOTONIC_RAW)."""
+
+    begins: Moments = field(default_factory=dict)
+    ends: Moments = field(default_factory=dict)
+    order: list[Action] = field(default_factory=list)
+    """All that was begun."""
+    _in_step: bool = False
+    _going_back: Place | None = None
+    _from_s: float = 0.0
+
+    def attach(self, stage: Stage, loss: Loss | None) -> None:
+        for part, called in enumerate(stage.called):
+            called.parts[0].register_forward_pre_hook(partial(self._forward_begins, part))
+            called.parts[-1].register_forward_hook(partial(self._forward_ends, part))
+            for parameter in _first_trained(called):
+                parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
+        if loss is not None:
+            # Of the last part alone.
+            loss.on_value.append(partial(self._loss_is_there, len(stage.called) - 1))
+
+    def begin_step(self, from_s: float) -> None:
+        """`from_s` is the clock at the step's first barrier."""
+        self.begins, self.ends, self.order = {}, {}, []
+        self._in_step, self._going_back, self._from_s = True, None, from_s
+
+    def end_step(self) -> None:
+        """What is computed from here on is no work of the step."""
+        self._in_step = False
+
+    def _begin(self, kind: Kind, place: Place) -> None:
+        if not self._in_step:
+            return
+        part, microbatch = place
+        self.order.append(Action(kind, microbatch, part))
+        at_s = self._now_s()
+        # Read outside the work, here and below: a wait between the two readings is left out.
+        self.begins[kind, place] = Moment(at_s, run_delay_s())
+
+    def _end(self, kind: Kind, place: Place) -> None:
+        if not self._in_step:
+            return
+        delay_s = run_delay_s()
+        self.ends[kind, place] = Moment(self._now_s(), delay_s)
+
+    def _now_s(self) -> float:
+        return time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - self._from_s
+
+    def _forward_begins(self, part: int, _stage: nn.Module, given: tuple[Any, ...]) -> None:
+        if is_recomputing():
+            return
+        x, context = given[:2]
+        place = part, context.microbatch
+        self._begin("forward", place)
+        if isinstance(x, Tensor) and x.requires_grad:
+            x.register_hook(lambda _gradient: self._end("backward", place))
+
+    def _forward_ends(
+        self, part: int, _stage: nn.Module, given: tuple[Any, ...], output: Any
+    ) -> None:
+        place = part, given[1].microbatch
+        if not is_recomputing():
+            self._end("forward", place)
+        # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(lambda _gradient: self._backward_begins(place))
+
+    def _loss_is_there(self, part: int, microbatch: int) -> None:
+        self._end("forward", (part, microbatch))
+
+    def _backward_begins(self, place: Place) -> None:
+        self._going_back = place
+        self._begin("backward", place)
+
+    def _gradient_is_there(self, _parameter: Tensor) -> None:
+        if self._going_back is not None:
+            self._end("backward", self._going_back)
+
+
+def _first_trained(stage: Stage) -> list[nn.Parameter]:
+    """Of its first layer that has some, those that train."""
+    for layer in stage.layers:
+        if found := [p for p in layer.parameters() if p.requires_grad]:
+            return found
+    return []
