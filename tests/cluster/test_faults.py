@@ -220,7 +220,7 @@ def test_a_rank_that_does_not_run_the_code_of_the_run_is_refused(user: User) -> 
 def small_disk(user: User) -> Any:
     """The folder of runs on a disk of its own, a very small one."""
     user.runs.mkdir()
-    user.cluster.run("mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", user.runs)
+    user.cluster.run("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", user.runs)
     yield user.runs
     user.cluster.run("umount", "--lazy", user.runs)
 
