@@ -19,6 +19,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import aggregate, calls, dropped_product
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
+from gnnhpc.models.later_weights import LeftFor, cut, now_or_later
 
 Features = Tensor | SparseRows | IndexedRows | DroppedRows
 
@@ -32,9 +33,9 @@ def project(x: Features, weight: Tensor) -> Tensor:
     if isinstance(x, Tensor):
         return linear(x, weight)
     if isinstance(x, DroppedRows):
-        product = _DroppedLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
+        product = _DroppedLinear.apply(x, *cut(weight.t()))  # type: ignore[no-untyped-call]
         return product
-    product = _SparseLinear.apply(x, weight.t())  # type: ignore[no-untyped-call]
+    product = _SparseLinear.apply(x, *cut(weight.t()))  # type: ignore[no-untyped-call]
     return product
 
 
@@ -47,13 +48,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
     if not aggregate.fits(x):
         return functional.linear(x, weight, bias)
-    product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    product: Tensor = _Linear.apply(x, *cut(weight), bias)  # type: ignore[no-untyped-call]
     return product
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, left_for: LeftFor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.left_for = left_for
         ctx.save_for_backward(x, weight)
         product = functional.linear(x, weight, bias)
         ctx.finite = not any(ctx.needs_input_grad) or aggregate.all_finite(product)
@@ -61,9 +65,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_x, needs_weight, _, needs_bias = ctx.needs_input_grad
         rows = aggregate.rows_with_gradient(upstream) if ctx.finite else None
         all_rows = x.shape
         if rows is not None:
@@ -71,16 +75,18 @@ class _Linear(torch.autograd.Function):
         grad_x = upstream @ weight if needs_x else None
         if rows is not None and grad_x is not None:
             grad_x = grad_x.new_zeros(all_rows).index_copy_(0, rows, grad_x)
-        grad_weight = upstream.t() @ x if needs_weight else None
-        return grad_x, grad_weight, upstream.sum(0) if needs_bias else None
+        grad_weight = None
+        if needs_weight:
+            grad_weight = now_or_later(ctx.left_for, lambda: upstream.t() @ x)
+        return grad_x, grad_weight, None, upstream.sum(0) if needs_bias else None
 
 
 class _SparseLinear(torch.autograd.Function):
     """Stored features times a weight [F, D]; only the weight has a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, rows: SparseRows, weight: Tensor) -> Tensor:
-        ctx.rows = rows
+    def forward(ctx: Any, rows: SparseRows, weight: Tensor, left_for: LeftFor) -> Tensor:
+        ctx.rows, ctx.left_for = rows, left_for
         weight = weight.contiguous()
         if kernel.fits(weight):
             product, ctx.finite = kernel.sparse_forward(rows, weight)
@@ -89,23 +95,35 @@ class _SparseLinear(torch.autograd.Function):
         return rows.to_csr() @ weight
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, None]:
         rows: SparseRows = ctx.rows
-        if kernel.fits(upstream):
-            return None, kernel.sparse_backward(rows, upstream, finite=ctx.finite)
-        calls.count(calls.TORCH, "sparse_backward")
-        return None, rows.to_csr().t() @ upstream
+        finite = kernel.fits(upstream) and ctx.finite
+
+        def gradient() -> Tensor:
+            if kernel.fits(upstream):
+                return kernel.sparse_backward(rows, upstream, finite=finite)
+            calls.count(calls.TORCH, "sparse_backward")
+            return rows.to_csr().t() @ upstream
+
+        return None, now_or_later(ctx.left_for, gradient), None
 
 
 class _DroppedLinear(torch.autograd.Function):
     """Dropout of dense features times a weight [F, D]; only the weight has a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, dropped: DroppedRows, weight: Tensor) -> Tensor:
-        ctx.dropped = dropped
+    def forward(ctx: Any, dropped: DroppedRows, weight: Tensor, left_for: LeftFor) -> Tensor:
+        ctx.dropped, ctx.left_for = dropped, left_for
         product, ctx.finite = dropped_product.dropped_forward(dropped, weight.contiguous())
         return product
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor]:
-        return None, dropped_product.dropped_backward(ctx.dropped, upstream, finite=ctx.finite)
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, None]:
+        dropped, finite = ctx.dropped, ctx.finite
+
+        def gradient() -> Tensor:
+            return dropped_product.dropped_backward(dropped, upstream, finite=finite)
+
+        return None, now_or_later(ctx.left_for, gradient), None

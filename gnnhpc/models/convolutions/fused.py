@@ -25,12 +25,13 @@ from gnnhpc.models.convolutions.neighbours import (
     weighted_sum,
 )
 from gnnhpc.models.convolutions.weights import degree_weights, mean_weights
+from gnnhpc.models.later_weights import LeavesWeights
 from gnnhpc.models.sparse_linear import linear, project
 
 Input = Tensor | SparseRows | IndexedRows
 
 
-class GcnLayer(nn.Module):
+class GcnLayer(LeavesWeights):
     """Kipf & Welling 2017, equation 2: [rows_in, inputs] -> [rows_out, outputs]."""
 
     def __init__(self, hop: int, inputs: int, outputs: int) -> None:
@@ -48,7 +49,7 @@ class GcnLayer(nn.Module):
         return weighted_sum(project(x, self.lin.weight), block, weights, bias=self.bias)
 
 
-class _WithRoot(nn.Module):
+class _WithRoot(LeavesWeights):
     """W_n (sum over neighbours) + b + W_r x, where the sum's weights may be a mean's."""
 
     hop: int
@@ -97,7 +98,7 @@ class GraphConvLayer(_WithRoot):
         return NeighbourWeights()
 
 
-class MaxSageLayer(nn.Module):
+class MaxSageLayer(LeavesWeights):
     """GraphSAGE with the largest of its neighbours' numbers: Hamilton et al. 2017, equation 3.
 
     With `pool` it is that of relu(W x + b), their pooling aggregator; without, of x itself.
@@ -120,7 +121,7 @@ class MaxSageLayer(nn.Module):
         return linear(largest(given, block), self.lin_l.weight, self.lin_l.bias) + own
 
 
-class GinLayer(nn.Module):
+class GinLayer(LeavesWeights):
     """MLP(x + sum over neighbours): Xu et al. 2019, equation 4.1 with eps 0."""
 
     def __init__(self, hop: int, inputs: int, outputs: int) -> None:

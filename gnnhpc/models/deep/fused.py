@@ -11,9 +11,11 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.fused import glorot
 from gnnhpc.models.convolutions.neighbours import relu_dropout, weighted_sum
 from gnnhpc.models.convolutions.weights import degree_weights
+from gnnhpc.models.later_weights import LeavesWeights
+from gnnhpc.models.sparse_linear import linear
 
 
-class ResGcnLayer(nn.Module):
+class ResGcnLayer(LeavesWeights):
     """x + GCN(dropout(relu(norm(x)))): [rows_in, hidden] -> [rows_out, hidden]."""
 
     def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
@@ -28,7 +30,9 @@ class ResGcnLayer(nn.Module):
         block = context.chunk.blocks[self.hop]
         weights = degree_weights(context, block, x.dtype)
         active = relu_dropout(self.norm(x), self.name, self.dropout, self.training, context)
-        return weighted_sum(self.lin(active), block, weights, x[: block.rows_out], self.bias)
+        return weighted_sum(
+            linear(active, self.lin.weight), block, weights, x[: block.rows_out], self.bias
+        )
 
 
 class GcniiLayer(nn.Module):

@@ -23,13 +23,14 @@ from gnnhpc.kernels.gat_torch import attend
 from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
+from gnnhpc.models.later_weights import LeavesWeights
 from gnnhpc.models.sparse_linear import Features, project
 
 SLOPE = 0.2
 """Of the leaky ReLU, PyG's default and the paper's."""
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(LeavesWeights):
     """[rows_in, inputs] -> [rows_out, heads * channels], or [rows_out, channels] averaged."""
 
     def __init__(self, settings: AttentionSettings) -> None:

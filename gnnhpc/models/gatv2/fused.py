@@ -20,10 +20,11 @@ from gnnhpc.kernels.mask import Mask, number_entries
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import SLOPE, glorot
+from gnnhpc.models.later_weights import LeavesWeights
 from gnnhpc.models.sparse_linear import Features, project
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(LeavesWeights):
     """[rows_in, inputs] -> [rows_out, heads * channels], or [rows_out, channels] averaged."""
 
     def __init__(self, settings: AttentionSettings) -> None:

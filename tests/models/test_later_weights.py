@@ -1,0 +1,102 @@
+"""Gradients of weights left for later are those of a whole backward, layer for layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.models.context import Context
+from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep.model import Gcnii, ResGcn
+from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.later_weights import LaterWeights, LeavesWeights, LeftGradient, apart, leaving
+from gnnhpc.models.protocol import Model
+from tests.tools.graphs import forward, make_graph, make_model
+
+MODELS: dict[str, Model] = {
+    "gcn": Gcn(layers=3, hidden=20),
+    "sage-mean": Sage(layers=3, hidden=20),
+    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "graphconv": GraphConv(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+    "resgcn": ResGcn(layers=4, hidden=9),
+    "gcnii": Gcnii(layers=4, hidden=9),
+}
+
+
+def built(name: str, *, sparse: bool) -> tuple[nn.Module, Context]:
+    graph = make_graph(60, 150, features=12, classes=5, sparse=sparse, seed=1)
+    model = make_model(graph, MODELS[name], torch.float64, seed=3)
+    layers = MODELS[name].layers  # type: ignore[attr-defined]
+    (chunk,) = build_chunks(graph, 1, "halo", layers).chunks
+    return model, Context(graph=chunk, seed=4, step=9)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_both_halves_are_the_whole(name: str, sparse: bool) -> None:
+    """Twice over, as gradients of micro-batches add up; nothing is left but what a layer says."""
+    model, context = built(name, sparse=sparse)
+    forward(model, context).square().sum().backward()
+    forward(model, context).square().sum().backward()
+    wanted = gradients(model)
+    model.zero_grad(set_to_none=False)
+    added: Counter[str] = Counter()
+    for name_of, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, n=name_of: added.update([n]))
+    told: list[LeftGradient] = []
+    halves = []
+    for _ in range(2):
+        later = LaterWeights(lambda: "some layer", [told.append])
+        with apart():
+            loss = forward(model, context).square().sum()
+        with leaving(later):
+            loss.backward()
+        halves.append(later)
+    says_so = [m for m in model.modules() if isinstance(m, LeavesWeights)]
+    assert len(halves[0].left) == len(halves[1].left) >= len(says_so)
+    assert [id(each) for each in told] == [id(each) for h in halves for each in h.left]
+    before = gradients(model)
+    for layer in says_so:
+        matrices = [p for p in layer.parameters() if p.ndim == 2]
+        assert any(not p.grad.any() for p in matrices if p.grad is not None), layer
+    for later in halves:
+        for left in later.left:
+            with torch.no_grad():
+                gradient = left.compute()
+            left.weight.backward(gradient)
+    found = gradients(model)
+    assert found.keys() == wanted.keys() == before.keys()
+    for each, value in found.items():
+        assert torch.allclose(value, wanted[each], rtol=1e-12, atol=1e-12), each
+    # Hooks are told of each gradient once.
+    assert set(added.values()) == {2}
+
+
+def test_nothing_is_left_unasked() -> None:
+    model, context = built("gcn", sparse=True)
+    later = LaterWeights(lambda: None)
+    loss = forward(model, context).sum()
+    with leaving(later):
+        loss.backward()
+    assert not later.left
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters() if p.ndim == 2)
+
+
+def test_a_gradient_that_nobody_takes_is_no_silent_loss() -> None:
+    model, context = built("gcn", sparse=False)
+    with apart():
+        loss = forward(model, context).sum()
+    with pytest.raises(RuntimeError, match="nobody takes it"):
+        loss.backward()
