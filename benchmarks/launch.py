@@ -54,19 +54,12 @@ class Measured:
     @property
     def ideals(self) -> list[float]:
         """Seconds of the same schedule with each step's own forward and backward, all else free."""
-        layout, count = self.experiment.process_layout, self.experiment.microbatches
+        experiment = self.experiment
+        layout = experiment.process_layout
         pipelines = [layout.pipeline_ranks(replica) for replica in range(layout.replicas)]
         steps = [self.steps(rank) for rank in range(layout.world_size)]
         return [
-            max(
-                ideal_step_s(
-                    self.experiment.schedule,
-                    *_passes([ranks[rank] for rank in pipeline], count, self.experiment.parts),
-                    count,
-                    parts=self.experiment.parts,
-                )
-                for pipeline in pipelines
-            )
+            max(_ideal_s(experiment, [ranks[rank] for rank in pipeline]) for pipeline in pipelines)
             for ranks in zip(*steps, strict=True)
         ]
 
@@ -76,6 +69,19 @@ class Measured:
 
     def peak_mib(self, rank: int) -> float:
         return max(float(step["peak_rss_mib"]) for step in self.steps(rank))
+
+
+def _ideal_s(experiment: Experiment, stages: Sequence[dict[str, Any]]) -> float:
+    """Of one step's records, a stage's after the other's."""
+    count, parts = experiment.microbatches, experiment.parts
+    forward, backward = _passes(stages, count, parts)
+    weights = None
+    if experiment.weights_apart:
+        weights = [step["weights_s"] / count for step in stages]
+        backward = [both - left for both, left in zip(backward, weights, strict=True)]
+    return ideal_step_s(
+        *(experiment.schedule, forward, backward, count), weights_s=weights, parts=parts
+    )
 
 
 def _passes(

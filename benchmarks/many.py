@@ -27,6 +27,11 @@ KEEPS_MUCH = {"name": "vig", "blocks": 8, "implementation": "reference"}
 # Four blocks of small layers and a readout that weighs more than all of them.
 UNEQUAL = {"name": "vig", "blocks": 4, "readout_width": 131_072}
 EQUAL_COUNTS = (5, 4)
+# Products take most of the time of wide layers, and of a backward half of theirs is of weights.
+WIDE = {"name": "gcn", "layers": 4, "hidden": 256}
+WIDE_GRAPH = {"name": "reddit-shaped", "nodes": 40_000, "edges": 400_000, "features": 256}
+SMALL_GRAPH = {"name": "reddit-shaped", "nodes": 2_000, "edges": 20_000, "features": 32}
+WEIGHTS_MICROBATCHES = (4, 8)
 
 
 def parts(folder: Path, *, quick: bool) -> Parts:
@@ -36,6 +41,7 @@ def parts(folder: Path, *, quick: bool) -> Parts:
         "pp2": partial(_pipelines, launcher, "pp2", 0.97, cpus, quick=quick),
         "pp4": partial(_pipelines, launcher, "pp4", 0.95, cpus, quick=quick),
         "best sequential": partial(_best_sequential, launcher, cpus, quick=quick),
+        "weights apart": partial(_weights_apart, launcher, cpus, quick=quick),
         "interleaved": partial(_interleaved, launcher, cpus, quick=quick),
         "replicas": partial(_replicas, launcher, cpus, quick=quick),
         "schedules": partial(_schedules, launcher, quick=quick),
@@ -137,6 +143,29 @@ def _interleaved(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]
         yield Row(speedup, paired(walls[one], alone), None)
         at_bound = paired(walls[one], [seconds / one.bound for seconds in alone])
         yield Row(of_bound, at_bound, None)
+
+
+def _weights_apart(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
+    """Zero-bubble against 1F1B, of a model whose layers leave their weights' gradients."""
+    graph = SMALL_GRAPH if quick else WIDE_GRAPH
+    names = {
+        count: f"zero-bubble against 1F1B, GCN on pp2, {count} chunks: seconds a step"
+        for count in (WEIGHTS_MICROBATCHES[:1] if quick else WEIGHTS_MICROBATCHES)
+    }
+    if cpus < 2:
+        for what in names.values():
+            yield not_measured(what, None, f"{cpus} CPU, 2 ranks")
+        return
+    changes = {"model": WIDE, "data": graph, "chunks": "contiguous", "batch_size": None}
+    changes["train_steps"] = WARMUP + (2 if quick else 12)
+    walls: dict[tuple[int, str], list[float]] = {}
+    for _ in range(1 if quick else 4):
+        for count, schedule in itertools.product(names, ("zero-bubble", "1f1b")):
+            run = launcher.run("pp2", count, schedule=schedule, **changes)
+            walls.setdefault((count, schedule), []).append(run.step_s)
+    for count, what in names.items():
+        pair = (walls[count, schedule] for schedule in ("zero-bubble", "1f1b"))
+        yield Row(what, paired(*pair), None)
 
 
 def _in_turn(

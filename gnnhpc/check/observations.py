@@ -19,6 +19,7 @@ from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
+from gnnhpc.models.later_weights import LeavesWeights
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.train.setup import TrainingParts
@@ -101,6 +102,8 @@ class RankObservations:
     """The layers of each stage that this process holds."""
     orders: list[tuple[Action, ...]] = field(default_factory=list)
     """Of the forwards and backwards of training steps, those that differ."""
+    leaves_weights: bool = False
+    """Whether its stage has a layer that computes gradients of weights apart when it is asked."""
     loaded: dict[str, str] = field(default_factory=dict)
     """Versions that loaded packages say of themselves."""
     shared: list[SharedStep] = field(default_factory=list)
@@ -228,6 +231,7 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
+        leaves_weights=any(isinstance(m, LeavesWeights) for m in parts.stage.modules()),
         partitions=getattr(parts.engine, "partitions", _layers_of_parts(parts.stage)),
         trained_parts=[bool(parameters_of(part)) for part in parts.stage.called],
         engine=type(parts.engine).__name__.removesuffix("Engine").lower(),

@@ -13,7 +13,13 @@ posted no receive but of what stands before it, and so has been done.
 
 from __future__ import annotations
 
-from gnnhpc.core.schedule import Action, ScheduleName, Slot, input_from, part_number, timeline
+from collections.abc import Mapping
+from typing import Final
+
+from gnnhpc.core.schedule import Action, Kind, ScheduleName, Slot, input_from, part_number, timeline
+
+_TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
+"""Of kinds that begin together; weights are sent to nobody, and nobody waits for them."""
 
 
 def done_before_posting(
@@ -29,7 +35,9 @@ def done_before_posting(
     be posted, in the order of sending. Done means given to the device.
     """
     ones = [1.0] * (stages * parts)
-    slots = timeline(schedule, ones, ones, microbatches, parts=parts, training=training)
+    slots = timeline(
+        *(schedule, ones, ones, microbatches), weights_s=ones, parts=parts, training=training
+    )
     mine = [slot.action for slot in slots if slot.stage == stage]
     receives = {input_from(stage, stages, parts, action): action for action in mine}
     found: dict[Action, int] = {}
@@ -42,8 +50,8 @@ def done_before_posting(
     return found
 
 
-def _place(slot: Slot, stages: int) -> tuple[float, bool, int]:
+def _place(slot: Slot, stages: int) -> tuple[float, int, int]:
     """Where a slot stands in the line; of those that begin together, senders before receivers."""
-    is_forward = slot.action.kind == "forward"
+    kind = slot.action.kind
     number = part_number(slot.stage, stages, slot.action.part)
-    return slot.start_s, is_forward, number if is_forward else -number
+    return slot.start_s, _TURN[kind], number if kind == "forward" else -number

@@ -4,7 +4,9 @@ GPipe: Huang et al. 2019 (arXiv:1811.06965), section 2.3. 1F1B: Narayanan et al.
 (PipeDream, SOSP'19), section 3.2, with the flush of PipeDream-2BW. Interleaved 1F1B: Narayanan et
 al. 2021 (arXiv:2104.04473), section 2.2: each stage has several parts of the model, so that it
 waits for a part at a time. Part p of stage s is number p*S + s of all, from the first layers to
-the last; under the other schedules a stage is one part.
+the last; under the other schedules a stage is one part. Zero-bubble: ZB-H1 of Qi et al. 2024
+(arXiv:2401.10241), section 3.1: gradients of weights, which no other stage waits for, are computed
+apart from those of inputs, in what would be waiting.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Checkpoint = Literal["never", "except_last", "always"]
 """Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
-Kind = Literal["forward", "backward"]
+Kind = Literal["forward", "backward", "weights"]
+"""Under the zero-bubble schedule `backward` is of inputs alone, and `weights` the rest of it."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One micro-batch's forward or backward pass through one part of a stage."""
+    """One micro-batch's forward or backward pass, or its second half, through a part of a stage."""
 
     kind: Kind
     microbatch: int
@@ -29,7 +32,7 @@ class Action:
     """Of the stage's own parts."""
 
     def __str__(self) -> str:
-        """`F0`, `B3`; of a stage's later parts `F0'`, `B3''`."""
+        """`F0`, `B3`, `W3`; of a stage's later parts `F0'`, `B3''`."""
         return f"{self.kind[0].upper()}{self.microbatch}" + "'" * self.part
 
 
@@ -72,10 +75,28 @@ def stage_order(
     if schedule == "interleaved":
         warmup = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
     warmup = min(len(forwards), warmup)
+    if schedule == "zero-bubble":
+        return _with_weights_apart(forwards, backwards, warmup, delay=stage)
     order = forwards[:warmup]
     for n in range(len(forwards) - warmup):
         order += [backwards[n], forwards[warmup + n]]
     return order + backwards[len(forwards) - warmup :]
+
+
+def _with_weights_apart(
+    forwards: list[Action], backwards: list[Action], warmup: int, delay: int
+) -> list[Action]:
+    """1F1B with the weights of a micro-batch `delay` backwards later: as many as there are stages
+    before this one, which wait for its backwards. No stage holds more than the first one does.
+    """
+    weights = [Action("weights", each.microbatch) for each in backwards]
+    order = forwards[:warmup]
+    for n, backward in enumerate(backwards):
+        order.append(backward)
+        if n >= delay:
+            order.append(weights[n - delay])
+        order += forwards[warmup + n : warmup + n + 1]
+    return order + weights[max(0, len(weights) - delay) :]
 
 
 def _by_groups(kind: Kind, stages: int, microbatches: int, parts: range) -> list[Action]:
@@ -97,8 +118,10 @@ def part_number(stage: int, stages: int, part: int) -> int:
 def input_from(stage: int, stages: int, parts: int, action: Action) -> tuple[int, Action] | None:
     """The stage and the action that makes what `action` of `stage` takes; None for the inputs.
 
-    The last part's backward takes its own forward's loss.
+    The last part's backward takes its own forward's loss, and weights their own backward.
     """
+    if action.kind == "weights":
+        return stage, Action("backward", action.microbatch, action.part)
     number = part_number(stage, stages, action.part)
     if action.kind == "forward":
         if number == 0:
@@ -111,12 +134,17 @@ def input_from(stage: int, stages: int, parts: int, action: Action) -> tuple[int
     return after % stages, Action("backward", action.microbatch, after // stages)
 
 
+Seconds = Sequence[float] | Sequence[Sequence[float]]
+"""Of a micro-batch in each part of the model, or a list of them, one a micro-batch."""
+
+
 def timeline(
     schedule: ScheduleName,
-    forward_s: Sequence[float] | Sequence[Sequence[float]],
-    backward_s: Sequence[float] | Sequence[Sequence[float]],
+    forward_s: Seconds,
+    backward_s: Seconds,
     microbatches: int,
     *,
+    weights_s: Seconds | None = None,
     parts: int = 1,
     training: bool = True,
 ) -> list[Slot]:
@@ -124,9 +152,15 @@ def timeline(
 
     `forward_s[number]` is seconds a micro-batch of a part of the model (part p of stage s is number
     p*S + s), or a list of them, one a micro-batch; likewise `backward_s`. A forward waits for the
-    part before, a backward for the part after.
+    part before, a backward for the part after. `weights_s` is of the zero-bubble schedule, none
+    where it is left out, and `backward_s` is then without it.
     """
     stages = len(forward_s) // parts
+    tables: dict[Kind, Seconds] = {
+        "forward": forward_s,
+        "backward": backward_s,
+        "weights": [0.0] * len(forward_s) if weights_s is None else weights_s,
+    }
     orders = [
         stage_order(schedule, s, stages, microbatches, parts=parts, training=training)
         for s in range(stages)
@@ -144,8 +178,7 @@ def timeline(
                 ready = 0.0 if needed is None else done.get(needed)
                 if ready is None:
                     break
-                table = forward_s if action.kind == "forward" else backward_s
-                seconds = table[part_number(s, stages, action.part)]
+                seconds = tables[action.kind][part_number(s, stages, action.part)]
                 cost = seconds if isinstance(seconds, int | float) else seconds[action.microbatch]
                 start = max(clock[s], ready)
                 clock[s] = done[s, action] = start + cost
@@ -159,15 +192,21 @@ def timeline(
 
 def ideal_step_s(
     schedule: ScheduleName,
-    forward_s: Sequence[float] | Sequence[Sequence[float]],
-    backward_s: Sequence[float] | Sequence[Sequence[float]],
+    forward_s: Seconds,
+    backward_s: Seconds,
     microbatches: int,
     *,
+    weights_s: Seconds | None = None,
     parts: int = 1,
     training: bool = True,
 ) -> float:
     """Seconds of the step if parts take what was measured and nothing else takes time."""
-    slots = timeline(schedule, forward_s, backward_s, microbatches, parts=parts, training=training)
+    slots = timeline(
+        *(schedule, forward_s, backward_s, microbatches),
+        weights_s=weights_s,
+        parts=parts,
+        training=training,
+    )
     return max(slot.end_s for slot in slots)
 
 
@@ -175,9 +214,24 @@ def bound(replicas: int, stages: int, microbatches: int, parts: int = 1) -> floa
     """The most that balanced stages can give over one process: R * S*M / (M + (S-1)/V).
 
     V is the parts of a stage, 1 but for the interleaved schedule (Narayanan et al. 2021, 2.2.2).
+    The zero-bubble schedule has `bound_with_weights`.
     """
     passes = parts * microbatches
     return replicas * stages * passes / (passes + stages - 1)
+
+
+def bound_with_weights(
+    replicas: int, stages: int, microbatches: int, shares: tuple[float, float, float]
+) -> float:
+    """`bound` of the zero-bubble schedule, where each stage computes forwards, gradients of inputs
+    and gradients of weights for as long as `shares` have it.
+
+    Of thirds it is that of three parts a stage from as many micro-batches as stages on (Qi et al.
+    2024, table 2); without gradients of weights it is 1F1B's.
+    """
+    forward, backward, weights = ([share] * stages for share in shares)
+    step_s = ideal_step_s("zero-bubble", forward, backward, microbatches, weights_s=weights)
+    return replicas * stages * microbatches * sum(shares) / step_s
 
 
 def ideal_bubble(stages: int, microbatches: int, parts: int = 1) -> float:
@@ -194,11 +248,37 @@ def in_flight(
     parts: int = 1,
     part: int | None = None,
 ) -> int:
-    """Of how many micro-batches `stage` holds activations at most, in one `part` or in all."""
+    """Of how many micro-batches `stage` holds activations at most, in one `part` or in all.
+
+    Under the zero-bubble schedule until the gradients of its weights are there.
+    """
+    last: Kind = "weights" if schedule == "zero-bubble" else "backward"
+    return _held_at_most("forward", last, schedule, stage, stages, microbatches, parts, part)
+
+
+def gradients_in_flight(schedule: ScheduleName, stage: int, stages: int, microbatches: int) -> int:
+    """Of how many micro-batches `stage` holds gradients of its outputs at most: of one, but under
+    the zero-bubble schedule, where they are held until those of its weights are there.
+    """
+    if schedule != "zero-bubble":
+        return 1
+    return _held_at_most("backward", "weights", schedule, stage, stages, microbatches, 1, None)
+
+
+def _held_at_most(
+    first: Kind,
+    last: Kind,
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    parts: int,
+    part: int | None,
+) -> int:
     held = peak = 0
     for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
         if part in (None, action.part):
-            held += 1 if action.kind == "forward" else -1
+            held += (action.kind == first) - (action.kind == last)
             peak = max(peak, held)
     return peak
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.models.added_gradients import add_gradients_in_place
+from gnnhpc.models.later_weights import LaterWeights, apart, leaving
+
+
+@dataclass
+class Held:
+    """Of a micro-batch between its forward and the end of its backward."""
+
+    x: Inputs
+    result: Tensor | None
+    """The part's output, or the loss; None once its backward is done."""
+    gradient: Tensor | None = None
+    """Of the output, from the next stage."""
+    later: LaterWeights | None = None
+    """Gradients of weights that are still to be computed."""
 
 
 class NativeEngine:
@@ -23,6 +40,7 @@ class NativeEngine:
         self.training = [PartLinks(plan, part, training=True) for part in plan.parts]
         self.forward_only = ForwardOnly(plan)
         self.order = plan.order(training=True)
+        self._last_kind: Kind = "weights" if plan.schedule == "zero-bubble" else "backward"
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
         add_gradients_in_place(plan.stage)
@@ -30,7 +48,7 @@ class NativeEngine:
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)
-        held: dict[tuple[int, int], tuple[Inputs, Tensor]] = {}
+        held: dict[tuple[int, int], Held] = {}
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
         for links in self.training:
@@ -40,16 +58,22 @@ class NativeEngine:
                 links.allow(done)
             m, links = action.microbatch, self.training[action.part]
             if action.kind == "backward":
-                self._backward(links, m, *held.pop((action.part, m)))
+                self._backward(links, m, held[action.part, m])
+            elif action.kind == "weights":
+                self._weights(links, m, held[action.part, m])
+            if action.kind == self._last_kind:
+                self._release(links, held.pop((action.part, m)))
+            if action.kind != "forward":
                 continue
             part, microbatch = links.part, batch.microbatches[m]
             x = self._input(links, microbatch, m)
-            with timer.span("forward", m, action.part):
+            weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
+            with weights, timer.span("forward", m, action.part):
                 output = part.stage(x, microbatch.context)
                 result = output
                 if part.is_last:
                     result = plan.loss(output, microbatch, batch.labelled)
-            held[action.part, m] = (x, result)
+            held[action.part, m] = Held(x, result)
             if part.is_last:
                 outputs.append(output.detach())
                 losses.append(result.detach())
@@ -69,24 +93,50 @@ class NativeEngine:
             x = receiver.take()
         return x.detach().requires_grad_(links.part.upstream_trains)
 
-    def _backward(self, links: PartLinks, m: int, x: Inputs, result: Tensor) -> None:
+    def _backward(self, links: PartLinks, m: int, held: Held) -> None:
+        """Of inputs alone, as far as its layers can, where those of weights come later."""
         timer = self.plan.timer
-        gradient = None
         if links.gradients_in is not None:
             with timer.span("wait", m):
-                gradient = links.gradients_in.take()
+                held.gradient = links.gradients_in.take()
+        result, held.result = held.result, None
+        assert result is not None
         if result.requires_grad:
             with timer.span("backward", m, links.place):
-                backward(result, gradient)
+                if self._last_kind == "weights":
+                    held.later = LaterWeights(
+                        lambda: timer.layer_going_back, links.part.stage.on_left
+                    )
+                    with leaving(held.later):
+                        backward(result, held.gradient)
+                else:
+                    backward(result, held.gradient)
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
-            assert isinstance(x, Tensor)
-            assert x.grad is not None
-            links.gradients_out.send(x.grad)
-        if links.gradients_in is not None and gradient is not None:
-            links.gradients_in.release(gradient)
-        if links.activations_in is not None and isinstance(x, Tensor):
-            links.activations_in.release(x.detach())
+            assert isinstance(held.x, Tensor)
+            assert held.x.grad is not None
+            links.gradients_out.send(held.x.grad)
+
+    def _weights(self, links: PartLinks, m: int, held: Held) -> None:
+        """The gradients of weights that the micro-batch's backward has left."""
+        timer = self.plan.timer
+        if held.later is None:
+            return
+        with timer.span("weights", m, links.place):
+            for left in held.later.left:
+                if left.layer is not None:
+                    timer.layer_backward(left.layer, timer.clock.mark())
+                with torch.no_grad():
+                    gradient = left.compute()
+                backward(left.weight, gradient)
+            timer.layer_backward(None, timer.clock.mark())
+
+    def _release(self, links: PartLinks, held: Held) -> None:
+        """What was received may be overwritten."""
+        if links.gradients_in is not None and held.gradient is not None:
+            links.gradients_in.release(held.gradient)
+        if links.activations_in is not None and isinstance(held.x, Tensor):
+            links.activations_in.release(held.x.detach())
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         return self.forward_only.run(batch)

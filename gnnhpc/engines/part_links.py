@@ -8,7 +8,7 @@ import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import in_flight
+from gnnhpc.core.schedule import gradients_in_flight, in_flight
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Receiver, Sender, UnevenReceiver
@@ -37,7 +37,7 @@ class PartLinks:
         self.gradients_in = (
             None
             if part.is_last or not training or not learns
-            else self._receiver("backward", part.output_shape, 2)
+            else self._receiver("backward", part.output_shape, gradients_in_flight(*place) + 1)
         )
         self.gradients_out = (
             None

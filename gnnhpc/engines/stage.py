@@ -19,6 +19,7 @@ from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.later_weights import Listener
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
@@ -64,6 +65,8 @@ class Stage(nn.Module):
             parent._modules[name] = module
         self.layers = list(modules)
         """The modules in order."""
+        self.on_left: list[Listener] = []
+        """Told of gradients of weights that a backward leaves for later."""
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         """One micro-batch's activation [rows, ...] through all layers.

@@ -15,8 +15,8 @@ from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.compute_threads import ComputeThreads
 from gnnhpc.engines.system_counters import run_delay_s, steal_s
 
-SpanName = Literal["forward", "backward", "allreduce", "optimizer", "wait"]
-COMPUTING: tuple[SpanName, ...] = ("forward", "backward", "optimizer")
+SpanName = Literal["forward", "backward", "weights", "allreduce", "optimizer", "wait"]
+COMPUTING: tuple[SpanName, ...] = ("forward", "backward", "weights", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,10 @@ class StepTimes:
             for span in self.spans
             if span.name == name and (part is None or span.part == part)
         )
+
+    def total_backward(self, part: int | None = None) -> float:
+        """Of both halves, where gradients of weights are computed apart."""
+        return self.total("backward", part) + self.total("weights", part)
 
     @property
     def compute_s(self) -> float:
@@ -241,6 +245,11 @@ class StepTimer:
     def layer_backward(self, name: str | None, at: Mark) -> None:
         """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
+
+    @property
+    def layer_going_back(self) -> str | None:
+        """The layer whose backward began last; None outside a micro-batch's backward."""
+        return self._backward[-1][0] if self._backward else None
 
     def recomputed(self, start: Mark, end: Mark) -> None:
         """A forward was computed again; its layers' marks have been given as backward's."""

@@ -136,6 +136,9 @@ class StepRecord:
     """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
     part_s: list[list[float]] | None = None
     """Forward and backward seconds of each part of this rank's stage; null where it is one part."""
+    weights_s: float | None = None
+    """Of `backward_s`, gradients of weights apart from those of inputs; null but under the
+    zero-bubble schedule."""
     kind: Literal["step"] = "step"
 
 
@@ -145,7 +148,8 @@ class SpanRecord:
 
     phase: Phase
     step: int
-    name: Literal["forward", "backward", "allreduce", "optimizer", "wait"]
+    name: Literal["forward", "backward", "weights", "allreduce", "optimizer", "wait"]
+    """A step's `backward_s` are its spans of `backward` and of `weights`."""
     microbatch: int | None
     start_s: float
     end_s: float

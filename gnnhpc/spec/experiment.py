@@ -172,6 +172,11 @@ class Experiment(Strict):
                 f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
                 f"stages of {self.layout}, for schedule interleaved"
             )
+        if self.weights_apart and (self.engine != "native" or self.device == "gpu"):
+            raise ValueError(
+                f"schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine {self.engine} "
+                f"on {self.device}, zero-bubble for engine native on cpu"
+            )
         if interleaved and (self.engine == "torchgpipe" or self.device == "gpu"):
             raise ValueError(
                 f"schedule: found 'interleaved'; allowed: gpipe for engine {self.engine} on "
@@ -333,6 +338,11 @@ class Experiment(Strict):
     @property
     def stages_per_process(self) -> int:
         return self.layout.stages // self.process_layout.stages
+
+    @property
+    def weights_apart(self) -> bool:
+        """Whether stages compute gradients of weights apart from those of inputs."""
+        return self.schedule == "zero-bubble" and self.layout.stages > 1
 
     @property
     def model_parts(self) -> int:

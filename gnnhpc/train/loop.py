@@ -225,7 +225,7 @@ class Trainer:
             wall_s=times.wall_s,
             cpu_s=times.cpu_s,
             forward_s=times.total("forward"),
-            backward_s=times.total("backward"),
+            backward_s=times.total_backward(),
             allreduce_s=times.total("allreduce"),
             optimizer_s=times.total("optimizer"),
             wait_s=times.wall_s - times.busy_s,
@@ -248,6 +248,7 @@ class Trainer:
             recompute_s=times.recompute_s,
             grad_norm=grad_norm,
             part_s=self._part_s(times),
+            weights_s=times.total("weights") if self.experiment.weights_apart else None,
         )
         self.writer.write(record, *self._spans(phase, step, times))
         with self.observer.observing():

@@ -24,13 +24,15 @@ def test_they_are_those_of_the_papers() -> None:
         (experiment("pp2", 3, engine="torchgpipe"), 0, "F0 F1 F2 B2 B1 B0"),
         (experiment("pp2", 3, schedule="1f1b"), 0, "F0 F1 B0 F2 B1 B2"),
         (experiment("pp2", 3, schedule="1f1b"), 1, "F0 B0 F1 B1 F2 B2"),
+        (experiment("pp2", 3, schedule="zero-bubble"), 0, "F0 F1 B0 W0 F2 B1 W1 B2 W2"),
+        (experiment("pp2", 3, schedule="zero-bubble"), 1, "F0 B0 F1 B1 W0 F2 B2 W1 W2"),
         (experiment("pp2", 2, **interleaved), 1, "F0 F1 F0' B0' F1' B1' B0 B1"),
     ):
         assert " ".join(map(str, actions(given, stage))) == words
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
 def test_engines_are_given_the_same(schedule: Any, stages: int) -> None:
     parts = 3 if schedule == "interleaved" else 1
     for microbatches in (stages, 2 * stages, 4 * stages):

@@ -90,6 +90,29 @@ def test_several_parts_a_stage_are_the_sequential_twin(
 
 
 @pytest.mark.parametrize(
+    ("model", "layout", "microbatches", "more"),
+    [
+        ("vig", "pp2", 3, []),
+        ("gat", "pp2", 3, ["chunks=contiguous"]),
+        ("gat", "dp2-pp2", 4, ["model.name=gcn", "checkpoint=except_last"]),
+        ("gat", "pp3", 5, ["model.name=sage", "data.features=40", "chunks=contiguous"]),
+        pytest.param("gat", "pp4", 2, ["model.name=gatv2"], marks=pytest.mark.slow),
+        pytest.param("gat", "pp3", 6, ["model.name=resgcn"], marks=pytest.mark.slow),
+    ],
+)
+def test_weights_apart_are_the_sequential_twin(
+    model: str, layout: str, microbatches: int, more: list[str], tmp_path: Path
+) -> None:
+    """Also where what was received must be kept until the weights' gradients are computed."""
+    flags = [*MODELS[model], "--microbatches", str(microbatches)]
+    for setting in ("schedule=zero-bubble", *more):
+        flags += ["--set", setting]
+    statuses, said = verify(flags, layout, tmp_path)
+    assert set(statuses) == {0}, said
+    assert "PASSED" in said
+
+
+@pytest.mark.parametrize(
     ("model", "layout", "engine", "checkpoint"),
     [
         ("vig", "pp4", "torchgpipe", "except_last"),

@@ -20,7 +20,7 @@ Plan = tuple[ScheduleName, int, int, int]
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    schedule: ScheduleName = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    schedule: ScheduleName = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble"]))
     stages = draw(st.integers(2, 5))
     if schedule != "interleaved":
         return schedule, stages, draw(st.integers(1, 9)), 1
@@ -87,7 +87,7 @@ def test_a_tensor_comes_while_the_stage_computes(plan: Plan) -> None:
     """
     schedule, stages, microbatches, parts = plan
     ones = [1.0] * (stages * parts)
-    slots = timeline(schedule, ones, ones, microbatches, parts=parts)
+    slots = timeline(schedule, ones, ones, microbatches, weights_s=ones, parts=parts)
     began = {(slot.stage, slot.action): slot.start_s for slot in slots}
     orders, needs = orders_of(plan), needs_of(plan)
     for (stage, action), count in needs.items():

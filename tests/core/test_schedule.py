@@ -19,6 +19,8 @@ from gnnhpc.core.schedule import (
     ScheduleName,
     Slot,
     bound,
+    bound_with_weights,
+    gradients_in_flight,
     ideal_bubble,
     ideal_step_s,
     in_flight,
@@ -41,7 +43,7 @@ class Plan(NamedTuple):
 @st.composite
 def plans(draw_: st.DrawFn) -> Plan:
     """Of all schedules; interleaved in a multiple of the stages."""
-    schedule: ScheduleName = draw_(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    schedule: ScheduleName = draw_(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble"]))
     stages = draw_(stages_count)
     if schedule != "interleaved":
         return Plan(schedule, stages, draw_(microbatch_count))
@@ -58,9 +60,11 @@ def draw(
     backward: int = 1,
     training: bool = True,
 ) -> str:
-    """The timeline where a part's forward costs 1 and its backward `backward` units."""
-    costs = [1] * (stages * parts), [backward] * (stages * parts)
-    slots = timeline(schedule, *costs, microbatches, parts=parts, training=training)
+    """The timeline where a part's forward costs 1, its backward `backward` units, its weights 1."""
+    ones, longer = [1] * (stages * parts), [backward] * (stages * parts)
+    slots = timeline(
+        *(schedule, ones, longer, microbatches), weights_s=ones, parts=parts, training=training
+    )
     columns = round(max(slot.end_s for slot in slots))
     rows = [["."] * columns for _ in range(stages)]
     for slot in slots:
@@ -104,7 +108,24 @@ PICTURES: dict[tuple[ScheduleName, int, int], str] = {
         .  F0 F1 .  B0 F2 B1 F3 B2 F4 B3 .  B4 .
         .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 .  .
         """,
-    # Fewer micro-batches than stages: neither schedule ever fills.
+    # Weights in what would be waiting: 1F1B needs 18 columns of the second, and 20 of the third.
+    ("zero-bubble", 1, 2): "F0 B0 W0 F1 B1 W1",
+    ("zero-bubble", 2, 5): """
+        F0 F1 .  B0 W0 F2 B1 W1 F3 B2 W2 F4 B3 W3 B4 W4
+        .  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 F4 B4 W3 W4
+        """,
+    ("zero-bubble", 4, 4): """
+        F0 F1 F2 F3 .  .  .  B0 W0 B1 W1 B2 W2 B3 W3
+        .  F0 F1 F2 .  .  B0 F3 B1 W0 B2 W1 B3 W2 W3
+        .  .  F0 F1 .  B0 F2 B1 F3 B2 W0 B3 W1 W2 W3
+        .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 W0 W1 W2 W3
+        """,
+    # Fewer micro-batches than stages: no schedule ever fills.
+    ("zero-bubble", 3, 2): """
+        F0 F1 .  .  .  B0 W0 B1 W1
+        .  F0 F1 .  B0 .  B1 W0 W1
+        .  .  F0 B0 F1 B1 W0 W1 .
+        """,
     ("gpipe", 3, 1): """
         F0 .  .  .  .  B0
         .  F0 .  .  B0 .
@@ -216,31 +237,39 @@ def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(plan:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
         order = stage_order(schedule, stage, stages, microbatches, parts=parts)
-        assert len(order) == len(set(order)) == 2 * microbatches * parts
+        passes = 3 if schedule == "zero-bubble" else 2
+        assert len(order) == len(set(order)) == passes * microbatches * parts
         for part in range(parts):
             for m in range(microbatches):
                 forward, backward = Action("forward", m, part), Action("backward", m, part)
                 assert order.index(forward) < order.index(backward)
+                if schedule == "zero-bubble":
+                    assert order.index(backward) < order.index(Action("weights", m))
+
+
+Costs = tuple[Plan, list[list[int]], list[list[int]], list[list[int]]]
 
 
 @st.composite
-def costs(draw_: st.DrawFn) -> tuple[Plan, list[list[int]], list[list[int]]]:
-    """Forward and backward units of each part and micro-batch (whole, so that sums are exact)."""
+def costs(draw_: st.DrawFn) -> Costs:
+    """Units of each part's and micro-batch's forward, backward and weights (whole, so that sums are
+    exact)."""
     plan = draw_(plans())
     row = st.lists(st.integers(0, 20), min_size=plan.microbatches, max_size=plan.microbatches)
     numbers = plan.stages * plan.parts
     table = st.lists(row, min_size=numbers, max_size=numbers)
-    return plan, draw_(table), draw_(table)
+    return plan, draw_(table), draw_(table), draw_(table)
 
 
 @given(costs())
 def test_dependencies_are_kept_and_stages_never_overlap_themselves(
-    given_costs: tuple[Plan, list[list[int]], list[list[int]]],
+    given_costs: Costs,
 ) -> None:
-    (schedule, stages, microbatches, parts), forward, backward = given_costs
-    slots = timeline(schedule, forward, backward, microbatches, parts=parts)
+    (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
+    slots = timeline(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
     at = {(slot.stage, slot.action): slot for slot in slots}
-    assert len(at) == len(slots) == 2 * stages * microbatches * parts
+    passes = 3 if schedule == "zero-bubble" else 2
+    assert len(at) == len(slots) == passes * stages * microbatches * parts
     for slot in slots:
         for earlier in _must_follow(slot, stages, parts):
             assert at[earlier].end_s <= slot.start_s
@@ -252,7 +281,10 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
 
 
 def _must_follow(slot: Slot, stages: int, parts: int) -> list[tuple[int, Action]]:
-    """By the numbers of parts: a forward the one before, a backward the one after and its own."""
+    """By the numbers of parts: a forward the one before, a backward the one after and its own;
+    weights their own backward."""
+    if slot.action.kind == "weights":
+        return [(slot.stage, Action("backward", slot.action.microbatch))]
     kind, m, part = slot.action.kind, slot.action.microbatch, slot.action.part
     everything = [(p, s) for p in range(parts) for s in range(stages)]
     here = everything.index((part, slot.stage))
@@ -280,12 +312,13 @@ def test_what_an_action_takes_is_made_once_and_before(plan: Plan) -> None:
 
 @given(costs())
 def test_no_step_is_shorter_than_its_busiest_stage(
-    given_costs: tuple[Plan, list[list[int]], list[list[int]]],
+    given_costs: Costs,
 ) -> None:
-    (schedule, stages, microbatches, parts), forward, backward = given_costs
-    seconds = [sum(f) + sum(b) for f, b in zip(forward, backward, strict=True)]
+    (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
+    tables = [forward, backward, *([weights] if schedule == "zero-bubble" else [])]
+    seconds = [sum(map(sum, rows)) for rows in zip(*tables, strict=True)]
     busy = [sum(seconds[stage::stages]) for stage in range(stages)]
-    ideal = ideal_step_s(schedule, forward, backward, microbatches, parts=parts)
+    ideal = ideal_step_s(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
     assert max(busy) <= ideal <= sum(busy)
 
 
@@ -296,6 +329,7 @@ def test_balanced_stages_reach_the_bound_under_every_schedule(
     """One process does M*(f+b) for each part of one replica's batch; R replicas do R batches."""
     schedule, stages, microbatches, parts = plan
     numbers = stages * parts
+    # Without gradients of weights apart the zero-bubble schedule is 1F1B.
     ideal = ideal_step_s(schedule, [7] * numbers, [backward] * numbers, microbatches, parts=parts)
     assert ideal == (parts * microbatches + stages - 1) * (7 + backward)
     alone = numbers * microbatches * (7 + backward)
@@ -349,3 +383,33 @@ def test_known_bounds() -> None:
     # Twice the parts, half the bubble.
     assert bound(1, 2, 4, 2) == pytest.approx(2 * 4 / 4.5)
     assert bound(1, 4, 8, 2) == pytest.approx(4 * 8 / 9.5)
+    # A third of the work put into what would be waiting.
+    assert bound_with_weights(1, 2, 5, (1, 1, 1)) == pytest.approx(1.875)
+    assert bound_with_weights(2, 4, 8, (1, 1, 1)) == pytest.approx(2 * 4 * 24 / 27)
+
+
+@given(st.integers(1, 6), st.integers(0, 6))
+def test_thirds_wait_for_a_third_of_a_microbatch(stages: int, more: int) -> None:
+    """As three parts a stage do (Qi et al. 2024, table 2), and hold what 1F1B's first stage has."""
+    microbatches = stages + more
+    thirds = bound_with_weights(3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3))
+    assert thirds == pytest.approx(bound(3, stages, microbatches, 3))
+    for stage in range(stages):
+        assert in_flight("zero-bubble", stage, stages, microbatches) == stages
+        assert gradients_in_flight("zero-bubble", stage, stages, microbatches) == stage + 1
+        assert gradients_in_flight("1f1b", stage, stages, microbatches) == 1
+
+
+shares = st.integers(1, 50)
+
+
+@given(stages_count, microbatch_count, shares, shares, st.integers(0, 50))
+def test_weights_apart_never_take_longer_than_beside(
+    stages: int, microbatches: int, forward: int, backward: int, weights: int
+) -> None:
+    """Between 1F1B and no waiting at all; without weights it is 1F1B."""
+    most = bound_with_weights(1, stages, microbatches, (forward, backward, weights))
+    assert bound(1, stages, microbatches) <= most * (1 + 1e-9)
+    assert most <= stages * (1 + 1e-9)
+    none = bound_with_weights(1, stages, microbatches, (forward, backward, 0))
+    assert none == pytest.approx(bound(1, stages, microbatches))

@@ -28,6 +28,7 @@ from tests.defects.plants import (
     timing,
     told,
     transfers,
+    weights_apart,
 )
 
 __all__ = ["DEFECTS", "KINDS", "exchanged_parts"]
@@ -38,6 +39,7 @@ KINDS = (
         initial_values.KIND,
         transfers.KIND,
         several_parts.KIND,
+        weights_apart.KIND,
         scaling.KIND,
         inputs.KIND,
         order.KIND,

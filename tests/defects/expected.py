@@ -208,6 +208,37 @@ EXPECTED: dict[str, Expected] = {
         Complaint("cuts", "output of part 0 of stage 0 is not the input of part 0 of stage 1"),
         verify="output of part 0 of stage 0 is not the input",
     ),
+    "one micro-batch's gradients of weights never computed, later in the run": Expected(
+        Complaint("engine", "did B3 as action 9 of a step, zero-bubble has W2 there"),
+        verify="backwards reached layer0.attention.lin.weight, of 4 micro-batches",
+    ),
+    "gradients of weights computed in the next step, later in the run": Expected(
+        Complaint("engine", "did nothing as action 11 of a step, zero-bubble has W3 there"),
+        verify="backwards reached layer0.attention.lin.weight, of 4 micro-batches",
+    ),
+    "gradients of weights computed with the backward, told as apart": Expected(
+        Complaint("engine", "zero-bubble has W0 there"),
+    ),
+    "gradients of weights computed at once on the last stage": Expected(
+        Complaint("engine", "did W0 as action 2 of a step, zero-bubble has F1 there"),
+    ),
+    "a received input overwritten before its weights' gradients are computed": Expected(
+        Complaint("self-check", "gradients: layer1.attention differs by"),
+        verify="gradients: layer1.attention differs by",
+    ),
+    "gradients of weights booked as backward": Expected(
+        Complaint("step times", "weights of micro-batches in no weights span"),
+    ),
+    "half of the seconds of weights in the record": Expected(
+        Complaint("records", "train step 0 has weights_s"),
+    ),
+    "waiting after a micro-batch's weights booked as theirs": Expected(
+        Complaint("spans", "s after its stage had computed", "suspect"),
+    ),
+    "one replica's gradients of weights after they were averaged": Expected(
+        Complaint("gradients used", "times the mean of what 2 replicas' backwards gave"),
+        verify="differ between replicas 0 and 1",
+    ),
     "gradients divided by the micro-batches twice": Expected(
         Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'"),
         verify="scale: gradients are the twin's divided by",

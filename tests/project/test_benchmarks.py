@@ -127,3 +127,14 @@ def test_the_ideal_of_several_parts_a_stage_is_of_each_ones_seconds() -> None:
         *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
     )
     assert Measured(experiment, result, ranks, 0.0).ideals == [BY_HAND]
+
+
+def test_the_ideal_of_weights_apart_knows_how_long_they_took() -> None:
+    """F0 F1 .  B0 W0 B1 W1, and the last stage one column later."""
+    experiment = vig("pp2", 2, schedule="zero-bubble")
+    step = {"kind": "step", "phase": "train", "warmup": False}
+    ranks = [[step | {"forward_s": 2.0, "backward_s": 4.0, "weights_s": 2.0}] for _ in range(2)]
+    result = Result(
+        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
+    )
+    assert Measured(experiment, result, ranks, 0.0).ideals == [7.0]

@@ -70,7 +70,15 @@ MISTAKES: dict[str, dict[str, Any]] = {
     f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
-    "schedule: found 'zb'; allowed: 'gpipe', '1f1b' or 'interleaved'": vig(schedule="zb"),
+    "schedule: found 'zb'; allowed: 'gpipe', '1f1b', 'interleaved' or 'zero-bubble'": vig(
+        schedule="zb"
+    ),
+    "schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine pipelining on cpu, "
+    "zero-bubble for engine native on cpu": vig(
+        layout="pp2", engine="pipelining", schedule="zero-bubble"
+    ),
+    "schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine native on gpu, zero-bubble "
+    "for engine native on cpu": vig(layout="pp2", device="gpu", schedule="zero-bubble"),
     "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
         engine="horovod"
     ),

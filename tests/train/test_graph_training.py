@@ -47,6 +47,7 @@ def test_only_a_step_that_makes_its_mini_batch_says_how_long_that_took(alone: Ra
         ("dp3", 2, "gpipe"),
         ("pp2", 3, "1f1b"),
         ("dp2-pp2", 2, "gpipe"),
+        ("pp2", 3, "zero-bubble"),
         pytest.param("pp2", 4, "interleaved", marks=pytest.mark.slow),
         pytest.param("pp4", 5, "gpipe", marks=pytest.mark.slow),
     ],

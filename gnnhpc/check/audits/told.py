@@ -26,14 +26,19 @@ def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> 
         for each in observations:
             stage = experiment.process_layout.stage_of(each.rank)
             for found in each.orders:
-                other = _other_order(experiment, stage, found)
+                other = _other_order(experiment, stage, found, leaves=each.leaves_weights)
                 if other:
                     return Check("engine", "invalid", f"rank {each.rank} {other}", {})
     return Check("engine", "ok", f"{wanted} ran, as it was asked for", {})
 
 
-def _other_order(experiment: Experiment, stage: int, found: Sequence[Action]) -> str | None:
-    """How a training step's actions are not those of the schedule; None where they are."""
+def _other_order(
+    experiment: Experiment, stage: int, found: Sequence[Action], *, leaves: bool
+) -> str | None:
+    """How a training step's actions are not those of the schedule; None where they are.
+
+    Where no layer `leaves` gradients of weights to be computed apart, none need be.
+    """
     learns = {action.part for action in found if action.kind == "backward"}
     if not learns:
         return None
@@ -46,6 +51,8 @@ def _other_order(experiment: Experiment, stage: int, found: Sequence[Action]) ->
         )
     # A part with nothing to train before it has no backward.
     wanted = [a for a in actions(experiment, stage) if a.kind == "forward" or a.part in learns]
+    if not (leaves or "weights" in kinds):
+        wanted = [a for a in wanted if a.kind != "weights"]
     for number, (mine, its) in enumerate(itertools.zip_longest(found, wanted)):
         if mine != its:
             return (

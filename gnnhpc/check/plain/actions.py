@@ -8,7 +8,9 @@ from gnnhpc.spec.experiment import Experiment
 
 def actions(experiment: Experiment, stage: int) -> list[Action]:
     """Of one training step: GPipe (Huang et al. 2019) does all forwards first; 1F1B (Narayanan et
-    al. 2019, and 2021 of several parts a stage) some, then a backward and a forward in turn.
+    al. 2019, and 2021 of several parts a stage) some, then a backward and a forward in turn;
+    zero-bubble (Qi et al. 2024) is 1F1B with weights apart, which fall behind by one micro-batch
+    for each stage before this one.
     """
     passes = range(experiment.microbatches * experiment.parts)
     forwards = [_nth(experiment, n, backward=False) for n in passes]
@@ -17,10 +19,16 @@ def actions(experiment: Experiment, stage: int) -> list[Action]:
         return [*forwards, *backwards[::-1]]
     ahead = forwards_before_backward(experiment, stage)
     order, left = forwards[:ahead], forwards[ahead:]
+    undone: list[Action] = []
     for backward in backwards:
-        order += [backward, *left[:1]]
+        order.append(backward)
+        if experiment.weights_apart:
+            undone.append(Action("weights", backward.microbatch))
+        if len(undone) > stage:
+            order.append(undone.pop(0))
+        order += left[:1]
         left = left[1:]
-    return order
+    return order + undone
 
 
 def forwards_before_backward(experiment: Experiment, stage: int) -> int:

@@ -16,7 +16,7 @@ SHARE: Final = 0.2
 """Of spans, above which what is beside their work is no such work."""
 STEP_SHARE: Final = 0.02
 """And of the step: a stage of one activation takes next to no time."""
-BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4}
+BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4, "weights": 0.0}
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
@@ -37,7 +37,7 @@ class LooseSpans:
 
     def see(self, wall_s: float, times: StepTimes, seen: SeenStep, loss_part: int | None) -> None:
         """A step's; `loss_part` is the one whose backwards begin with the loss's."""
-        kinds: tuple[Kind, Kind] = ("forward", "backward")
+        kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)

@@ -87,8 +87,9 @@ class PartFaults:
                 )
                 return
         parts: tuple[SpanName, SpanName] = ("forward", "backward")
-        for place, part in enumerate(parts):
-            layers, total = sum(each[place] for each in sums.values()), times.total(part)
+        totals = times.total("forward"), times.total_backward()
+        for place, (part, total) in enumerate(zip(parts, totals, strict=True)):
+            layers = sum(each[place] for each in sums.values())
             if not layers <= total * (1 + RATE) + TOLERANCE_S:
                 self.faults.add(
                     f"layers whose {part} is longer than the stage's",
@@ -163,7 +164,7 @@ class PartFaults:
 
     def _compare_places(self, times: StepTimes, seen: SeenStep, where: str) -> None:
         """Spans are of the parts and micro-batches that were computed, in the same order."""
-        kinds: tuple[Kind, Kind] = ("forward", "backward")
+        kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         for kind in kinds:
             told = _places(times.spans, kind)
             did = [(each.part, each.microbatch) for each in seen.order if each.kind == kind]

@@ -42,7 +42,8 @@ class SeenStep:
     """When it began at the earliest, since the machine's start; `began_s` is at the latest."""
     began_s: float
     order: tuple[Action, ...] = ()
-    """The forwards of the stage, or of such parts of it, and the backwards, as they began."""
+    """The forwards of the stage, or of such parts of it, the backwards, and gradients of weights
+    apart from them, as they began."""
     begins: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
     """When each of them began."""
     ends: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class SeenStep:
     backwards: int = 0
     backward_s: float = 0.0
     """From the gradient of the stage's output to that of its first trained layer."""
+    weights_s: float = 0.0
+    """Gradients of weights apart from a backward."""
     outside: dict[str, int] = field(default_factory=dict)
     """What was done between the step before and this one: its name, how often."""
     cpu_between_s: float = 0.0
@@ -199,6 +202,7 @@ class SecondClock:
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),
             backward_s=self._backward_s,
+            weights_s=self._moments.seconds_of_weights(),
             outside=outside,
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
@@ -247,7 +251,7 @@ class SecondClock:
         now = seconds()
         if self._in_step:
             self._ready = now
-        if self._in_step and self._backward_from is not None:
+        if self._in_step and self._backward_from is not None and not self._moments.of_weights:
             self._backward_s += now - self._backward_from
             self._backward_from = None
 

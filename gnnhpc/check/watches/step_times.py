@@ -57,7 +57,7 @@ class StepTimesWatch:
             self.step_s.append(times.wall_s)
             self.step_compute_s.append(times.compute_s)
             self.step_cpu_s.append(times.cpu_s)
-            self.backward_s += times.total("backward")
+            self.backward_s += times.total_backward()
 
     @property
     def cpu_share(self) -> float | None:

@@ -110,7 +110,7 @@ class TimeFaults:
         if record.wall_s >= seen.at_least_s * (1 - RATE) - TOLERANCE_S:
             return False
         parts: dict[SpanName, float] = {
-            name: times.total(name) for name in ("forward", "backward", "optimizer")
+            name: times.total(name) for name in ("forward", "backward", "weights", "optimizer")
         }
         ends = [span.end_s for span in times.spans]
         self._short.append(_Short(record.wall_s, seen.at_least_s, max(ends, default=0.0), parts))
@@ -127,6 +127,7 @@ class TimeFaults:
         work: tuple[tuple[SpanName, int, float], ...] = (
             ("forward", seen.forwards, seen.forward_s),
             ("backward", seen.backwards, seen.backward_s),
+            ("weights", sum(a.kind == "weights" for a in seen.order), seen.weights_s),
         )
         for name, count, seconds in work:
             held = {(s.part, s.microbatch) for s in times.spans if s.name == name}
@@ -154,11 +155,13 @@ class TimeFaults:
         sums = dict.fromkeys(("forward_s", "backward_s", "allreduce_s", "optimizer_s"), 0.0)
         by_part: dict[int, list[float]] = {}
         for span in times.spans:
-            if span.name in ("forward", "backward"):
+            # A record's backward is both halves of it.
+            counted = "backward" if span.name == "weights" else span.name
+            if counted in ("forward", "backward"):
                 of_part = by_part.setdefault(span.part, [0.0, 0.0])
-                of_part[span.name == "backward"] += span.end_s - span.start_s
-            if span.name != "wait":
-                sums[f"{span.name}_s"] += span.end_s - span.start_s
+                of_part[counted == "backward"] += span.seconds
+            if counted != "wait":
+                sums[f"{counted}_s"] += span.seconds
         sums["wait_s"] = record.wall_s - sum(sums.values())
         for name, expected in sums.items():
             found = getattr(record, name)
@@ -167,6 +170,12 @@ class TimeFaults:
                     f"{name} that is not the sum of its spans",
                     f"{where}: {found:.6f} s, {expected:.6f} s in spans",
                 )
+        apart = times.total("weights")
+        if not abs((record.weights_s or 0.0) - apart) <= TOLERANCE_S:
+            self.faults.add(
+                "weights_s that is not the sum of its spans",
+                f"{where}: {record.weights_s} s, {apart:.6f} s in spans",
+            )
         for part, told in enumerate(record.part_s or ()):
             held = by_part.get(part, [0.0, 0.0])
             if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(told, held, strict=True)):
@@ -229,6 +238,7 @@ class TimeFaults:
             ("forward",),
             ("optimizer",),
             ("forward", "backward"),
+            ("weights",),
         )
         for names in choices:
             total = sum(short.parts[name] for short in self._short for name in names)

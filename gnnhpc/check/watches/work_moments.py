@@ -3,11 +3,13 @@
 A forward begins with its first layer and ends with its last layer's output, or with the loss; a
 backward begins with the gradient of that output and ends with the last gradient of the first layer
 that trains, or with that of its input. Forwards that are computed again are a part of backward.
+Gradients of weights that a backward leaves for later are work of their own, `weights`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
+from gnnhpc.models.later_weights import LeftGradient
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
 
@@ -44,10 +47,13 @@ class WorkMoments:
     """All that was begun."""
     _in_step: bool = False
     _going_back: Place | None = None
+    _of_weights: Place | None = None
+    """Whose gradients of weights are computed."""
     _from_s: float = 0.0
 
     def attach(self, stage: Stage, loss: Loss | None) -> None:
         for part, called in enumerate(stage.called):
+            called.on_left.append(self._gradient_is_left)
             called.parts[0].register_forward_pre_hook(partial(self._forward_begins, part))
             called.parts[-1].register_forward_hook(partial(self._forward_ends, part))
             for parameter in _first_trained(called):
@@ -59,11 +65,24 @@ class WorkMoments:
     def begin_step(self, from_s: float) -> None:
         """`from_s` is the clock at the step's first barrier."""
         self.begins, self.ends, self.order = {}, {}, []
-        self._in_step, self._going_back, self._from_s = True, None, from_s
+        self._in_step, self._from_s = True, from_s
+        self._going_back = self._of_weights = None
 
     def end_step(self) -> None:
         """What is computed from here on is no work of the step."""
         self._in_step = False
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether gradients of weights are computed now, apart from a backward."""
+        return self._of_weights is not None
+
+    def seconds_of_weights(self) -> float:
+        """From their beginnings to their ends."""
+        began = {place: at.at_s for (kind, place), at in self.begins.items() if kind == "weights"}
+        return sum(
+            at.at_s - began[place] for (kind, place), at in self.ends.items() if kind == "weights"
+        )
 
     def _begin(self, kind: Kind, place: Place) -> None:
         if not self._in_step:
@@ -86,6 +105,7 @@ class WorkMoments:
     def _forward_begins(self, part: int, _stage: nn.Module, given: tuple[Any, ...]) -> None:
         if is_recomputing():
             return
+        self._of_weights = None
         x, context = given[:2]
         place = part, context.microbatch
         self._begin("forward", place)
@@ -106,12 +126,26 @@ class WorkMoments:
         self._end("forward", (part, microbatch))
 
     def _backward_begins(self, place: Place) -> None:
-        self._going_back = place
+        self._going_back, self._of_weights = place, None
         self._begin("backward", place)
 
     def _gradient_is_there(self, _parameter: Tensor) -> None:
-        if self._going_back is not None:
+        if self._of_weights is not None:
+            self._end("weights", self._of_weights)
+        elif self._going_back is not None:
             self._end("backward", self._going_back)
+
+    def _gradient_is_left(self, left: LeftGradient) -> None:
+        if self._going_back is not None:
+            left.compute = partial(self._compute_left, self._going_back, left.compute)
+
+    def _compute_left(self, place: Place, compute: Callable[[], Tensor]) -> Tensor:
+        if self._of_weights != place:
+            self._begin("weights", place)
+        self._of_weights = place
+        gradient = compute()
+        self._end("weights", place)
+        return gradient
 
 
 def _first_trained(stage: Stage) -> list[nn.Parameter]:
