@@ -164,7 +164,9 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
     # Of a rank on average, so that these, waiting and drawing add up to the step.
     passes = ranks["forward_s"] + ranks["backward_s"]
     for name, seconds in (
+        ("forwards_s", ranks["forward_s"]),
         ("passes_s", passes),
+        ("weights_s", ranks["weights_s"]),
         ("compute_s", passes + ranks["optimizer_s"]),
         ("allreduce_s", ranks["allreduce_s"] - (ranks["waited_s"] - ranks["wait_s"])),
         ("waited_s", ranks["waited_s"]),

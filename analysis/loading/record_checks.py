@@ -19,6 +19,7 @@ from analysis.loading.part_checks import check_parts
 from analysis.loading.rank_files import RankFile, RankFrames
 from analysis.loading.record_frames import TIMED_PARTS
 from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
+from analysis.loading.weights_checks import WEIGHTS_S, check_weights
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_bytes
 from gnnhpc.spec.manifest import Cell
@@ -44,6 +45,7 @@ def check_records(
     of_parts = {name: frames.parts[name].to_numpy() for name in ("forward_s", "backward_s")}
     part_starts = _starts(frames.parts, files)
     span_parts, span_starts = frames.spans["part"].to_numpy(), _starts(frames.spans, files)
+    of_weights = (frames.spans["name"] == "weights").to_numpy()
     numbers_of: dict[int, list[int]] = {}
     for number, file in enumerate(files):
         numbers_of.setdefault(file.cell, []).append(number)
@@ -56,13 +58,15 @@ def check_records(
             for number in numbers_of.get(position, []):
                 rows = _of_file(columns, starts[number : number + 2])
                 _check_file(rows, files[number], frames.headers[number], cell, attempt)
+                spans = slice(*span_starts[number : number + 2])
                 check_parts(
                     rows,
                     _of_file(of_parts, part_starts[number : number + 2]),
-                    span_parts[slice(*span_starts[number : number + 2])],
+                    span_parts[spans],
                     files[number],
                     cell.experiment,
                 )
+                check_weights(rows, of_weights[spans], files[number], cell.experiment)
             _check_digests(attempt)
         except InputError as error:
             wrong[position] = str(error)
@@ -96,9 +100,12 @@ def _check_file(
 
 def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
-    names = ("step", "epoch", "warmup", "samples", "loss", "wall_s", "recompute_s", TIMED_PARTS)
+    names = (
+        *("step", "epoch", "warmup", "samples", "loss", "wall_s", TIMED_PARTS),
+        *("recompute_s", WEIGHTS_S, *_SECONDS, *DRAWN),
+    )
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
-    return {"phase": phase} | {name: steps[name].to_numpy() for name in (*names, *_SECONDS, *DRAWN)}
+    return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
 
 
 def _check_result(cell: Cell, attempt: Attempt) -> None:

@@ -43,6 +43,7 @@ _OPTIONAL = (
     "run_delay_s",
     "threads_used",
     "recompute_s",
+    "weights_s",
     "sample_s",
     "gather_s",
     "sampled_edges",

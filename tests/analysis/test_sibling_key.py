@@ -42,6 +42,7 @@ def test_images_are_siblings_where_the_same_samples_share_a_microbatch(
 SAME: list[dict[str, Any]] = [
     {"layout": "pp2"},
     {"schedule": "1f1b", "layout": "pp2"},
+    {"schedule": "zero-bubble", "layout": "pp2"},
     {"engine": "pipelining", "layout": "pp2"},
     {"repeat": 3},
     {"balance": "profile"},

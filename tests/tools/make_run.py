@@ -54,6 +54,8 @@ class Machine:
     """Forward seconds of one outline cost unit and one row."""
     backward: float = 2.0
     """Backward seconds for one forward second."""
+    weights: Callable[[Experiment], float] = lambda _: 0.5
+    """Of backward, the share of gradients of weights, where these are apart."""
     sequential: float = 1.0
     """What one process pays for the same layers, relative to stages."""
     overhead: float = 0.02
@@ -254,7 +256,16 @@ def _write_step(
     making = machine.drawing_s(experiment) * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
-    slots = timeline(experiment.schedule, forward, backward, m, parts=parts, training=training)
+    apart = experiment.schedule == "zero-bubble" and layout.stages > 1
+    share = machine.weights(experiment) if apart else 0.0
+    slots = timeline(
+        *(experiment.schedule, forward, [(1 - share) * of for of in backward], m),
+        weights_s=[share * of for of in backward],
+        parts=parts,
+        training=training,
+    )
+    if not apart:
+        slots = [slot for slot in slots if slot.action.kind != "weights"]
     ideal = max(slot.end_s for slot in slots)
     wall = ideal * (1.0 + machine.overhead)
     metrics, loss = _quality(experiment, phase, step)
@@ -294,6 +305,7 @@ def _write_step(
             # Together the stages of every layout have the same gradient.
             grad_norm=1.0 / (1.0 + step) / math.sqrt(layout.stages) if training else None,
             part_s=part_s if parts > 1 else None,
+            weights_s=share * own_backward if apart else None,
         )
         lines[rank].append(json.dumps(vars(record)) + "\n")
         if experiment.spans:
