@@ -31,7 +31,6 @@ from analysis.figures.style import (
 )
 from analysis.render.interval_text import significant
 from analysis.stats.intervals import FEWEST_STEPS
-from gnnhpc.core.schedule import ideal_bubble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,10 +97,7 @@ def bubble(study: Study) -> Figure | str:
     rows = study.summary[study.summary["phase"] == "train"].dropna(subset=["bubble"])
     if rows.empty:
         return "no waiting seconds in the records"
-    ideal = [
-        100 * ideal_bubble(int(stages), int(microbatches), int(parts))
-        for stages, microbatches, parts in rows[["stages", "microbatches", "parts"]].to_numpy()
-    ]
+    ideal = 100 * rows["balanced_bubble"]
     bounds = {name: 100 * rows[f"bubble_{name}"] for name in ("low", "high")}
     rows = rows.assign(waited=100 * rows["bubble"], ideal=ideal, **bounds)
     with styled():

@@ -155,7 +155,7 @@ class GatRows:
     """All configurations of GAT that measured a training step; `summary` tells them apart.
 
     Without those on sampled mini-batches, whose steps are no epochs, and those of several parts a
-    stage, which the study does not have.
+    stage or of gradients of weights apart, which the study does not have.
     """
 
     def __init__(self, run: Run, summary: pd.DataFrame) -> None:
@@ -176,6 +176,7 @@ class GatRows:
             and row.step_times
             and pd.isna(row.settings.get("sampler"))
             and row.parts == 1
+            and not row.weights_apart
         ]
 
     @property

@@ -11,6 +11,7 @@ from analysis.loading.run import Run
 from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import Sample
+from analysis.stats.weights_apart import rows_with_weights_apart
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
@@ -84,8 +85,9 @@ def _layout_rows(
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
-        # The study has one part a stage, so interleaved ones are in no table of it.
+        # The study has one part a stage and backwards whole: no table of it has any others.
         & (summary["parts"] == 1)
+        & ~rows_with_weights_apart(summary)
         & (summary["n"] > 0)
     ]
     for _, row in measured.iterrows():

@@ -17,6 +17,7 @@ from analysis.papers.published_data import (
 )
 from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
 from analysis.stats.step_times import step_statistics
+from analysis.stats.weights_apart import rows_with_weights_apart
 from gnnhpc.core.schedule import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
@@ -143,13 +144,14 @@ def _speedups(summary: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str,
 
 
 def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str) -> pd.DataFrame:
-    """Of one part a stage, as the study has them and its bound is for."""
+    """Of one part a stage and backwards whole, as the study has them and its bound is for."""
     return summary[
         (summary["model"] == "vig")
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
         & (summary["phase"] == phase)
         & (summary["parts"] == 1)
+        & ~rows_with_weights_apart(summary)
         & summary["speedup"].notna()
     ]
 

@@ -29,6 +29,7 @@ from analysis.report.beside_one_another import (
     what_numbers_depend_on,
 )
 from analysis.report.headline import headline
+from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.report.what_it_cost import cost_text
 from gnnhpc.models.registry import model_class
@@ -98,6 +99,7 @@ def first_page_section(run: Run, summary: pd.DataFrame, figures: Figures | None 
         *(text for text in checked if text.kind == "bad"),
         *headline(summary, figures or Figures()),
         *_chunks_without_speed(run),
+        *(Text(line, "warning") for line in zero_bubble_in_name(summary)),
         *(text for text in checked if text.kind != "bad"),
         _flag_table(run),
         *_summary_flag_table(summary),

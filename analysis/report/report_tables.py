@@ -16,6 +16,7 @@ from analysis.papers.other_studies import boca_table, torchgpipe_table
 from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
+from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.lost_time import COLUMNS as LOST_COLUMNS
@@ -80,16 +81,23 @@ def speedup_table(summary: pd.DataFrame) -> NamedTable:
 def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     """Step time against the ideal step of the same schedule with the measured stages."""
     columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s"]
-    columns += ["efficiency", "efficiency_low", "efficiency_high"]
+    columns += ["efficiency", "efficiency_low", "efficiency_high", "bubble", "recompute_s"]
+    notes = [
+        _INTERVALS,
+        "bubble: the share of rank-time spent waiting. recompute_s: of the step, how long a "
+        "rank computed forwards again, of the ranks the longest.",
+    ]
+    if summary["weights_s"].notna().any():
+        columns += ["weights_s", "weights_share"]
+        notes.append(
+            "weights_s: of the step, how long a rank on average computed gradients of weights "
+            "apart from those of inputs, under zero-bubble. weights_share: of its backward."
+        )
     return NamedTable(
         "efficiency",
         "Efficiency: the ideal step over the step time",
-        _chosen(summary, [*columns, "bubble", "recompute_s", "flags"]),
-        (
-            _INTERVALS,
-            "bubble: the share of rank-time spent waiting. recompute_s: of the step, how long a "
-            "rank computed forwards again, of the ranks the longest.",
-        ),
+        _chosen(summary, [*columns, "flags"]),
+        (*notes, *zero_bubble_in_name(summary)),
         _for_paper(
             summary,
             *("mean_s", "mean_low", "mean_high"),

@@ -23,6 +23,7 @@ from analysis.stats.intervals import (
 )
 from analysis.stats.noise import counted_step_times
 from analysis.stats.pairs import Repeat
+from analysis.stats.weights_apart import Shares, has_weights_apart, shares_of
 from analysis.summary.epochs import epoch_frame
 from analysis.summary.ideal_step import ideal_steps
 from analysis.summary.lost_time import StepSeconds
@@ -30,7 +31,7 @@ from gnnhpc.core.layout import Layout
 
 _AVERAGED = (
     *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
-    *("passes_s", "waited_s"),
+    *("forwards_s", "passes_s", "weights_s", "waited_s"),
 )
 """Columns of steps, seconds, of which a cell has the mean."""
 
@@ -80,6 +81,27 @@ class Configuration:
     def parts(self) -> int:
         """Of the model, that each stage holds."""
         return int(self.settings["parts"])
+
+    @property
+    def weights_apart(self) -> bool:
+        """Whether stages compute gradients of weights apart from those of inputs."""
+        return has_weights_apart(self.settings["schedule"], self.layout.stages)
+
+    @property
+    def shares(self) -> Shares | None:
+        """Of a rank on average, where gradients of weights are apart."""
+        means = [self.mean(name) for name in ("forwards_s", "passes_s", "weights_s")]
+        forwards, passes, weights = (math.nan if mean is None else mean for mean in means)
+        return shares_of(forwards, passes - forwards, weights)
+
+    @property
+    def weights_share(self) -> float | None:
+        """Of backward, where gradients of weights are apart."""
+        if self.shares is None:
+            return None
+        _, of_inputs, weights = self.shares
+        backward = of_inputs + weights
+        return weights / backward if backward > 0.0 else None
 
     @property
     def together(self) -> float:
@@ -189,7 +211,8 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     found = [ideal.get(key) for key in cells]
     frame["ideal_step_s"] = [None if one is None else one.median for one in found]
     frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
-    unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s", "passes_s", "waited_s"]
+    unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s"]
+    unknown += ["forwards_s", "passes_s", "waited_s"]
     frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
 

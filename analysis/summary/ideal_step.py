@@ -1,6 +1,7 @@
 """Ideal step times: the schedule with each step's measured stage seconds and no other cost.
 
-Of a stage of several parts each takes its own seconds; part p of stage s is number p*S + s.
+Of a stage of several parts each takes its own seconds; part p of stage s is number p*S + s. Where
+gradients of weights are apart, a backward is without them, and they are played by themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 from analysis.loading.record_frames import TIMED_PARTS
 from analysis.stats.intervals import median
 from analysis.stats.noise import cell_phase_slices
-from gnnhpc.core.schedule import Action, ScheduleName, input_from, part_number, timeline
+from analysis.stats.weights_apart import rows_with_weights_apart
+from gnnhpc.core.schedule import Action, Kind, ScheduleName, input_from, part_number, timeline
 
 Seconds = NDArray[np.float64]
 
@@ -32,11 +34,25 @@ class _Plan(NamedTuple):
     schedule: ScheduleName
     microbatches: int
     parts: int
+    weights_apart: bool
 
 
 _WAYS = ("forward_s", "backward_s")
-Passes = tuple[list[Seconds], list[Seconds]]
-"""Forward and backward seconds of a replica's steps, by the number of the part of the model."""
+
+
+class Passes(NamedTuple):
+    """Seconds of a replica's steps, by the number of the part of the model."""
+
+    forward: list[Seconds]
+    backward: list[Seconds]
+    weights: list[Seconds] | None = None
+    """None where `backward` has them."""
+
+    def of_microbatch(self, count: int) -> Passes:
+        """Of one of `count`."""
+        forward, backward = ([of / count for of in way] for way in (self.forward, self.backward))
+        weights = None if self.weights is None else [of / count for of in self.weights]
+        return Passes(forward, backward, weights)
 
 
 def ideal_steps(
@@ -61,16 +77,22 @@ def ideal_steps(
             for frame in (ranks, parts)
         )
     planned = (cells[name] for name in ("cell", "schedule", "microbatches", "parts"))
-    plans = {cell: _Plan(s, int(m), int(p)) for cell, s, m, p in zip(*planned, strict=True)}
+    apart = map(bool, rows_with_weights_apart(cells))
+    plans = {
+        cell: _Plan(schedule, int(microbatches), int(of_stage), weights)
+        for cell, schedule, microbatches, of_stage, weights in zip(*planned, apart, strict=True)
+    }
     of_parts = dict(iter(parts.groupby(["cell", "phase"], observed=True)))
     cell, phase = ranks["cell"].to_numpy(), ranks["phase"].to_numpy()
-    columns = {name: ranks[name].to_numpy() for name in ("replica", "stage", TIMED_PARTS, *_WAYS)}
+    names = ("replica", "stage", TIMED_PARTS, *_WAYS, "weights_s")
+    columns = {name: ranks[name].to_numpy() for name in names}
     ideal = {}
     for rows in cell_phase_slices(ranks):
         name, kind = str(cell[rows.start]), str(phase[rows.start])
         plan = plans[name]
         if plan.parts == 1:
-            replicas = _passes_of_stages({key: of[rows] for key, of in columns.items()})
+            mine = {key: of[rows] for key, of in columns.items()}
+            replicas = _passes_of_stages(mine, weights_apart=plan.weights_apart)
         elif (columns[TIMED_PARTS][rows] == plan.parts).all():
             replicas = _passes_of_parts(of_parts[name, kind])
         else:
@@ -79,13 +101,12 @@ def ideal_steps(
         seconds = [
             ideal_seconds(
                 plan.schedule,
-                [of / plan.microbatches for of in forward],
-                [of / plan.microbatches for of in backward],
+                passes.of_microbatch(plan.microbatches),
                 plan.microbatches,
                 parts=plan.parts,
                 training=kind == "train",
             )
-            for forward, backward in replicas
+            for passes in replicas
         ]
         slowest: Seconds = np.maximum.reduce(seconds)
         if np.isfinite(slowest).all():
@@ -93,14 +114,21 @@ def ideal_steps(
     return ideal
 
 
-def _passes_of_stages(columns: Mapping[str, NDArray[Any]]) -> Iterator[Passes]:
+def _passes_of_stages(
+    columns: Mapping[str, NDArray[Any]], *, weights_apart: bool
+) -> Iterator[Passes]:
     """Of each replica, of one cell's and phase's records of steps."""
     replica, stage = columns["replica"], columns["stage"]
     for one in np.unique(replica):
         # Rows are in order of step and rank, so those of one stage are its steps in order.
         mine = [(replica == one) & (stage == n) for n in np.unique(stage[replica == one])]
         forward, backward = ([columns[way][rows] for rows in mine] for way in _WAYS)
-        yield forward, backward
+        if not weights_apart:
+            yield Passes(forward, backward)
+            continue
+        weights = [columns["weights_s"][rows] for rows in mine]
+        of_inputs = [both - later for both, later in zip(backward, weights, strict=True)]
+        yield Passes(forward, of_inputs, weights)
 
 
 def _passes_of_parts(records: pd.DataFrame) -> Iterator[Passes]:
@@ -108,7 +136,7 @@ def _passes_of_parts(records: pd.DataFrame) -> Iterator[Passes]:
     for _, mine in records.groupby("replica"):
         parts = [found for _, found in mine.sort_values("step").groupby(["part", "stage"])]
         forward, backward = ([part[way].to_numpy() for part in parts] for way in _WAYS)
-        yield forward, backward
+        yield Passes(forward, backward)
 
 
 def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_]]:
@@ -123,27 +151,30 @@ def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_
 
 def ideal_seconds(
     schedule: ScheduleName,
-    forward_s: list[Seconds],
-    backward_s: list[Seconds],
+    passes: Passes,
     microbatches: int,
     *,
     parts: int = 1,
     training: bool,
 ) -> Seconds:
-    """[steps]: the ideal of each, where a micro-batch takes `forward_s[number]` [steps] in a part.
+    """[steps]: the ideal of each, where `passes` are a micro-batch's seconds [steps] in each part.
 
     As `gnnhpc.core.schedule.ideal_step_s` of each step, for all steps together.
     """
-    stages = len(forward_s) // parts
-    clock = [np.zeros_like(seconds) for seconds in forward_s[:stages]]
+    stages = len(passes.forward) // parts
+    none = [np.zeros_like(seconds) for seconds in passes.forward]
+    tables: dict[Kind, list[Seconds]] = {
+        "forward": passes.forward,
+        "backward": passes.backward,
+        "weights": none if passes.weights is None else passes.weights,
+    }
+    clock = none[:stages]
     done: dict[tuple[int, Action], Seconds] = {}
     for stage, action in _order(schedule, stages, microbatches, parts, training):
         needed = input_from(stage, stages, parts, action)
         start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
-        seconds = forward_s if action.kind == "forward" else backward_s
-        clock[stage] = done[stage, action] = (
-            start + seconds[part_number(stage, stages, action.part)]
-        )
+        seconds = tables[action.kind][part_number(stage, stages, action.part)]
+        clock[stage] = done[stage, action] = start + seconds
     ended: Seconds = np.maximum.reduce(clock)
     return ended
 
@@ -154,5 +185,7 @@ def _order(
 ) -> tuple[tuple[int, Action], ...]:
     """Stage and action of all, each after those that it waits for."""
     equal = [1.0] * (stages * parts)
-    slots = timeline(schedule, equal, equal, microbatches, parts=parts, training=training)
+    slots = timeline(
+        *(schedule, equal, equal, microbatches), weights_s=equal, parts=parts, training=training
+    )
     return tuple((slot.stage, slot.action) for slot in slots)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from analysis.summary.bounds import bound_of
 from analysis.summary.configurations import Configuration
 from analysis.summary.lost_time import COLUMNS, StepSeconds, take_apart
-from gnnhpc.core.schedule import bound
 
 
 def lost_columns(
@@ -16,16 +16,16 @@ def lost_columns(
     """
     step, ideal = row.seconds, row.mean("ideal_mean_s")
     alone = _for_as_many(row, best)
-    if row.phase != "train" or step is None or ideal is None or alone is None:
+    most = bound_of(row)
+    if row.phase != "train" or step is None or ideal is None or alone is None or most is None:
         return dict.fromkeys(COLUMNS)
-    stages = row.layout.stages
     return take_apart(
         step,
         ideal,
         alone,
         _for_as_many(row, same),
         ranks=row.layout.world_size,
-        stretch=stages / bound(1, stages, row.microbatches, row.parts),
+        stretch=row.layout.world_size / most,
     ).columns()
 
 

@@ -12,12 +12,12 @@ from analysis.loading.run import Run
 from analysis.stats.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
 from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
+from analysis.summary.bounds import balanced_bubble, limits_over
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.learnt_columns import learnt_columns
 from analysis.summary.lost_columns import lost_columns
 from analysis.summary.row_flags import counted_flags
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import bound
 
 CONTRACT_COLUMNS = (
     "model",
@@ -122,6 +122,7 @@ def _summary_row(
         "median_high": median.high,
         **_interval_columns("efficiency", row.efficiency),
         **_interval_columns("bubble", row.bubble),
+        "balanced_bubble": balanced_bubble(row),
     }
     line |= _speedup_columns(row, rows, wanted, seconds)
     line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
@@ -141,11 +142,7 @@ def _speedup_columns(
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    bound_value = bound(row.layout.replicas, row.layout.stages, row.microbatches, row.parts)
-    parts_of_base = base.parts if base else 1
-    bound_value /= bound(
-        wanted.layout.replicas, wanted.layout.stages, wanted.microbatches, parts_of_base
-    )
+    limits = limits_over(row, base, wanted)
     flags = counted_flags(row)
     notes = _notes(row, base, wanted, unlike)
     valid = bool(row.step_times)
@@ -158,32 +155,38 @@ def _speedup_columns(
             f"efficiency {efficiency.value:.3f} is above 1 by more than its interval: the schedule "
             "of the measured stages alone takes longer than the step"
         )
-    pipelined = row.layout.world_size > 1
-    if pipelined and base and base is not row and speedup and exceeds_bound(speedup, bound_value):
+    pipelined, most = row.layout.world_size > 1, limits.credible
+    if pipelined and base and base is not row and speedup and most and exceeds_bound(speedup, most):
         verdict = explain_excess(
             speedup,
-            bound_value,
+            most,
             seconds.per_sample(base),
             seconds.per_sample(row),
             seconds.stages_without_backward(row),
         )
         flags.append("above-bound" if verdict.explained else "above-bound-unexplained")
         notes.append(verdict.note)
+        if most != limits.bound:
+            notes.append("that bound is of ranks that never wait")
         valid = valid and verdict.explained
     return {
         **_interval_columns("speedup", speedup),
-        "bound": bound_value,
+        "bound": limits.bound,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
-        **_interval_columns("of_bound", speedup and speedup.over(bound_value)),
+        **_interval_columns("of_bound", _over(speedup, limits.bound)),
         **lost_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(wanted) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
+
+
+def _over(speedup: Interval | None, bound: float | None) -> Interval | None:
+    return None if speedup is None or bound is None else speedup.over(bound)
 
 
 def _interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
@@ -248,6 +251,8 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "switches_per_step": row.mean("switches_per_step"),
         "data_s": row.mean("data_s") if row.step_times else None,
         "recompute_s": row.mean("recompute_s") if row.step_times else None,
+        "weights_s": row.mean("weights_s") if row.step_times else None,
+        "weights_share": row.weights_share,
         "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
         "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},

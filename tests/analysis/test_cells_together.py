@@ -13,7 +13,7 @@ import pytest
 
 from analysis.loading.equal_cells import compare_losses
 from analysis.loading.run import load
-from analysis.summary.ideal_step import ideal_seconds
+from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.schedule import ideal_step_s
 from gnnhpc.data.settings import SyntheticCifar10
@@ -368,19 +368,24 @@ def test_efficiency_holds_where_stages_are_slow_in_turns(tmp_path: Path) -> None
 
 def test_the_ideal_of_steps_together_is_that_of_each() -> None:
     rng = np.random.default_rng(0)
-    for schedule, stages, count in (("gpipe", 3, 4), ("1f1b", 4, 6), ("gpipe", 1, 2)):
-        forward, backward = rng.uniform(0.1, 1.0, (2, stages, 5))
+    for schedule, stages, count in (
+        *(("gpipe", 3, 4), ("1f1b", 4, 6), ("gpipe", 1, 2)),
+        *(("zero-bubble", 3, 4), ("zero-bubble", 4, 2), ("zero-bubble", 1, 2)),
+    ):
+        passes = rng.uniform(0.1, 1.0, (3, stages, 5))
+        several = Passes(*map(list, passes))
         for training in (True, False):
-            together = ideal_seconds(
-                schedule, list(forward), list(backward), count, training=training
-            )
-            alone = [
-                ideal_step_s(
-                    schedule, forward[:, n].tolist(), backward[:, n].tolist(), count,
-                    training=training,
+            together = ideal_seconds(schedule, several, count, training=training)
+            alone = []
+            for n in range(5):
+                forward, backward, weights = passes[:, :, n].tolist()
+                alone.append(
+                    ideal_step_s(
+                        *(schedule, forward, backward, count),
+                        weights_s=weights,
+                        training=training,
+                    )
                 )
-                for n in range(5)
-            ]  # fmt: skip
             assert together == pytest.approx(alone)
 
 

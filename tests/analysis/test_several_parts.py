@@ -20,7 +20,7 @@ from analysis.papers.corrected_study import corrected_study_frame
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.report.settings_columns import with_study
-from analysis.summary.ideal_step import ideal_seconds
+from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.lost_time import COLUMNS, StepSeconds, take_apart
 from analysis.summary.summary_table import summarise
 from analysis.summary.varying_settings import settings_in_words
@@ -180,14 +180,8 @@ def test_parts_of_a_stage_that_has_one_are_damage(tmp_path: Path) -> None:
 
 def test_the_ideal_step_of_unequal_parts_is_the_one_worked_out_by_hand() -> None:
     steps = np.array([1.0, 10.0])
-    found = ideal_seconds(
-        "interleaved",
-        [seconds * steps for seconds in FORWARD],
-        [seconds * steps for seconds in BACKWARD],
-        2,
-        parts=2,
-        training=True,
-    )
+    passes = Passes(*([seconds * steps for seconds in way] for way in (FORWARD, BACKWARD)))
+    found = ideal_seconds("interleaved", passes, 2, parts=2, training=True)
     assert found.tolist() == [BY_HAND, 10 * BY_HAND]
     slots = timeline("interleaved", FORWARD, BACKWARD, 2, parts=2)
     assert max(slot.end_s for slot in slots) == BY_HAND

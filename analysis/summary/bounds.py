@@ -1,0 +1,60 @@
+"""The most that a row's speedup can be: the bound of balanced stages under its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analysis.summary.baseline import Baseline
+from analysis.summary.configurations import Configuration
+from gnnhpc.core.schedule import bound, bound_with_weights
+
+
+def bound_of(row: Configuration) -> float | None:
+    """Over one process; of a training step whose gradients of weights are apart by the seconds that
+    these and the rest of its passes took, and None where nobody measured them.
+
+    An evaluation is forwards alone.
+    """
+    replicas, stages = row.layout.replicas, row.layout.stages
+    if not row.weights_apart or row.phase != "train":
+        return bound(replicas, stages, row.microbatches, row.parts)
+    shares = row.shares
+    return (
+        None if shares is None else bound_with_weights(replicas, stages, row.microbatches, shares)
+    )
+
+
+def balanced_bubble(row: Configuration) -> float | None:
+    """The share of rank-time that balanced stages must wait."""
+    most = bound_of(row)
+    return None if most is None else 1.0 - most / row.layout.world_size
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a speedup over a baseline."""
+
+    bound: float | None
+    """Of balanced stages, over the baseline's."""
+    credible: float | None
+    """What no speedup is above without a reason in the seconds of its layers."""
+
+
+def limits_over(row: Configuration, base: Configuration | None, wanted: Baseline) -> Limits:
+    """`wanted` is the baseline that was asked for, `base` the one that was found."""
+    most, of_base = bound_of(row), _of_baseline(base, wanted)
+    if most is None or of_base is None:
+        return Limits(None, None)
+    # The bound of weights apart is of stages that are alike in their shares of forwards, gradients
+    # of inputs and gradients of weights. Others can wait less: where the later stages have most of
+    # the weights, the earlier ones have their gradients sooner. But none works more than all the
+    # time, so that ranks that never wait are what it is held against.
+    apart = row.weights_apart and row.phase == "train"
+    credible = row.layout.world_size if apart else most
+    return Limits(most / of_base, credible / of_base)
+
+
+def _of_baseline(base: Configuration | None, wanted: Baseline) -> float | None:
+    if base is not None:
+        return bound_of(base)
+    return bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
