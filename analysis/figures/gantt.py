@@ -33,6 +33,8 @@ _DASHES = (
     "its own: 3' is micro-batch 3 in the second part."
 )
 """What a caption says of stages of several parts."""
+_WEIGHTS = "Backward is of inputs alone; the gradients of weights come later, by themselves."
+"""What a caption says where they are apart."""
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
@@ -147,7 +149,7 @@ def _ideal_title(timeline: Timeline) -> str:
 
 
 def timeline_caption(timeline: Timeline) -> str:
-    """What was drawn, and what marks the parts of a stage that has several."""
+    """What was drawn, what marks the parts of a stage that has several, and what is apart."""
     caption = (
         f"{timeline.layout}, {timeline.microbatches} micro-batches, {_schedule_title(timeline)}: "
         f"training step {timeline.step}, the one nearest the median, above the same schedule with "
@@ -155,6 +157,8 @@ def timeline_caption(timeline: Timeline) -> str:
     )
     if timeline.parts > 1:
         caption += f" {_DASHES}"
+    if any(bar.name == "weights" for bar in timeline.measured):
+        caption += f" {_WEIGHTS}"
     if timeline.drawn_s is not None:
         caption += f" Before that it waited {1e3 * timeline.drawn_s:.3g} ms for its mini-batch."
     return caption

@@ -59,6 +59,7 @@ _DASHES = ((0.0, (7.0, 1.5)), (0.0, (4.0, 1.0, 1.0, 1.0, 1.0, 1.0)), (0.0, (2.5,
 ACTION_COLOURS = {
     "forward": "#56b4e9",
     "backward": "#0a5a8a",
+    "weights": "#a9d6b8",
     "allreduce": "#d55e00",
     "optimizer": "#a8a100",
     "wait": "#e6e6e6",

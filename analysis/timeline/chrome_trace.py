@@ -2,7 +2,8 @@
 
 Format: "Trace Event Format" (Google, 2016), the JSON object form: complete events (ph X) with
 timestamps and durations in microseconds; a replica is a process, a stage a thread. `forward 3'` is
-micro-batch 3 in the second part of its stage.
+micro-batch 3 in the second part of its stage; `weights 3` are the gradients of weights of
+micro-batch 3 where its `backward 3` is of inputs alone.
 """
 
 from __future__ import annotations

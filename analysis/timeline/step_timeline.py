@@ -1,7 +1,8 @@
 """The timeline of one step: what each rank did, and the ideal of the same schedule.
 
 Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline).
+measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline). Where
+gradients of weights are apart, `backward` is of inputs alone, and `weights` are bars of their own.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.loading.timed_whole import timed_whole
+from analysis.stats.weights_apart import has_weights_apart, shares_of
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ScheduleName, ideal_bubble, timeline
+from gnnhpc.core.schedule import ScheduleName, bound_with_weights, ideal_bubble, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +40,7 @@ class Bar:
 
     rank: int
     name: str
-    """forward, backward, allreduce, optimizer or wait."""
+    """forward, backward, weights, allreduce, optimizer or wait."""
     microbatch: int | None
     start_s: float
     end_s: float
@@ -72,8 +74,10 @@ class Timeline:
     """Waiting over all rank-time of this step; None where stages were not timed one by one."""
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
-    balanced_bubble: float
-    """Waiting over all rank-time of equal stages of V parts: (S-1) / (V*M+S-1)."""
+    balanced_bubble: float | None
+    """Waiting over all rank-time of equal stages of V parts: (S-1) / (V*M+S-1). Where gradients of
+    weights are apart, 1 - bound / S, with the bound for the ratio of this step's own seconds of
+    forwards, gradients of inputs and gradients of weights; None where those are not known."""
     drawn_s: float | None = None
     """Before the first barrier: the step's wait for its sampled mini-batch, if it has one."""
 
@@ -169,9 +173,27 @@ def measured_timeline(
         ideal=ideal,
         bubble=None if cell in timed_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
-        balanced_bubble=ideal_bubble(int(cell_row["stages"]), microbatches, parts),
+        balanced_bubble=_balanced_bubble(
+            records, schedule, int(cell_row["stages"]), microbatches, parts
+        ),
         drawn_s=_drawn_s(records),
     )
+
+
+def _balanced_bubble(
+    records: pd.DataFrame, schedule: ScheduleName, stages: int, microbatches: int, parts: int
+) -> float | None:
+    """`records` are of one step."""
+    if not has_weights_apart(schedule, stages):
+        return ideal_bubble(stages, microbatches, parts)
+    # Not the sums of pandas, which take a number that is missing for nothing.
+    forward, backward, weights = (
+        float(records[name].to_numpy().sum()) for name in ("forward_s", "backward_s", "weights_s")
+    )
+    shares = shares_of(forward, backward, weights)
+    if shares is None:
+        return None
+    return 1.0 - bound_with_weights(1, stages, microbatches, shares) / stages
 
 
 def _drawn_s(records: pd.DataFrame) -> float | None:
@@ -193,7 +215,10 @@ def ideal_bars(
 
     Each part of a stage has its own seconds. Empty if the span of a micro-batch is missing in any.
     """
-    kinds = ("forward", "backward") if training else ("forward",)
+    kinds = ["forward"]
+    if training:
+        apart = has_weights_apart(schedule, len({row.stage for row in rows}))
+        kinds += ["backward", "weights"] if apart else ["backward"]
     seconds: dict[tuple[int, str, int, int], float] = {}
     for bar in measured:
         if bar.name in kinds and bar.microbatch is not None:
@@ -212,12 +237,17 @@ def ideal_bars(
         }
         if any(cost is None for table in costs.values() for line in table for cost in line):
             return ()
-        forward = cast(list[list[float]], costs["forward"])
-        backward = cast(list[list[float]], costs.get("backward", forward))
+        known = cast(dict[str, list[list[float]]], costs)
+        forward = known["forward"]
         for slot in timeline(
-            schedule, forward, backward, microbatches, parts=parts, training=training
+            *(schedule, forward, known.get("backward", forward), microbatches),
+            weights_s=known.get("weights"),
+            parts=parts,
+            training=training,
         ):
             action, times = slot.action, (slot.start_s, slot.end_s)
+            if action.kind not in kinds:
+                continue
             bars.append(Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.part))
     return tuple(bars)
 
