@@ -17,7 +17,7 @@ def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
     """A sentence for each model and data whose gradients of weights take hardly any time apart."""
     if summary.empty:
         return ()
-    few = summary[(summary["phase"] == "train") & (summary["weights_share"] < LEAST_SHARE)]
+    few = summary[summary["weights_share"] < LEAST_SHARE]
     varied = [name for name in varying_settings(summary) if name not in ("schedule", "parts")]
     lines = []
     for (model, data), rows in few.groupby(["model", "data"], sort=False):
