@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from analysis.loading.rank_files import RankFile
 from analysis.loading.sampled_checks import Rows, impossible
-from analysis.stats.weights_apart import has_weights_apart
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.experiment import Experiment
 
@@ -26,7 +25,7 @@ def check_weights(
     `is_of_weights` says it of each span of the file.
     """
     seconds = rows[WEIGHTS_S]
-    if has_weights_apart(experiment.schedule, experiment.layout.stages):
+    if experiment.weights_apart:
         most = rows["backward_s"]
         wrong = np.flatnonzero(~((seconds >= 0) & (seconds <= most + _CLOCK_S)))
         if len(wrong):

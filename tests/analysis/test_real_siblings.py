@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from analysis.loading.run import Run, load
 from analysis.summary.summary_table import summarise
+from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.batches import image_loader
 from gnnhpc.core.schedule import bound
 from gnnhpc.records.run_paths import RunPaths
@@ -28,6 +30,7 @@ CELLS = [
     vig(layout="pp2", schedule="interleaved", parts=2),
     gat(microbatches=1),
     gat(layout="pp2", microbatches=2, chunks="halo", engine="pipelining"),
+    gat(layout="pp2", microbatches=3, chunks="halo", schedule="zero-bubble", spans=True),
     gat(microbatches=3, chunks="halo", **REFERENCE),
 ]
 
@@ -42,7 +45,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_computes_a_step_does_not_change_it(ran: Path) -> None:
     found = load(ran)
-    assert (found.siblings.families, len(found.siblings.compared)) == (2, 7)
+    assert (found.siblings.families, len(found.siblings.compared)) == (2, len(CELLS))
     assert not found.siblings.accusations
     assert found.cells["valid"].all()
     assert found.siblings.steps[1] == 6
@@ -59,6 +62,23 @@ def test_records_of_several_parts_a_stage_are_read_as_they_are_written(ran: Path
     one = summary[(summary["parts"] == 2) & (summary["phase"] == "train")].iloc[0]
     assert one["bound"] == bound(1, 2, int(one["microbatches"]), 2)
     assert one["ideal_step_s"] > 0.0
+
+
+def test_records_of_weights_apart_are_read_as_they_are_written(ran: Path) -> None:
+    found = load(ran)
+    (cell,) = found.cells.loc[found.cells["schedule"] == "zero-bubble", "cell"]
+    spans = found.spans[(found.spans["cell"] == cell) & (found.spans["name"] == "weights")]
+    seconds = (spans["end_s"] - spans["start_s"]).groupby([spans["step"], spans["rank"]]).sum()
+    ranks = found.ranks[(found.ranks["cell"] == cell) & (found.ranks["phase"] == "train")]
+    told = ranks.set_index(["step", "rank"])["weights_s"]
+    np.testing.assert_allclose(seconds, told.loc[seconds.index], atol=1e-6)
+    assert (told > 0.0).all()
+    timeline = measured_timeline(found, cell)
+    kinds = Counter(bar.name for bar in timeline.ideal)
+    assert kinds == {"forward": 6, "backward": 6, "weights": 6}
+    summary = summarise(found)
+    one = summary[(summary["schedule"] == "zero-bubble") & (summary["phase"] == "train")].iloc[0]
+    assert bound(1, 2, 3) < one["bound"] <= 2.0
 
 
 def another_mini_batch_in_step_4() -> None:
@@ -81,7 +101,9 @@ def test_an_attempt_that_goes_wrong_in_one_step_is_named(ran: Path, tmp_path: Pa
     cell = manifest_of(tmp_path / "other", CELLS[1])[0]
     assert set(run(root, cell, plant=another_mini_batch_in_step_4).statuses) == {0}
     found = _believed_by_its_audit(root, CELLS[1])
-    assert list(found.cells["flags"].str.contains("siblings")) == [False, True, *[False] * 5]
+    assert list(found.cells["flags"].str.contains("siblings")) == [
+        cell is CELLS[1] for cell in CELLS
+    ]
     (detail,) = found.checks.loc[found.checks["name"] == "siblings", "detail"]
     assert "attempt 2: training loss of step 4" in detail
     assert "alone against 4 that agree" in detail
