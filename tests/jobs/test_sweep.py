@@ -212,10 +212,13 @@ def test_parts_that_no_pipeline_can_have_are_refused(
 
 def test_the_sweep_of_schedules_has_each_of_them() -> None:
     made = [cell.experiment for cell in plan("jobs/sweeps/schedules.yaml", check=False).cells]
-    kinds = Counter((str(e.layout), e.schedule, e.parts) for e in made)
-    schedules = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
-    pipelines = {(layout, *each): 6 for layout in ("pp2", "pp4") for each in schedules}
-    assert kinds == Counter({("seq", "gpipe", 1): 9, **pipelines})
+    kinds = Counter((e.model.name, str(e.layout), e.schedule, e.parts) for e in made)
+    of_both = [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1)]
+    schedules = {"vig": [*of_both, ("interleaved", 2), ("interleaved", 4)], "gcn": of_both}
+    wanted = {(model, "seq", "gpipe", 1): 9 for model in schedules}
+    for model, mine in schedules.items():
+        wanted |= {(model, layout, *each): 6 for layout in ("pp2", "pp4") for each in mine}
+    assert kinds == Counter(wanted)
     assert all(e.spans for e in made)
 
 
