@@ -19,7 +19,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import aggregate, calls, dropped_product
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
-from gnnhpc.models.later_weights import LeftFor, cut, now_or_later
+from gnnhpc.models.later_weights import LeftFor, cut, is_apart, now_or_later
 
 Features = Tensor | SparseRows | IndexedRows | DroppedRows
 
@@ -43,10 +43,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [rows, F] times the transposed weight [D, F], plus bias [D].
 
     Where few rows have a gradient, as those near the few nodes with labels, backward computes with
-    these alone.
+    these alone, if a kernel finds them.
     """
     assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
-    if not aggregate.fits(x):
+    if not (aggregate.fits(x) or is_apart()):
         return functional.linear(x, weight, bias)
     product: Tensor = _Linear.apply(x, *cut(weight), bias)  # type: ignore[no-untyped-call]
     return product
@@ -60,7 +60,9 @@ class _Linear(torch.autograd.Function):
         ctx.left_for = left_for
         ctx.save_for_backward(x, weight)
         product = functional.linear(x, weight, bias)
-        ctx.finite = not any(ctx.needs_input_grad) or aggregate.all_finite(product)
+        ctx.finite = aggregate.fits(x) and (
+            not any(ctx.needs_input_grad) or aggregate.all_finite(product)
+        )
         return product
 
     @staticmethod

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.kernels.build import load_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
@@ -43,6 +45,17 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With our kernels, and as where there is no compiler."""
+    if not request.param:
+        monkeypatch.setenv("GNNHPC_KERNELS", "off")
+    load_kernel.cache_clear()
+    yield
+    load_kernel.cache_clear()
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_both_halves_are_the_whole(name: str, sparse: bool) -> None:
