@@ -229,6 +229,9 @@ EXPECTED: dict[str, Expected] = {
     "gradients of weights booked as backward": Expected(
         Complaint("step times", "weights of micro-batches in no weights span"),
     ),
+    "the rest of each backward of inputs booked as waiting": Expected(
+        Complaint("step times", "of what hooks saw of them"),
+    ),
     "half of the seconds of weights in the record": Expected(
         Complaint("records", "train step 0 has weights_s"),
     ),

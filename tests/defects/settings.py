@@ -63,6 +63,12 @@ GCN_WEIGHTS = Setting(
     "gcn dp2-pp2, zero-bubble",
     _GAT | {"model": {"name": "gcn"}, "schedule": "zero-bubble", "layout": "dp2-pp2"},
 )
+GIN_WEIGHTS = Setting(
+    "gin pp2, zero-bubble, some milliseconds a backward",
+    _GAT
+    | {"model": {"name": "gin", "layers": 4, "hidden": 64}, "schedule": "zero-bubble"}
+    | {"data": {**_GAT["data"], "nodes": 3_000, "edges": 12_000}},
+)
 VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
 VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
 VIG_SEQUENTIAL = Setting("vig seq", _VIG | {"layout": "seq"})
@@ -176,7 +182,7 @@ GRAPHS_PIPELINE = Setting("gin pp2, many graphs", _GRAPHS | {"layout": "pp2", "m
 GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
-    *(GAT_WEIGHTS, GCN_WEIGHTS),
+    *(GAT_WEIGHTS, GCN_WEIGHTS, GIN_WEIGHTS),
     *(VIG_PARTS, GAT_PARTS, VIG_PARTS_AGAIN, VIG_PARTS_TORCH, VIG_PARTS_REPLICAS),
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),

@@ -53,7 +53,8 @@ class SeenStep:
     """Within the stage alone, without the loss."""
     backwards: int = 0
     backward_s: float = 0.0
-    """From the gradient of the stage's output to that of its first trained layer."""
+    """From the gradient of the stage's output to that of its first trained layer; where weights
+    are apart to the last one that its first layer, or its input, has without them."""
     weights_s: float = 0.0
     """Gradients of weights apart from a backward."""
     outside: dict[str, int] = field(default_factory=dict)
@@ -201,8 +202,8 @@ class SecondClock:
             forwards=self._counts.get("forward", 0),
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),
-            backward_s=self._backward_s,
-            weights_s=self._moments.seconds_of_weights(),
+            backward_s=self._seconds_back(),
+            weights_s=self._moments.seconds_of("weights"),
             outside=outside,
             cpu_between_s=self._cpu_between,
             read_s=self._read_s,
@@ -214,6 +215,11 @@ class SecondClock:
             recomputed=sorted(self._recomputed.places) if self._hooked else None,
             recompute_s=self._recomputed.seconds,
         )
+
+    def _seconds_back(self) -> float:
+        """The parameter that ends a backward may be a weight, which has its gradient later."""
+        apart = any(action.kind == "weights" for action in self._moments.order)
+        return self._moments.seconds_of("backward") if apart else self._backward_s
 
     def _note(self, what: str) -> None:
         if self._in_step:

@@ -77,11 +77,13 @@ class WorkMoments:
         """Whether gradients of weights are computed now, apart from a backward."""
         return self._of_weights is not None
 
-    def seconds_of_weights(self) -> float:
+    def seconds_of(self, kind: Kind) -> float:
         """From their beginnings to their ends."""
-        began = {place: at.at_s for (kind, place), at in self.begins.items() if kind == "weights"}
+        began = {place: at.at_s for (of, place), at in self.begins.items() if of == kind}
         return sum(
-            at.at_s - began[place] for (kind, place), at in self.ends.items() if kind == "weights"
+            at.at_s - began[place]
+            for (of, place), at in self.ends.items()
+            if of == kind and place in began
         )
 
     def _begin(self, kind: Kind, place: Place) -> None:

@@ -96,6 +96,22 @@ def booked_as_backward() -> None:
     around(StepTimer, "begin", begin)
 
 
+@defect("the rest of each backward of inputs booked as waiting", setting=settings.GIN_WEIGHTS)
+def rest_is_waiting() -> None:
+    """And with it what the layers took then: no layer takes longer than the stage."""
+
+    def end(true: Any, timer: StepTimer, opened: OpenSpan) -> None:
+        true(timer, opened)
+        if opened.name == "backward":
+            start, until = opened.start, opened.end
+            assert isinstance(start, float)
+            assert isinstance(until, float)
+            opened.end = at = start + (until - start) / 2
+            timer._backward = [(name, min(float(mark), at)) for name, mark in timer._backward]
+
+    around(StepTimer, "end", end)
+
+
 @defect("half of the seconds of weights in the record")
 def half_the_seconds() -> None:
     change_record(lambda r: dataclasses.replace(r, weights_s=r.weights_s and r.weights_s / 2))
