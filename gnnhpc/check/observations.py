@@ -19,7 +19,7 @@ from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
-from gnnhpc.models.later_weights import LeavesWeights
+from gnnhpc.models.later_weights import leaves_weights
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.train.setup import TrainingParts
@@ -231,7 +231,7 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
-        leaves_weights=any(isinstance(m, LeavesWeights) for m in parts.stage.modules()),
+        leaves_weights=leaves_weights(parts.stage),
         partitions=getattr(parts.engine, "partitions", _layers_of_parts(parts.stage)),
         trained_parts=[bool(parameters_of(part)) for part in parts.stage.called],
         engine=type(parts.engine).__name__.removesuffix("Engine").lower(),

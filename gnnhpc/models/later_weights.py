@@ -20,7 +20,16 @@ _of_thread = threading.local()
 
 
 class LeavesWeights(nn.Module):
-    """Mixed into layers whose backward asks here: a stage with one computes weights apart."""
+    """Mixed into layers whose backward asks here."""
+
+
+def leaves_weights(module: nn.Module) -> bool:
+    """Whether a layer in it computes gradients of weights apart: such a one whose weights train."""
+    return any(
+        any(p.requires_grad and p.ndim == 2 for p in layer.parameters())
+        for layer in module.modules()
+        if isinstance(layer, LeavesWeights)
+    )
 
 
 @dataclass

@@ -15,7 +15,14 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.later_weights import LaterWeights, LeavesWeights, LeftGradient, apart, leaving
+from gnnhpc.models.later_weights import (
+    LaterWeights,
+    LeavesWeights,
+    LeftGradient,
+    apart,
+    leaves_weights,
+    leaving,
+)
 from gnnhpc.models.protocol import Model
 from tests.tools.graphs import forward, make_graph, make_model
 
@@ -105,6 +112,21 @@ def test_nothing_is_left_unasked() -> None:
         loss.backward()
     assert not later.left
     assert all(p.grad is not None and p.grad.any() for p in model.parameters() if p.ndim == 2)
+
+
+def test_layers_whose_weights_are_frozen_leave_none() -> None:
+    """A stage of such layers has nothing to compute apart, and is not to be blamed for it."""
+    model, context = built("gcn", sparse=False)
+    assert leaves_weights(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.ndim == 1)
+    assert not leaves_weights(model)
+    later = LaterWeights(lambda: None)
+    with apart():
+        loss = forward(model, context).sum()
+    with leaving(later):
+        loss.backward()
+    assert not later.left
 
 
 def test_a_gradient_that_nobody_takes_is_no_silent_loss() -> None:
