@@ -122,10 +122,8 @@ FIGURE_KINDS = (
         "speedup",
         "Speedup over the baseline that the axis names (samples a second, training), with "
         "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
-        "parts a stage; of zero-bubble that of equal stages with the measured ratio of forwards, "
-        "gradients of inputs and gradients of weights. A hollow mark is above it, or of "
-        "zero-bubble above ranks that never wait, without a reason in the seconds of its layers: "
-        "not valid.",
+        "parts a stage (of zero-bubble by its order). A hollow mark is above it without a reason "
+        "in the seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
     ),
