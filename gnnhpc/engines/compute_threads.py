@@ -126,7 +126,8 @@ class ComputeThreads:
         Called by that thread, before it ends.
         """
         own = threading.get_native_id()
-        known = self._other.union(thread.id for thread in self._threads) - {own}
+        # The system may still have one that has visited and ended.
+        known = self._other.union(self._visitors, self.ids) - {own}
         new = [number for number in sorted(_threads_there() - known) if number != own]
         threads = [_Thread.find(own), *(_Thread.find(n) for n in new if _is_worker(n, own))]
         self._visitors.update(thread.id for thread in threads)

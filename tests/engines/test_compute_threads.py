@@ -66,3 +66,26 @@ def test_a_thread_that_ends_late_is_not_counted_in_the_next_step() -> None:
     threads.look()
     assert late[0] not in threads.ids
     ends.set()
+
+
+def test_a_thread_that_ends_late_is_no_worker_of_the_next_one() -> None:
+    threads, visited, ends = ComputeThreads(come_and_go=True), threading.Event(), threading.Event()
+
+    def late() -> None:
+        compute(COMPUTES_S)
+        threads.visit()
+        visited.set()
+        ends.wait()
+
+    def following() -> None:
+        compute(COMPUTES_S)
+        threads.visit()
+
+    threads.look()
+    _thread.start_new_thread(late, ())
+    visited.wait()
+    short = threading.Thread(target=following)
+    short.start()
+    short.join()
+    assert threads.since_look().used == 1
+    ends.set()
