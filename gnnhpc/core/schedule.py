@@ -75,28 +75,17 @@ def stage_order(
     if schedule == "interleaved":
         warmup = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
     warmup = min(len(forwards), warmup)
-    if schedule == "zero-bubble":
-        return _with_weights_apart(forwards, backwards, warmup, delay=stage)
-    order = forwards[:warmup]
-    for n in range(len(forwards) - warmup):
-        order += [backwards[n], forwards[warmup + n]]
-    return order + backwards[len(forwards) - warmup :]
-
-
-def _with_weights_apart(
-    forwards: list[Action], backwards: list[Action], warmup: int, delay: int
-) -> list[Action]:
-    """1F1B with the weights of a micro-batch `delay` backwards later: as many as there are stages
-    before this one, which wait for its backwards. No stage holds more than the first one does.
-    """
-    weights = [Action("weights", each.microbatch) for each in backwards]
+    # Later by as many backwards as there are stages before this one, which wait for its backwards;
+    # no stage holds more than the first one does.
+    apart = backwards if schedule == "zero-bubble" else []
+    weights = [Action("weights", each.microbatch) for each in apart]
     order = forwards[:warmup]
     for n, backward in enumerate(backwards):
         order.append(backward)
-        if n >= delay:
-            order.append(weights[n - delay])
+        if n >= stage:
+            order += weights[n - stage : n - stage + 1]
         order += forwards[warmup + n : warmup + n + 1]
-    return order + weights[max(0, len(weights) - delay) :]
+    return order + weights[max(0, len(weights) - stage) :]
 
 
 def _by_groups(kind: Kind, stages: int, microbatches: int, parts: range) -> list[Action]:

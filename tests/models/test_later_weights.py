@@ -12,9 +12,6 @@ from torch import Tensor, nn
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.deep.model import Gcnii, ResGcn
-from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.later_weights import (
     LaterWeights,
     LeavesWeights,
@@ -23,21 +20,8 @@ from gnnhpc.models.later_weights import (
     leaves_weights,
     leaving,
 )
-from gnnhpc.models.protocol import Model
+from tests.models.test_layer_implementations import MODELS
 from tests.tools.graphs import forward, make_graph, make_model
-
-MODELS: dict[str, Model] = {
-    "gcn": Gcn(layers=3, hidden=20),
-    "sage-mean": Sage(layers=3, hidden=20),
-    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
-    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
-    "gin": Gin(layers=3, hidden=20),
-    "graphconv": GraphConv(layers=3, hidden=20),
-    "gat": Gat(layers=3, heads=4, hidden=5),
-    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
-    "resgcn": ResGcn(layers=4, hidden=9),
-    "gcnii": Gcnii(layers=4, hidden=9),
-}
 
 
 def built(name: str, *, sparse: bool) -> tuple[nn.Module, Context]:
