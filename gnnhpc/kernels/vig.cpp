@@ -21,16 +21,20 @@ struct Weights {
           conv_bias(p[6]), w2(p[7]), b2(p[8]), gamma2(p[9]), beta2(p[10]) {}
 };
 
-// Gradients of a layer's parameters, or what they are added to.
+// Gradients of a layer's parameters, that a micro-batch's are added to.
 struct Gradients : Weights<float> {
-    bool added;
+    using Weights::Weights;
 
-    Gradients(float* const* p, bool added) : Weights(p), added(added) {}
-
-    INLINE void put(float* at, double value) const {
-        const float single = static_cast<float>(value);
-        *at = added ? *at + single : single;
+    void clear(i64 hidden) const {
+        for (float* at : {w1, w2}) std::fill(at, at + hidden * kChannels, 0.0f);
+        for (float* at : {b1, gamma1, beta1}) std::fill(at, at + hidden, 0.0f);
+        for (float* at : {b2, gamma2, beta2}) std::fill(at, at + kChannels, 0.0f);
+        if (!root) return;
+        for (float* at : {root, around}) std::fill(at, at + hidden * hidden, 0.0f);
+        std::fill(conv_bias, conv_bias + hidden, 0.0f);
     }
+
+    static INLINE void add(float* at, double value) { *at += static_cast<float>(value); }
 };
 
 // What forward leaves for backward. `folded` is [4][hidden], `first` [hidden][inputs + 1].
@@ -114,7 +118,7 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
         const double* row = d_first + j * 8;
         const double r0 = row[0], r1 = row[1], r2 = row[2], r3 = row[7];
         const double a0 = row[3], a1 = row[4], a2 = row[5], a3 = row[6];
-        d.put(d.conv_bias + j, r3);
+        d.add(d.conv_bias + j, r3);
 #pragma omp simd
         for (i64 i = 0; i < hidden; ++i) {
             const double r = root[i], a = around[i];
@@ -122,8 +126,8 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
             d1[i] += r * r1 + a * a1;
             d2[i] += r * r2 + a * a2;
             d3[i] += r * r3 + a * a3;
-            d.put(d_root + i, r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
-            d.put(d_around + i, a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
+            d.add(d_root + i, r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
+            d.add(d_around + i, a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
         }
     }
 }
@@ -145,9 +149,9 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
             d_scale += d_folded[k * hidden + j] * w[k];
             d_w[k] = d_folded[k * hidden + j] * scale;
         }
-        d.put(d.gamma1 + j, d_scale * inverse);
-        d.put(d.beta1 + j, d_constant);
-        d.put(d.b1 + j, by_batch ? 0.0 : d_centred);
+        d.add(d.gamma1 + j, d_scale * inverse);
+        d.add(d.beta1 + j, d_constant);
+        d.add(d.b1 + j, by_batch ? 0.0 : d_centred);
         if (by_batch) {
             const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
             for (int k = 0; k < 3; ++k) {
@@ -159,7 +163,7 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
                 }
             }
         }
-        for (int k = 0; k < 3; ++k) d.put(d.w1 + j * 3 + k, d_w[k]);
+        for (int k = 0; k < 3; ++k) d.add(d.w1 + j * 3 + k, d_w[k]);
     }
     const double count = static_cast<double>(rows);
     for (int k = 0; k < 3; ++k) {
@@ -191,8 +195,8 @@ void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float*
         const double d_gamma = inverse * (sums[3 + c] - state.mean2[c] * sums[c]);
         const double slope = by_batch ? -scale * inverse * d_gamma / count : 0.0;
         const double shift = by_batch ? -scale * sums[c] / count - slope * state.mean2[c] : 0.0;
-        d.put(d.gamma2 + c, d_gamma);
-        d.put(d.beta2 + c, sums[c]);
+        d.add(d.gamma2 + c, d_gamma);
+        d.add(d.beta2 + c, sums[c]);
         along[c] = static_cast<float>(scale);
         along[3 + c] = static_cast<float>(slope);
         along[6 + c] = static_cast<float>(shift);
@@ -297,7 +301,8 @@ void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, con
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
     const i64 hidden = sizes[3], length = batch.width * kChannels;
     const Weights<const float> of(weights);
-    const Gradients d(d_weights, added);
+    const Gradients d(d_weights);
+    if (!added) d.clear(hidden);
     const State<const double> state(state_at, hidden);
     const int inputs = of.root ? kConv : kPlain;
 
@@ -322,8 +327,8 @@ void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, con
         for (i64 j = 0; j < hidden; ++j)
             for (int k = 0; k < 4; ++k) d_folded[size(k * hidden + j)] = d_first[size(j * 4 + k)];
     }
-    for (i64 i = 0; i < hidden * 3; ++i) d.put(d.w2 + i, d_second[size(i)]);
-    for (i64 c = 0; c < 3; ++c) d.put(d.b2 + c, d_bias[size(c)]);
+    for (i64 i = 0; i < hidden * 3; ++i) d.add(d.w2 + i, d_second[size(i)]);
+    for (i64 c = 0; c < 3; ++c) d.add(d.b2 + c, d_bias[size(c)]);
     unfold_linear(hidden, batch.rows(), by_batch, of, eps[0], state, d_folded.data(), d, matrix,
                   vector);
     if (!d_x) return;

@@ -22,7 +22,8 @@ constexpr int kChannels = 3;
 constexpr i64 kGroup = kWide * LANES;
 constexpr int kGroups = 6;  // of nodes a piece, whose numbers stay in the nearest cache
 constexpr i64 kPiece = kGroups * kGroup;
-constexpr i64 kSingle = 16;  // pieces whose sums are held in single precision, lane by lane
+// Sums of so many pieces, and of less than twice as many, are held in single precision, lane by lane.
+constexpr i64 kSingle = 16;
 
 // Images, their size, and the threads to use.
 struct Batch {
@@ -219,6 +220,7 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
     in_parts(parts, pieces, batch.threads, [&](i64 part, i64 from, i64 to) {
         double* sums = &partial[size(part * stride)];
         std::vector<Row> lane_sums(size(hidden), Row{});
+        const i64 held = std::max<i64>(1, (to - from) / kSingle);  // how often they are added up
         Cell cells[kGroups];
         for (i64 piece = from; piece < to; ++piece) {
             // The last piece may have less.
@@ -261,11 +263,12 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                 }
                 lane_sums[size(j)] = row;
             }
-            if ((piece - from) % kSingle == kSingle - 1 || piece == to - 1) {
+            const i64 done = piece - from;
+            if ((done + 1) * held / (to - from) > done * held / (to - from)) {
                 double* total = sums;
                 for (const Row& row : lane_sums)
                     for (const Vec& lanes : row.at) *total++ += sum(lanes);
-                std::fill(lane_sums.begin(), lane_sums.end(), Row{});
+                if (piece + 1 < to) std::fill(lane_sums.begin(), lane_sums.end(), Row{});
             }
             for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup;

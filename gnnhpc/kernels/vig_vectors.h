@@ -146,20 +146,13 @@ struct Gelu {
     }
 };
 
-// Sum of n numbers, by halves.
-template <int n>
-INLINE double sum(double* numbers) {
-    for (int i = 0; i < n / 2; ++i) numbers[i] += numbers[i + n / 2];
-    if constexpr (n > 2)
-        return sum<n / 2>(numbers);
-    else
-        return numbers[0];
-}
-
+// Sum of the lanes, four at a time.
 INLINE double sum(const Vec& vec) {
-    double lane[LANES];
-    for (int i = 0; i < LANES; ++i) lane[i] = static_cast<double>(vec[i]);
-    return sum<LANES>(lane);
+    const float* lane = reinterpret_cast<const float*>(&vec);
+    double four[4] = {lane[0], lane[1], lane[2], lane[3]};
+    for (int i = 4; i < LANES; i += 4)
+        for (int l = 0; l < 4; ++l) four[l] += static_cast<double>(lane[i + l]);
+    return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 }  // namespace
