@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.watches.optimizer_rule import OptimizerState
+from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.features import Rows
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
@@ -138,8 +140,8 @@ class CapturingEngine:
         self._loss = 0.0
         self._phase: Phase = "train"
         self._keeps = False
-        for outline, layer in zip(stage.outlines, stage.layers, strict=True):
-            layer.register_forward_hook(_KeepOutput(self, outline.name))
+        for part in stage.parts:
+            part.on_layer.append(self._keep_output)
         if seen.stage == 0:
             stage.layers[0].register_forward_pre_hook(self._keep_input)
 
@@ -216,16 +218,10 @@ class CapturingEngine:
     def _keep_input(self, layer: nn.Module, given: tuple[Any, ...]) -> None:
         self.keep(INPUT, given[0], given[1])
 
-
-@dataclass(frozen=True)
-class _KeepOutput:
-    """A forward hook of one layer."""
-
-    engine: CapturingEngine
-    layer: str
-
-    def __call__(self, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
-        self.engine.keep(self.layer, output, given[1])
+    def _keep_output(
+        self, layer: LayerOutline, _changes: int, _x: Rows, output: Rows, context: Context
+    ) -> None:
+        self.keep(layer.name, output, context)
 
 
 def first_seen(

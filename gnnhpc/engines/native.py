@@ -53,32 +53,33 @@ class NativeEngine:
         losses: list[Tensor] = []
         for links in self.training:
             links.expect(batch, self._backwards)
-        for done, action in enumerate(self.order):
-            for links in self.training:
-                links.allow(done)
-            m, links = action.microbatch, self.training[action.part]
-            if action.kind == "backward":
-                self._backward(links, m, held[action.part, m])
-            elif action.kind == "weights":
-                self._weights(links, m, held[action.part, m])
-            if action.kind == self._last_kind:
-                self._release(links, held.pop((action.part, m)))
-            if action.kind != "forward":
-                continue
-            part, microbatch = links.part, batch.microbatches[m]
-            x = self._input(links, microbatch, m)
-            weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
-            with weights, timer.span("forward", m, action.part):
-                output = part.stage(x, microbatch.context)
-                result = output
+        with plan.stage.one_step():
+            for done, action in enumerate(self.order):
+                for links in self.training:
+                    links.allow(done)
+                m, links = action.microbatch, self.training[action.part]
+                if action.kind == "backward":
+                    self._backward(links, m, held[action.part, m])
+                elif action.kind == "weights":
+                    self._weights(links, m, held[action.part, m])
+                if action.kind == self._last_kind:
+                    self._release(links, held.pop((action.part, m)))
+                if action.kind != "forward":
+                    continue
+                part, microbatch = links.part, batch.microbatches[m]
+                x = self._input(links, microbatch, m)
+                weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
+                with weights, timer.span("forward", m, action.part):
+                    output = part.stage(x, microbatch.context)
+                    result = output
+                    if part.is_last:
+                        result = plan.loss(output, microbatch, batch.labelled)
+                held[action.part, m] = Held(x, result)
                 if part.is_last:
-                    result = plan.loss(output, microbatch, batch.labelled)
-            held[action.part, m] = Held(x, result)
-            if part.is_last:
-                outputs.append(output.detach())
-                losses.append(result.detach())
-            elif links.activations_out is not None:
-                links.activations_out.send(output.detach())
+                    outputs.append(output.detach())
+                    losses.append(result.detach())
+                elif links.activations_out is not None:
+                    links.activations_out.send(output.detach())
         with timer.span("wait"):
             for links in self.training:
                 links.flush()

@@ -29,15 +29,16 @@ class SequentialEngine:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)
         outputs, losses = [], []
-        for m, microbatch in enumerate(batch.microbatches):
-            with timer.span("forward", m):
-                output = plan.stage(first_input(microbatch), microbatch.context)
-                loss = plan.loss(output, microbatch, batch.labelled)
-            with timer.span("backward", m):
-                loss.backward()
-                timer.layer_backward(None, timer.clock.mark())
-            outputs.append(output.detach())
-            losses.append(loss.detach())
+        with plan.stage.one_step():
+            for m, microbatch in enumerate(batch.microbatches):
+                with timer.span("forward", m):
+                    output = plan.stage(first_input(microbatch), microbatch.context)
+                    loss = plan.loss(output, microbatch, batch.labelled)
+                with timer.span("backward", m):
+                    loss.backward()
+                    timer.layer_backward(None, timer.clock.mark())
+                outputs.append(output.detach())
+                losses.append(loss.detach())
         self.gradients.average()
         return StepOutput(outputs, losses)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +16,33 @@ from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import LayerOutline, row_changes
 from gnnhpc.engines.autograd import computed_again
+from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.later_weights import Listener
+from gnnhpc.models.one_call import (
+    InOneCall,
+    OneCall,
+    call_hooks_after,
+    call_hooks_before,
+    is_watched_within,
+    neighbours,
+)
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
 
 OnLayer = Callable[[LayerOutline, int, Rows, Rows, Context], None]
 """Told of a layer, how many change the rows up to it, its input, its output and the context."""
+
+
+class _Prepared(NamedTuple):
+    """A call that computes several layers."""
+
+    layers: range
+    call: OneCall
 
 
 class Stage(nn.Module):
@@ -36,7 +53,6 @@ class Stage(nn.Module):
     """
 
     recomputed: Collection[int] = ()
-    on_layer: OnLayer | None = None
     apart: bool = False
     """Whether its parts are no neighbours in the model: each is called by itself, never all."""
     _parts: tuple[Stage, ...] = ()
@@ -65,6 +81,10 @@ class Stage(nn.Module):
             parent._modules[name] = module
         self.layers = list(modules)
         """The modules in order."""
+        self._neighbours = neighbours(self.layers)
+        self._one_calls: dict[int, _Prepared] = {}
+        """Within a training step, by the first layer."""
+        self.on_layer: list[OnLayer] = []
         self.on_left: list[Listener] = []
         """Told of gradients of weights that a backward leaves for later."""
 
@@ -96,31 +116,111 @@ class Stage(nn.Module):
         timer, again = self.timer, is_recomputing()
         # Each layer begins where the one before it ended: one mark a layer.
         began = start = timer.clock.mark() if timer is not None else None
-        for layer, module, changes in zip(self.outlines, self.layers, self._changes, strict=True):
-            rows, given = len(x), x
-            if timer is not None and start is not None and again:
-                timer.layer_backward(layer.name, start)
-            if layer.rows == "hop":
-                x = _through_hop(module, x, context, changes - 1)
+        done = 0
+        while done < len(self.layers):
+            given, number = x, done
+            found = self._in_one_call(number, x, context, start) if self._one_calls else None
+            if found is not None:
+                (x, end), done = found, self._one_calls[number].layers.stop
             else:
-                x = module(x, context)
-            if layer.rows != "same":
-                rows = context.chunk.rows[changes]
-            if len(x) != rows or x.shape[1:] != layer.shape:
-                raise _outline_mismatch(layer, rows, x)
-            if self.on_layer is not None:
-                self.on_layer(layer, changes, given, x, context)
-            if timer is not None and start is not None:
-                end = timer.clock.mark()
-                if not again:
-                    timer.layer_forward(layer.name, start, end)
-                start = end
-                # A layer that hands its input on has no backward; the mark before is that layer's.
-                if isinstance(x, Tensor) and x.requires_grad and x is not given:
-                    x.register_hook(_MarkBackward(timer, layer.name))
+                x, end = self._through_layer(number, x, context, start)
+                done += 1
+            # A layer that hands its input on has no backward; the mark before is that layer's.
+            if timer is not None and isinstance(x, Tensor) and x.requires_grad and x is not given:
+                x.register_hook(_MarkBackward(timer, self.outlines[done - 1].name))
+            start = end
         if timer is not None and began is not None and start is not None and again:
             timer.recomputed(began, start)
         return x if isinstance(x, Tensor) else x.to_dense()
+
+    def _through_layer(
+        self, number: int, x: Tensor | SparseRows, context: Context, start: Mark | None
+    ) -> tuple[Tensor | SparseRows, Mark | None]:
+        """Its output, and when it ended."""
+        layer, module = self.outlines[number], self.layers[number]
+        rows, given, changes = len(x), x, self._changes[number]
+        timer, again = self.timer, is_recomputing()
+        if timer is not None and start is not None and again:
+            timer.layer_backward(layer.name, start)
+        if layer.rows == "hop":
+            x = _through_hop(module, x, context, changes - 1)
+        else:
+            x = module(x, context)
+        if layer.rows != "same":
+            rows = context.chunk.rows[changes]
+        if len(x) != rows or x.shape[1:] != layer.shape:
+            raise _outline_mismatch(layer, rows, x)
+        for told in self.on_layer:
+            told(layer, changes, given, x, context)
+        if timer is None or start is None:
+            return x, None
+        end = timer.clock.mark()
+        if not again:
+            timer.layer_forward(layer.name, start, end)
+        return x, end
+
+    def _in_one_call(
+        self, first: int, x: Tensor | SparseRows, context: Context, start: Mark | None
+    ) -> tuple[Tensor, Mark | None] | None:
+        """As `_through_layer`, of all that one call computes from layer `first` on; None if it
+        does not."""
+        prepared = self._one_calls.get(first)
+        if prepared is None or not isinstance(x, Tensor):
+            return None
+        numbers, call = prepared
+        outlines = self.outlines[numbers.start : numbers.stop]
+        layers = self.layers[numbers.start : numbers.stop]
+        if is_watched_within(layers):
+            return None
+        timer, again = self.timer, is_recomputing()
+
+        def tell_backward(ended: Sequence[float]) -> None:
+            # The last layer's begins with the gradient of its output, which is marked elsewhere.
+            for outline, at in zip(outlines[-2::-1], ended[:0:-1], strict=True):
+                if timer is not None:
+                    timer.layer_backward(outline.name, at)
+
+        given = call_hooks_before(layers[0], (x, context))
+        outputs = call.forward(given[0], tell_backward)
+        if outputs is None:
+            return None
+        last = call_hooks_after(layers[-1], (outputs.between[-1], context), outputs.last)
+        inputs, found = [given[0], *outputs.between], [*outputs.between, last]
+        for told in self.on_layer:
+            for n, outline in enumerate(outlines):
+                changes = self._changes[numbers.start + n]
+                told(outline, changes, inputs[n], found[n], context)
+        if timer is None or start is None:
+            return last, None
+        starts = [start, *outputs.ended_s[:-1]]
+        for outline, began, ended in zip(outlines, starts, outputs.ended_s, strict=True):
+            if again:
+                timer.layer_backward(outline.name, began)
+            else:
+                timer.layer_forward(outline.name, began, ended)
+        return last, outputs.ended_s[-1]
+
+    @contextlib.contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Around a training step's micro-batches: some layers are computed by one call.
+
+        For an engine that adds gradients in place, on one device; nobody exchanges parameters or
+        their gradients' buffers within it.
+        """
+        for called in self.called:
+            called._prepare_calls()
+        try:
+            yield
+        finally:
+            for called in self.called:
+                called._one_calls = {}
+
+    def _prepare_calls(self) -> None:
+        for numbers in self._neighbours:
+            layers = self.layers[numbers.start : numbers.stop]
+            call = cast(InOneCall, layers[0]).prepare_call(layers)
+            if call is not None:
+                self._one_calls[numbers.start] = _Prepared(numbers, call)
 
     @property
     def parts(self) -> tuple[Stage, ...]:

@@ -17,16 +17,16 @@ _paused: list[None] = []
 """One for each `uncounted` that is open."""
 
 
-def count(code: str, function: str) -> None:
-    """One call of `function` in a library's file, or in TORCH."""
+def count(code: str, function: str, times: int = 1) -> None:
+    """Calls of `function` in a library's file, or in TORCH."""
     if not _paused:
         with _counting:
-            _calls[code, function] += 1
+            _calls[code, function] += times
 
 
-def count_compiled(library: ctypes.CDLL, function: str) -> None:
-    """One call of a library's `function`."""
-    count(library._name, function)
+def count_compiled(library: ctypes.CDLL, function: str, times: int = 1) -> None:
+    """Calls of a library's `function`."""
+    count(library._name, function, times)
 
 
 def counted() -> Counter[tuple[str, str]]:

@@ -3,6 +3,8 @@
 // Here is the algebra on parameters and statistics that folds a layer into a small network a node
 // (`gnnhpc.kernels.vig_fold` explains it), in double; vig_nodes.h has what is done a node.
 
+#include <time.h>
+
 #include <cmath>
 #include <memory>
 
@@ -220,6 +222,13 @@ std::unique_ptr<float[]> rows_of_floats(const Batch& batch) {
     return std::unique_ptr<float[]>(new float[size(batch.rows() * kChannels)]);
 }
 
+// What Python's time.perf_counter is on Linux.
+double now_s() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 void copy_line(const Batch& batch, i64 line, const float* from, float* to) {
     const i64 length = batch.width * kChannels;
     std::copy(from, from + length, to + line * length);
@@ -344,5 +353,49 @@ void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, con
         neighbour_sums(d_sums.get(), batch, [&](i64 line, const float* sums) {
             for (i64 i = 0; i < length; ++i) d_x[line * length + i] += sums[i];
         });
+}
+
+// Layers one after the other, each as `vig_forward` by the batch's statistics, which `moved`, or null,
+// has moved. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; 4 statistics, 2 counts
+// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its
+// state; and when it had ended (CLOCK_MONOTONIC, seconds).
+void vig_layers_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
+                        const float* const* weights, const double* eps, float* const* moved,
+                        i64* const* batches, const double* momentum, float* ys, float* outs,
+                        float* out, double* states, double* ended) {
+    for (i64 i = 0; i < layers; ++i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        const i64 length = images * shape[0] * shape[1] * kChannels;
+        float* at = i + 1 < layers ? outs + i * length : out;
+        vig_forward(sizes, x, weights + i * 11, nullptr, eps + i * 2,
+                    moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
+                    moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
+        x = at;
+        states += vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
+        ended[i] = now_s();
+    }
+}
+
+// Back through the same layers; gradients of weights are added. g is that of `out`; `states` begins
+// with the first layer's. `ended` is when a layer's backward had ended, by layer.
+void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
+                         const float* ys, const float* outs, const float* g,
+                         const float* const* weights, const double* eps, const double* states,
+                         float* d_x, float* const* gradients, double* ended) {
+    const i64 length = images * shapes[0] * shapes[1] * kChannels;
+    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
+    for (i64 i = 0; i < layers; ++i)
+        states += vig_state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
+    for (i64 i = layers - 1; i >= 0; --i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        states -= vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
+        float* d_input = i > 0 ? between.get() + (i % 2) * length : d_x;
+        vig_backward(sizes, 1, 1, i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
+                     weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
+        g = d_input;
+        ended[i] = now_s();
+    }
 }
 }

@@ -27,7 +27,7 @@ def available() -> bool:
 
 def instructions() -> str:
     """Which vectors the kernel was built for."""
-    lanes: int = _library().vig_lanes()
+    lanes: int = library().vig_lanes()
     return _VECTORS[lanes]
 
 
@@ -41,18 +41,18 @@ def forward(
 ) -> Result:
     """As `vig_torch.forward`; moves running statistics `moved` besides, and returns none then."""
     hidden, conv = weights.b1.shape[0], weights.root is not None
-    state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
+    state = torch.empty(state_length(hidden, conv=conv), dtype=torch.float64)
     y, out = torch.empty_like(x), torch.empty_like(x)
-    library = _library()
-    calls.count_compiled(library, "vig_forward")
-    library.vig_forward(
+    kernel = library()
+    calls.count_compiled(kernel, "vig_forward")
+    kernel.vig_forward(
         _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
-        _pointer(x),
-        _pointers(weights),
-        None if running is None else _pointers(running),
+        pointer(x),
+        pointers(weights),
+        None if running is None else pointers(running),
         _doubles(eps),
-        None if moved is None else _pointers(moved.statistics),
-        None if moved is None else _pointers(moved.batches),
+        None if moved is None else pointers(moved.statistics),
+        None if moved is None else pointers(moved.batches),
         None if moved is None else _doubles(moved.momentum),
         y.data_ptr(),
         out.data_ptr(),
@@ -82,46 +82,51 @@ def backward(
     d_weights = into
     if d_weights is None:
         d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
-    library = _library()
-    calls.count_compiled(library, "vig_backward")
+    kernel = library()
+    calls.count_compiled(kernel, "vig_backward")
     hidden = weights.b1.shape[0]
-    library.vig_backward(
+    kernel.vig_backward(
         _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         int(by_batch),
         int(into is not None),
-        _pointer(x),
-        _pointer(y),
-        _pointer(g),
-        _pointers(weights),
+        pointer(x),
+        pointer(y),
+        pointer(g),
+        pointers(weights),
         _doubles(eps),
-        _pointer(state),
+        pointer(state),
         None if d_x is None else d_x.data_ptr(),
-        _pointers(d_weights),
+        pointers(d_weights),
     )
     return d_x, d_weights
 
 
 @functools.cache
-def _prepared(library: ctypes.CDLL) -> ctypes.CDLL:
+def _prepared(kernel: ctypes.CDLL) -> ctypes.CDLL:
     integer, pointer = ctypes.c_int64, ctypes.c_void_p
-    library.vig_state_length.argtypes = [integer] * 2
-    library.vig_state_length.restype = integer
-    library.vig_forward.argtypes = [pointer] * 11
-    library.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
-    library.vig_forward.restype = library.vig_backward.restype = None
-    return library
+    kernel.vig_state_length.argtypes = [integer] * 2
+    kernel.vig_state_length.restype = integer
+    kernel.vig_forward.argtypes = [pointer] * 11
+    kernel.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
+    kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 12]
+    kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 11]
+    for function in ("vig_forward", "vig_backward", "vig_layers_forward", "vig_layers_backward"):
+        getattr(kernel, function).restype = None
+    return kernel
 
 
-def _library() -> ctypes.CDLL:
-    library = load_kernel("vig")
-    if library is None:
+def library() -> ctypes.CDLL:
+    """The kernel; raises RuntimeError where it is not available."""
+    kernel = load_kernel("vig")
+    if kernel is None:
         raise RuntimeError("the vig kernel is not available here")
-    return _prepared(library)
+    return _prepared(kernel)
 
 
 @functools.cache
-def _state_length(hidden: int, *, conv: bool) -> int:
-    length: int = _library().vig_state_length(hidden, conv)
+def state_length(hidden: int, *, conv: bool) -> int:
+    """Of what a layer's forward leaves for its backward: numbers of float64."""
+    length: int = library().vig_state_length(hidden, conv)
     return length
 
 
@@ -141,7 +146,8 @@ def _addresses(addresses: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_
     return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
-def _pointer(tensor: Tensor) -> int:
+def pointer(tensor: Tensor) -> int:
+    """A contiguous tensor's address; raises ValueError for another."""
     return tensor.data_ptr() if tensor.is_contiguous() else _refuse()
 
 
@@ -149,7 +155,8 @@ def _refuse() -> NoReturn:
     raise ValueError("a kernel needs contiguous tensors")
 
 
-def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+def pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    """As `pointer`, of each; null for None."""
     # One line for all: forty tensors a layer and micro-batch.
     return _addresses(
         tuple(

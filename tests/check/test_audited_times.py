@@ -174,7 +174,12 @@ def one_thread_that_says_two() -> None:
         values = list(true(*args))
         return (ctypes.c_int64 * len(values))(*values[:-1], 1)
 
+    def together(true: Any, layers: int, images: int, _threads: int, *rest: Any) -> None:
+        true(layers, images, 1, *rest)
+
     around(vig, "_sizes", sizes)
+    for name in ("vig_layers_forward", "vig_layers_backward"):
+        around(vig.library(), name, together)
 
 
 def one_thread_of_torch() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from gnnhpc.check.watches.choice import FIRST, drawn
-from gnnhpc.kernels import vig
+from gnnhpc.kernels import vig, vig_layers
 from gnnhpc.kernels.vig_torch import Moved, Statistics
 from gnnhpc.spec.experiment import Experiment
 
@@ -60,6 +60,16 @@ def statistics_moved(change: Callable[[Statistics, Statistics, float, int], None
         return result
 
     around(vig, "forward", forward)
+
+    def together(true: Any, layers: vig_layers.Layers, x: Tensor, *, moves: bool) -> Any:
+        told = [each.moved for each in layers._layers] if moves else []
+        old = [Statistics._make(each.clone() for each in moved.statistics) for moved in told]
+        result = true(layers, x, moves=moves)
+        for before, moved in zip(old, told, strict=True):
+            change(before, moved.statistics, moved.momentum[0], x.shape[0] * x.shape[1])
+        return result
+
+    around(vig_layers.Layers, "forward", together)
 
 
 def is_unseen(experiment: Experiment, step: int) -> bool:

@@ -91,7 +91,7 @@ def test_a_layer_that_hands_its_input_on_takes_no_ones_backward() -> None:
 
 def test_a_layer_costs_one_mark_forward_and_one_backward() -> None:
     """On a GPU each is an event in the stream: some of them cannot be had for nothing."""
-    experiment = vig(microbatches=1)
+    experiment = MODELS[0].model_copy(update={"microbatches": 1})
     parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
     clock, made = parts.timer.clock, []
     mark = clock.mark

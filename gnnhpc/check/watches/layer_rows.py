@@ -111,11 +111,11 @@ class LayerRowsWatch:
             last = AskedRows.of(graph, _drawn(own.tolist(), rows, rule))
             self._looked[m] = _Looked(chunk, hidden, last)
         for part in self.stage.parts:
-            part.on_layer = self._keep
+            part.on_layer.append(self._keep)
 
     def detach(self) -> None:
         for part in self.stage.parts:
-            part.on_layer = None
+            part.on_layer[:] = [told for told in part.on_layer if told != self._keep]
         self._looked = {}
 
     def _keep(

@@ -16,27 +16,49 @@ from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels.vig_layers import Layer
 from gnnhpc.kernels.vig_torch import Moved, Result, Statistics, Weights
 from gnnhpc.models.added_gradients import can_add, gradients_of, tell_added
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
+from gnnhpc.models.one_call import InOneCall
 from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.models.vig.one_call import prepare_call
+
+_Conv = tuple[Tensor | None, Tensor | None, Tensor | None]
+_NO_CONV: _Conv = (None, None, None)
 
 
-class FusedGrapher(GrapherParameters):
+class FusedGrapher(InOneCall, GrapherParameters):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
+    prepare_call = staticmethod(prepare_call)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        return _apply(self, x, self.grid, self._conv())
+
+    def for_one_call(self) -> Layer | None:
+        return _for_one_call(self, self.grid, self._conv())
+
+    def _conv(self) -> _Conv:
         linear = self._modules["conv"]._modules  # type: ignore[union-attr]
         own, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
-        return _apply(self, x, self.grid, (own["weight"], around["weight"], around["bias"]))
+        return own["weight"], around["weight"], around["bias"]
 
 
-class FusedFfn(FfnParameters):
+class FusedFfn(InOneCall, FfnParameters):
     """The FFN, `[B, H*W, 3]` in and out."""
 
+    prepare_call = staticmethod(prepare_call)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return _apply(self, x, (1, x.shape[1]), (None, None, None))
+        return _apply(self, x, (1, x.shape[1]), _NO_CONV)
+
+    def for_one_call(self) -> Layer | None:
+        return _for_one_call(self, None, _NO_CONV)
+
+
+_AS_WRITTEN = {each: each.forward for each in (FusedGrapher, FusedFfn)}
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
@@ -66,7 +88,7 @@ def _apply(
     layer: GrapherParameters | FfnParameters,
     x: Tensor,
     grid: Grid,
-    conv: tuple[Tensor | None, Tensor | None, Tensor | None],
+    conv: _Conv,
 ) -> Tensor:
     nodes = grid[0] * grid[1]
     if x.dim() != 3 or x.shape[1:] != (nodes, CHANNELS):
@@ -82,9 +104,24 @@ def _apply(
     return cast(Tensor, apply(x, call, None, *weights))
 
 
+def _for_one_call(layer: FusedGrapher | FusedFfn, grid: Grid | None, conv: _Conv) -> Layer | None:
+    """None where its forward is another one, in Python, or leaves something to autograd or to
+    BatchNorm."""
+    if "forward" in vars(layer) or type(layer).forward is not _AS_WRITTEN.get(type(layer)):
+        return None
+    weights, norm1, norm2 = _weights_of(layer, conv)
+    kernels = kernels_for(weights.w1.dtype, weights.w1.device)
+    trains = layer.training and norm1.training and norm2.training
+    if not (trains and layer.adds_gradients and kernels is vig_kernel and can_add(weights)):
+        return None
+    call = _Call(grid or (1, 1), norm1, norm2, weights, kernels)
+    moved = call.moved(rows=2)
+    return None if moved is None else Layer(grid, weights, call.eps, moved)
+
+
 def _weights_of(
     layer: GrapherParameters | FfnParameters,
-    conv: tuple[Tensor | None, Tensor | None, Tensor | None],
+    conv: _Conv,
 ) -> tuple[Weights, BatchNorm, BatchNorm]:
     """From the modules' own dictionaries: a module's attributes take ten times as long to find,
     which counts where a micro-batch has few images."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.kernels import build, vig, vig_torch
+from gnnhpc.kernels import build, vig, vig_layers, vig_torch
 from gnnhpc.kernels.vig_torch import Weights
 from gnnhpc.models.vig import fused
 from gnnhpc.records import provenance
@@ -78,6 +78,7 @@ def wrong_kernel() -> None:
         return result._replace(out=result.out * 1.001)
 
     around(vig, "forward", off)
+    around(vig_layers.Layers, "forward", off)
 
 
 @defect("a kernel's backward wrong in one parameter", setting=settings.VIG)
@@ -90,6 +91,16 @@ def wrong_backward() -> None:
         return d_x, weights
 
     around(vig, "backward", off)
+
+    def of_layers(true: Any, *args: Any, **kwargs: Any) -> Any:
+        into: vig_layers.Gradients = args[-1]
+        before = [weights.gamma1.clone() for weights in into.tensors]
+        found = true(*args, **kwargs)
+        for weights, at in zip(into.tensors, before, strict=True):
+            weights.gamma1.add_(weights.gamma1 - at, alpha=0.01)
+        return found
+
+    around(vig_layers.Layers, "backward", of_layers)
 
 
 @defect("a rank that runs other code", setting=settings.VIG)

@@ -1,0 +1,108 @@
+"""Graphers and FFNs one after the other in one call of the C++ kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gnnhpc.kernels import vig_layers
+from gnnhpc.models.added_gradients import gradients_of, tell_added
+from gnnhpc.models.one_call import Outputs, TellBackward
+from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.vig.layer_parameters import CHANNELS
+
+
+class VigCall:
+    """Layers that move their running statistics and add to their gradients themselves."""
+
+    def __init__(self, layers: Sequence[vig_layers.Layer]) -> None:
+        self.layers = vig_layers.Layers(layers)
+        self.weights = [each.weights for each in layers]
+        self._parameters = [p for each in self.weights for p in each if p is not None]
+        self._into: vig_layers.Gradients | None = None
+
+    def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs | None:
+        if x.dtype != torch.float32 or x.device.type != "cpu" or not self._takes(x.shape):
+            return None
+        # Without an input that needs a gradient autograd would not call the backward.
+        trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
+        found: list[Any] = []
+        apply = cast(Any, _Layers).apply
+        last = apply(x.contiguous(), self, tell_backward, found, trained)
+        (computed,) = found
+        return Outputs(list(computed.between), last, computed.ended_s)
+
+    def _takes(self, shape: Sequence[int]) -> bool:
+        if len(shape) != 3 or shape[2] != CHANNELS:
+            return False
+        images, nodes, _ = shape
+        return images * nodes > 1 and self.layers.nodes in (None, nodes)
+
+    def into(self) -> vig_layers.Gradients:
+        """Where gradients are added; again where somebody has put others in their place."""
+        if self._into is None or not self._is_there(self._into):
+            self._into = vig_layers.Gradients([gradients_of(each) for each in self.weights])
+        return self._into
+
+    def _is_there(self, into: vig_layers.Gradients) -> bool:
+        return all(
+            parameter is None or parameter.grad is gradient
+            for weights, gradients in zip(self.weights, into.tensors, strict=True)
+            for parameter, gradient in zip(weights, gradients, strict=True)
+        )
+
+    def versions(self) -> int:
+        """Grows where a weight is changed in place."""
+        return sum(parameter._version for parameter in self._parameters)
+
+
+class _Layers(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        call: VigCall,
+        tell_backward: TellBackward,
+        found: list[vig_layers.Forward],
+        trained: Tensor | None,
+    ) -> Tensor:
+        computed = call.layers.forward(x, moves=not is_recomputing())
+        found.append(computed)
+        ctx.call, ctx.tell_backward, ctx.versions = call, tell_backward, call.versions()
+        ctx.save_for_backward(x, computed.between, computed.updates, computed.states)
+        return computed.out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *saved = ctx.saved_tensors
+        call: VigCall = ctx.call
+        if call.versions() != ctx.versions:
+            raise RuntimeError("a weight was changed between a forward and its backward")
+        wants_x, into = ctx.needs_input_grad[0], call.into()
+        d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
+        ctx.tell_backward(ended)
+        for weights in reversed(call.weights):
+            tell_added(weights)
+        return d_x, None, None, None, None
+
+
+class ForOneCall(Protocol):
+    """A layer of ViG's that may be computed with its neighbours."""
+
+    def for_one_call(self) -> vig_layers.Layer | None:
+        """None where it has to be called by itself."""
+        ...
+
+
+def prepare_call(layers: Sequence[nn.Module]) -> VigCall | None:
+    """None where one of the layers has to be called by itself, or times cannot be told."""
+    if not vig_layers.tells_time():
+        return None
+    found = [cast(ForOneCall, layer).for_one_call() for layer in layers]
+    prepared = [each for each in found if each is not None]
+    return VigCall(prepared) if len(prepared) == len(layers) else None

@@ -1,0 +1,247 @@
+"""Layers that one call computes: the same step to the bit as layer by layer, with times of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.layout import Layout
+from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels import vig_layers
+from gnnhpc.models.one_call import InOneCall, neighbours
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import TrainingParts, set_up
+from tests.tools.cells import vig
+
+pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+SETTINGS: list[dict[str, Any]] = [
+    {"microbatches": 1},
+    {"microbatches": 4},
+    {"microbatches": 4, "checkpoint": "always"},
+    {"microbatches": 4, "batchnorm": "deferred"},
+]
+settings = pytest.mark.parametrize("given", SETTINGS, ids=str)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many images each call had."""
+    found: list[int] = []
+    true = vig_layers.Layers.forward
+
+    def counted(layers: vig_layers.Layers, x: Tensor, *, moves: bool) -> vig_layers.Forward:
+        found.append(len(x))
+        return true(layers, x, moves=moves)
+
+    monkeypatch.setattr(vig_layers.Layers, "forward", counted)
+    yield found
+
+
+def made(experiment: Experiment) -> tuple[TrainingParts, Batch]:
+    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
+    parts.stage.train()
+    with parts.batches.open("train", 0, 1) as batches:
+        return parts, next(batches)
+
+
+def cell(**given: Any) -> Experiment:
+    return vig(batch_size=8, train_steps=10, **given)
+
+
+def train(experiment: Experiment, change: Callable[[TrainingParts], None] | None = None) -> Any:
+    """Outputs, losses, gradients and buffers of two steps."""
+    parts, batch = made(experiment)
+    if change is not None:
+        change(parts)
+    found: list[Tensor] = []
+    for _ in range(2):
+        given = parts.engine.train_step(batch)
+        parts.stage.end_minibatch()
+        found += [*given.outputs, *given.losses]
+    found += [p.grad for p in parts.stage.parameters() if p.grad is not None]
+    return [each.clone() for each in (*found, *parts.stage.buffers())]
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (FusedFfn, FusedGrapher):
+        monkeypatch.setattr(kind, "prepare_call", staticmethod(lambda layers: None))
+
+
+@settings
+def test_a_step_is_the_same_to_the_bit(
+    given: dict[str, Any], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = train(cell(**given))
+    again = 2 if "checkpoint" in given else 1
+    # Deferred statistics are BatchNorm's own to move: there layers are called one by one.
+    expected = 0 if "batchnorm" in given else 2 * given["microbatches"] * again
+    assert calls == [8 // given["microbatches"]] * expected
+    one_by_one(monkeypatch)
+    for ours, theirs in zip(together, train(cell(**given)), strict=True):
+        assert torch.equal(ours, theirs)
+    assert len(calls) == expected
+
+
+def test_each_layer_is_told_its_seconds() -> None:
+    parts, batch = made(cell(microbatches=4))
+    timer = parts.timer
+    timer.prepare()
+    timer.start()
+    parts.engine.train_step(batch)
+    times = timer.stop()
+    assert list(times.layers) == [layer.name for layer in parts.outlines]
+    assert all(min(seconds) > 0 for seconds in times.layers.values())
+    for of, span in enumerate(("forward", "backward")):
+        assert sum(seconds[of] for seconds in times.layers.values()) <= times.total(span)
+
+
+def test_layers_are_told_to_who_looks_at_them(calls: list[int]) -> None:
+    """Every input and output, and by hooks the first input and the last output."""
+    parts, batch = made(cell(microbatches=2))
+    first, *_, last, _readout = parts.stage.layers
+    told: list[tuple[str, Tensor, Tensor]] = []
+    parts.stage.on_layer.append(
+        lambda layer, _changes, x, output, _context: told.append((layer.name, x, output))
+    )
+    hooked: list[Tensor] = []
+    first.register_forward_pre_hook(lambda _layer, given: hooked.append(given[0]))
+    last.register_forward_hook(lambda _layer, _given, output: hooked.append(output))
+    parts.engine.train_step(batch)
+    assert len(calls) == 2
+    assert [name for name, *_ in told] == 2 * [layer.name for layer in parts.outlines]
+    for (_, _, output), (_, x, _) in itertools.pairwise(told[:5]):
+        assert torch.equal(output, x)
+    assert hooked[0] is told[0][1]
+    assert hooked[1] is told[3][2]
+
+
+def _between(parts: TrainingParts) -> None:
+    parts.stage.layers[1].register_forward_hook(lambda _layer, _given, output: 2 * output)
+
+
+def _frozen(parts: TrainingParts) -> None:
+    weight = parts.stage.layers[1].get_parameter("fc1.weight")
+    weight.requires_grad_(False)
+    weight.grad = None
+
+
+def _changed_gradient(parts: TrainingParts) -> None:
+    parts.stage.layers[2].get_parameter("fc1.weight").register_hook(lambda gradient: 2 * gradient)
+
+
+def _in_evaluation(parts: TrainingParts) -> None:
+    parts.stage.layers[0].eval()
+
+
+class Doubled(FusedFfn):
+    def forward(self, x: Tensor, context: Any) -> Tensor:
+        return 2 * super().forward(x, context)
+
+
+def _subclass(parts: TrainingParts) -> None:
+    parts.stage.layers[1].__class__ = Doubled
+
+
+@pytest.mark.parametrize(
+    "change", [_between, _frozen, _changed_gradient, _in_evaluation, _subclass]
+)
+def test_layers_that_need_more_are_called_one_by_one(
+    change: Callable[[TrainingParts], None], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = cell(microbatches=2)
+    plain, ours = train(experiment), train(experiment, change)
+    assert len(calls) == 4, "those of the plain step"
+    one_by_one(monkeypatch)
+    theirs = train(experiment, change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(ours, plain, strict=False))
+
+
+def test_a_hook_that_changes_what_a_call_is_given_or_gives(
+    calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(parts: TrainingParts) -> None:
+        first, *_, last, _readout = parts.stage.layers
+        first.register_forward_pre_hook(lambda _layer, given: (2 * given[0], *given[1:]))
+        last.register_forward_hook(lambda _layer, _given, output: output + 1)
+
+    ours = train(cell(microbatches=2), change)
+    assert len(calls) == 4
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=2), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_gradient_put_elsewhere_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(parts: TrainingParts) -> None:
+        weight = parts.stage.layers[1].get_parameter("fc1.weight")
+
+        def taken(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad.clone()
+
+        weight.register_post_accumulate_grad_hook(taken)
+
+    ours = train(cell(microbatches=4), change)
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=4), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_weight_changed_between_a_forward_and_its_backward() -> None:
+    parts, batch = made(cell(microbatches=2))
+    weight = parts.stage.layers[1].get_parameter("fc1.weight")
+
+    def change(_layer: nn.Module, _given: Any, _output: Any) -> None:
+        with torch.no_grad():
+            weight.add_(1.0)
+
+    parts.stage.layers[-1].register_forward_hook(change)
+    with pytest.raises(RuntimeError, match="changed between a forward and its backward"):
+        parts.engine.train_step(batch)
+
+
+def test_calls_are_good_for_one_step(calls: list[int]) -> None:
+    """Whoever calls the stage by itself may have exchanged its parameters."""
+    parts, batch = made(cell(microbatches=1))
+    parts.engine.train_step(batch)
+    (microbatch,) = batch.microbatches
+    inputs = microbatch.inputs
+    assert isinstance(inputs, Tensor)
+    parts.stage(inputs, dataclasses.replace(microbatch.context))
+    assert len(calls) == 1
+
+
+class _A(InOneCall):
+    prepare_call = staticmethod(lambda layers: None)
+
+
+class _B(InOneCall):
+    prepare_call = staticmethod(lambda layers: None)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("", []),
+        ("a", []),
+        ("aa", [range(2)]),
+        ("aaxa", [range(2)]),
+        ("xaab", [range(1, 3)]),
+        ("aabb", [range(2), range(2, 4)]),
+        ("xx", []),
+        ("abab", []),
+    ],
+)
+def test_neighbours(kinds: str, expected: list[range]) -> None:
+    layers = [{"a": _A, "b": _B, "x": nn.Identity}[kind]() for kind in kinds]
+    assert neighbours(layers) == expected
