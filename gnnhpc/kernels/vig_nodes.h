@@ -22,7 +22,7 @@ constexpr int kChannels = 3;
 constexpr i64 kGroup = kWide * LANES;
 constexpr int kGroups = 6;  // of nodes a piece, whose numbers stay in the nearest cache
 constexpr i64 kPiece = kGroups * kGroup;
-// Sums of so many pieces, and of less than twice as many, are held in single precision, lane by lane.
+// Sums of so many pieces, and of less than twice as many, are in single precision, lane by lane.
 constexpr i64 kSingle = 16;
 
 // Images, their size, and the threads to use.
@@ -53,6 +53,19 @@ void in_parts(i64 parts, i64 units, i64 threads, const Task& task) {
     if (threads > 1 && parts > 1)
     for (i64 part = 0; part < parts; ++part)
         task(part, units * part / parts, units * (part + 1) / parts);
+}
+
+// add(part(first, last)) for each part of 0..units: parts at the same time, sums in their order.
+template <class Part, class Add>
+void add_parts(i64 parts, i64 units, i64 threads, const Part& part, const Add& add) {
+    (void)threads;
+#pragma omp parallel for ordered schedule(dynamic, 1) num_threads(static_cast<int>(threads)) \
+    if (threads > 1 && parts > 1)
+    for (i64 i = 0; i < parts; ++i) {
+        const auto& found = part(units * i / parts, units * (i + 1) / parts);
+#pragma omp ordered
+        add(found);
+    }
 }
 
 // task(first, last) for parts of 0..rows, of passes that do little a row.
@@ -197,6 +210,21 @@ void forward(const Batch& batch, i64 hidden, const float* x, const float* s, con
     });
 }
 
+// Sums over a part's nodes: lane by lane for each hidden unit, and of the outputs' gradients.
+template <class Row>
+struct Sums {
+    std::vector<Row> lanes;
+    double bias[kChannels] = {};
+
+    Sums() = default;
+    explicit Sums(std::size_t hidden) : lanes(hidden, Row{}) {}
+
+    void clear(std::size_t hidden) {
+        lanes.assign(hidden, Row{});
+        std::fill(bias, bias + kChannels, 0.0);
+    }
+};
+
 // Gradients of `forward`; that of y is g * along[0] + y * along[1] + along[2], channel by channel,
 // as BatchNorm's is. `d_first` is [hidden][inputs + 1], `d_second` [3][hidden], `d_bias` [3].
 template <int inputs>
@@ -215,12 +243,14 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
     const auto units = pack<inputs>(first, second, hidden);
     const Floats degree_of = inputs > kChannels ? degrees(batch) : Floats();
     const i64 rows = batch.rows(), pieces = (rows + kPiece - 1) / kPiece;
-    const i64 parts = parts_of(pieces, kSingle, 4), stride = hidden * row_sums + kChannels;
-    Doubles partial(size(parts * stride), 0.0);
-    in_parts(parts, pieces, batch.threads, [&](i64 part, i64 from, i64 to) {
-        double* sums = &partial[size(part * stride)];
-        std::vector<Row> lane_sums(size(hidden), Row{});
-        const i64 held = std::max<i64>(1, (to - from) / kSingle);  // how often they are added up
+    const bool few = pieces < 2 * kSingle;
+    const i64 parts = std::max<i64>(std::min<i64>(pieces, 4), pieces / kSingle);
+    Sums<Row> single(few ? size(hidden) : 0);  // of all parts, where they are few
+    Doubles sums(size(hidden * row_sums), 0.0);
+    std::fill(d_bias, d_bias + kChannels, 0.0);
+    const auto part = [&](i64 from, i64 to) -> const Sums<Row>& {
+        static thread_local Sums<Row> found;
+        found.clear(size(hidden));
         Cell cells[kGroups];
         for (i64 piece = from; piece < to; ++piece) {
             // The last piece may have less.
@@ -236,14 +266,14 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                         const i64 at = (start + n) * kChannels + c;
                         d_y[n * kChannels + c] =
                             g[at] * along[c] + y[at] * along[3 + c] + along[6 + c];
-                        sums[hidden * row_sums + c] += static_cast<double>(d_y[n * kChannels + c]);
+                        found.bias[c] += static_cast<double>(d_y[n * kChannels + c]);
                     }
                 spread(d_y, count, cell.d_out);
                 std::fill(cell.d_in, cell.d_in + varied, Nodes(0.0f));
             }
             for (i64 j = 0; j < hidden; ++j) {
                 const Unit<inputs>& unit = units[size(j)];
-                Row row = lane_sums[size(j)];
+                Row row = found.lanes[size(j)];
                 for (int i = 0; i < filled; ++i) {
                     Cell& cell = cells[i];
                     const Gelu gelu(cell.given.to(unit));
@@ -261,14 +291,7 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                     for (int k = 0; k < varied; ++k)
                         cell.d_in[k] = d_u * unit.in[k] + cell.d_in[k];
                 }
-                lane_sums[size(j)] = row;
-            }
-            const i64 done = piece - from;
-            if ((done + 1) * held / (to - from) > done * held / (to - from)) {
-                double* total = sums;
-                for (const Row& row : lane_sums)
-                    for (const Vec& lanes : row.at) *total++ += sum(lanes);
-                if (piece + 1 < to) std::fill(lane_sums.begin(), lane_sums.end(), Row{});
+                found.lanes[size(j)] = row;
             }
             for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup;
@@ -277,19 +300,25 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                     gather(cells[i].d_in + kChannels, rows - start, d_s + start * kChannels);
             }
         }
+        return found;
+    };
+    const auto add_up = [&](const std::vector<Row>& lanes) {
+        double* total = sums.data();
+        for (const Row& row : lanes)
+            for (const Vec& of : row.at) *total++ += sum(of);
+    };
+    add_parts(parts, pieces, batch.threads, part, [&](const Sums<Row>& found) {
+        for (int c = 0; c < kChannels; ++c) d_bias[c] += found.bias[c];
+        if (!few) return add_up(found.lanes);
+        for (std::size_t j = 0; j < single.lanes.size(); ++j)
+            for (int i = 0; i < row_sums; ++i) single.lanes[j].at[i] += found.lanes[j].at[i];
     });
-    std::fill(d_first, d_first + hidden * (inputs + 1), 0.0);
-    std::fill(d_second, d_second + hidden * kChannels, 0.0);
-    std::fill(d_bias, d_bias + kChannels, 0.0);
-    for (i64 part = 0; part < parts; ++part) {
-        const double* sums = &partial[size(part * stride)];
-        for (i64 j = 0; j < hidden; ++j, sums += row_sums) {
-            // d_u was that of u / kScale, value that of GELU * kScale.
-            for (int k = 0; k <= inputs; ++k) d_first[j * (inputs + 1) + k] += sums[k] * kScale;
-            for (int c = 0; c < kChannels; ++c)
-                d_second[c * hidden + j] += sums[inputs + 1 + c] / kScale;
-        }
-        for (int c = 0; c < kChannels; ++c) d_bias[c] += sums[c];
+    add_up(single.lanes);
+    const double* of = sums.data();
+    for (i64 j = 0; j < hidden; ++j, of += row_sums) {
+        // d_u was that of u / kScale, value that of GELU * kScale.
+        for (int k = 0; k <= inputs; ++k) d_first[j * (inputs + 1) + k] = of[k] * kScale;
+        for (int c = 0; c < kChannels; ++c) d_second[c * hidden + j] = of[inputs + 1 + c] / kScale;
     }
 }
 

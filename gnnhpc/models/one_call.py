@@ -58,20 +58,21 @@ def neighbours(layers: Sequence[nn.Module]) -> list[range]:
 def is_watched_within(layers: Sequence[nn.Module]) -> bool:
     """Whether hooks are to be called between these layers, or more than a call can.
 
+    Of the layers alone: what a layer calls within is its own matter.
+
     Before the first layer and after the last one `call_hooks_before` and `call_hooks_after` call
     those of `register_forward_pre_hook` and `register_forward_hook`.
     """
     if torch_module._has_any_global_hook():
         return True
     return any(
-        module._backward_hooks
-        or module._backward_pre_hooks
-        or module._forward_hooks_with_kwargs
-        or module._forward_pre_hooks_with_kwargs
-        or (module._forward_pre_hooks and module is not layers[0])
-        or (module._forward_hooks and module is not layers[-1])
+        layer._backward_hooks
+        or layer._backward_pre_hooks
+        or layer._forward_hooks_with_kwargs
+        or layer._forward_pre_hooks_with_kwargs
+        or (layer._forward_pre_hooks and layer is not layers[0])
+        or (layer._forward_hooks and layer is not layers[-1])
         for layer in layers
-        for module in layer.modules()
     )
 
 

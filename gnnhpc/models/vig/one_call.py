@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, is_not
 from typing import Any, Protocol, cast
 
 import torch
@@ -15,6 +16,8 @@ from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
 
+_GRAD, _VERSION = attrgetter("grad"), attrgetter("_version")
+
 
 class VigCall:
     """Layers that move their running statistics and add to their gradients themselves."""
@@ -24,6 +27,7 @@ class VigCall:
         self.weights = [each.weights for each in layers]
         self._parameters = [p for each in self.weights for p in each if p is not None]
         self._into: vig_layers.Gradients | None = None
+        self._held: list[Tensor | None] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs | None:
         if x.dtype != torch.float32 or x.device.type != "cpu" or not self._takes(x.shape):
@@ -44,20 +48,14 @@ class VigCall:
 
     def into(self) -> vig_layers.Gradients:
         """Where gradients are added; again where somebody has put others in their place."""
-        if self._into is None or not self._is_there(self._into):
+        if self._into is None or any(map(is_not, map(_GRAD, self._parameters), self._held)):
             self._into = vig_layers.Gradients([gradients_of(each) for each in self.weights])
+            self._held = [p.grad for p in self._parameters]
         return self._into
-
-    def _is_there(self, into: vig_layers.Gradients) -> bool:
-        return all(
-            parameter is None or parameter.grad is gradient
-            for weights, gradients in zip(self.weights, into.tensors, strict=True)
-            for parameter, gradient in zip(weights, gradients, strict=True)
-        )
 
     def versions(self) -> int:
         """Grows where a weight is changed in place."""
-        return sum(parameter._version for parameter in self._parameters)
+        return sum(map(_VERSION, self._parameters))
 
 
 class _Layers(torch.autograd.Function):
