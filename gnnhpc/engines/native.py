@@ -58,33 +58,41 @@ class NativeEngine:
                 for links in self.training:
                     links.allow(done)
                 m, links = action.microbatch, self.training[action.part]
-                if action.kind == "backward":
+                if action.kind == "forward":
+                    held[action.part, m] = self._forward(links, batch, m, outputs, losses)
+                elif action.kind == "backward":
                     self._backward(links, m, held[action.part, m])
                 elif action.kind == "weights":
                     self._weights(links, m, held[action.part, m])
                 if action.kind == self._last_kind:
                     self._release(links, held.pop((action.part, m)))
-                if action.kind != "forward":
-                    continue
-                part, microbatch = links.part, batch.microbatches[m]
-                x = self._input(links, microbatch, m)
-                weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
-                with weights, timer.span("forward", m, action.part):
-                    output = part.stage(x, microbatch.context)
-                    result = output
-                    if part.is_last:
-                        result = plan.loss(output, microbatch, batch.labelled)
-                held[action.part, m] = Held(x, result)
-                if part.is_last:
-                    outputs.append(output.detach())
-                    losses.append(result.detach())
-                elif links.activations_out is not None:
-                    links.activations_out.send(output.detach())
         with timer.span("wait"):
             for links in self.training:
                 links.flush()
         self.gradients.average()
         return StepOutput(outputs, losses)
+
+    def _forward(
+        self,
+        links: PartLinks,
+        batch: Batch,
+        m: int,
+        outputs: list[Tensor],
+        losses: list[Tensor],
+    ) -> Held:
+        """Adds to `outputs` and `losses` where the part is the last; else sends its output on."""
+        plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
+        x = self._input(links, microbatch, m)
+        weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
+        with weights, plan.timer.span("forward", m, links.place):
+            output = part.stage(x, microbatch.context)
+            result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
+        if part.is_last:
+            outputs.append(output.detach())
+            losses.append(result.detach())
+        elif links.activations_out is not None:
+            links.activations_out.send(output.detach())
+        return Held(x, result)
 
     def _input(self, links: PartLinks, microbatch: MicroBatch, m: int) -> Inputs:
         receiver = links.activations_in

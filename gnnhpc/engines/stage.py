@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
@@ -192,13 +193,14 @@ class Stage(nn.Module):
                 told(outline, changes, inputs[n], found[n], context)
         if timer is None or start is None:
             return last, None
-        starts = [start, *outputs.ended_s[:-1]]
-        for outline, began, ended in zip(outlines, starts, outputs.ended_s, strict=True):
+        # What is done around the call is of the first and the last layer.
+        marks = [start, *outputs.ended_s[:-1], timer.clock.mark()]
+        for outline, (began, ended) in zip(outlines, itertools.pairwise(marks), strict=True):
             if again:
                 timer.layer_backward(outline.name, began)
             else:
                 timer.layer_forward(outline.name, began, ended)
-        return last, outputs.ended_s[-1]
+        return last, marks[-1]
 
     @contextlib.contextmanager
     def one_step(self) -> Iterator[None]:

@@ -1069,8 +1069,8 @@ EXPECTED: dict[str, Expected] = {
         verify="kernels called otherwise than in the first t",
     ),
     "a kernel that is wrong in the third digit": Expected(
-        Complaint("self-check", "outputs: block0.grapher in train step 0"),
-        verify="grapher in train step",
+        Complaint("self-check", "outputs: block0.ffn in train step 0"),
+        verify="ffn in train step",
     ),
     "a kernel's backward wrong in one parameter": Expected(
         Complaint("self-check", "gradients: block"), verify="gradients: block"

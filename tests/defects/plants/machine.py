@@ -73,8 +73,8 @@ def other_kernels() -> None:
 
 @defect("a kernel that is wrong in the third digit", setting=settings.VIG)
 def wrong_kernel() -> None:
-    def off(true: Any, *args: Any) -> Any:
-        result = true(*args)
+    def off(true: Any, *args: Any, **kwargs: Any) -> Any:
+        result = true(*args, **kwargs)
         return result._replace(out=result.out * 1.001)
 
     around(vig, "forward", off)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -16,7 +15,7 @@ from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.device_memory import reset_peak
 from gnnhpc.engines.flat_gradients import Gradients
-from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.timing import StepTimer, StepTimes
@@ -100,20 +99,20 @@ def wait_as_allreduce() -> None:
 
 @defect("waiting for a gradient booked as backward", setting=settings.VIG)
 def wait_as_backward() -> None:
-    def received(engine: NativeEngine, links: PartLinks, m: int, x: Any, result: Tensor) -> None:
-        timer, gradient = engine.plan.timer, None
+    def received(engine: NativeEngine, links: PartLinks, m: int, held: Held) -> None:
+        timer, result = engine.plan.timer, held.result
+        held.result = None
+        assert result is not None
         if result.requires_grad:
             with timer.span("backward", m):
                 if links.gradients_in is not None:
-                    gradient = links.gradients_in.take()
-                backward(result, gradient)
+                    held.gradient = links.gradients_in.take()
+                backward(result, held.gradient)
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
-            links.gradients_out.send(x.grad)
-        if links.gradients_in is not None and gradient is not None:
-            links.gradients_in.release(gradient)
-        if links.activations_in is not None and isinstance(x, torch.Tensor):
-            links.activations_in.release(x.detach())
+            assert isinstance(held.x, Tensor)
+            assert held.x.grad is not None
+            links.gradients_out.send(held.x.grad)
 
     def step(true: Any, engine: NativeEngine, *args: Any) -> Any:
         # The last stage is late, so that there is something to wait for.
