@@ -87,5 +87,6 @@ def test_a_thread_that_ends_late_is_no_worker_of_the_next_one() -> None:
     short = threading.Thread(target=following)
     short.start()
     short.join()
-    assert threads.since_look().used == 1
+    # Of these two alone: OpenMP's workers of this process may still spin.
+    assert [use.used for use in threads._visits] == [1, 1]
     ends.set()
