@@ -185,9 +185,11 @@ class Stage(nn.Module):
         outputs = call.forward(given[0], tell_backward)
         if outputs is None:
             return None
-        last = call_hooks_after(layers[-1], (outputs.between[-1], context), outputs.last)
-        inputs, found = [given[0], *outputs.between], [*outputs.between, last]
+        last = outputs.last
+        if layers[-1]._forward_hooks:
+            last = call_hooks_after(layers[-1], (outputs.between[-1], context), last)
         for told in self.on_layer:
+            inputs, found = [given[0], *outputs.between], [*outputs.between, last]
             for n, outline in enumerate(outlines):
                 changes = self._changes[numbers.start + n]
                 told(outline, changes, inputs[n], found[n], context)

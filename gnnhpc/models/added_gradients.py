@@ -8,12 +8,14 @@ backward of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 Weights = TypeVar("Weights", bound=tuple[Tensor | None, ...])
+_HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
 class AddsGradients(nn.Module):
@@ -55,7 +57,7 @@ def gradients_of(parameters: Weights) -> Weights:
 
 def tell_added(parameters: Iterable[Tensor | None]) -> None:
     """Call the hooks that autograd calls once it has added to a gradient."""
-    for parameter in parameters:
-        hooks: Any = None if parameter is None else parameter._post_accumulate_grad_hooks
+    there = [p for p in parameters if p is not None]
+    for parameter, hooks in zip(there, map(_HOOKS, there), strict=True):
         for hook in list(hooks.values()) if hooks else ():
             hook(parameter)

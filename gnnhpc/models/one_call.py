@@ -19,8 +19,8 @@ TellBackward = Callable[[Sequence[float]], None]
 class Outputs(NamedTuple):
     """Of several layers one after the other."""
 
-    between: Sequence[Tensor]
-    """Of all but the last layer, without gradients."""
+    between: Tensor
+    """Of all but the last layer, [layers-1, ...], without gradients."""
     last: Tensor
     ended_s: Sequence[float]
     """When each layer had ended, by `time.perf_counter`."""

@@ -25,7 +25,7 @@ class VigCall:
     def __init__(self, layers: Sequence[vig_layers.Layer]) -> None:
         self.layers = vig_layers.Layers(layers)
         self.weights = [each.weights for each in layers]
-        self._parameters = [p for each in self.weights for p in each if p is not None]
+        self.parameters = [p for each in self.weights for p in each if p is not None]
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
 
@@ -38,7 +38,7 @@ class VigCall:
         apply = cast(Any, _Layers).apply
         last = apply(x.contiguous(), self, tell_backward, found, trained)
         (computed,) = found
-        return Outputs(list(computed.between), last, computed.ended_s)
+        return Outputs(computed.between, last, computed.ended_s)
 
     def _takes(self, shape: Sequence[int]) -> bool:
         if len(shape) != 3 or shape[2] != CHANNELS:
@@ -48,14 +48,14 @@ class VigCall:
 
     def into(self) -> vig_layers.Gradients:
         """Where gradients are added; again where somebody has put others in their place."""
-        if self._into is None or any(map(is_not, map(_GRAD, self._parameters), self._held)):
+        if self._into is None or any(map(is_not, map(_GRAD, self.parameters), self._held)):
             self._into = vig_layers.Gradients([gradients_of(each) for each in self.weights])
-            self._held = [p.grad for p in self._parameters]
+            self._held = [p.grad for p in self.parameters]
         return self._into
 
     def versions(self) -> int:
         """Grows where a weight is changed in place."""
-        return sum(map(_VERSION, self._parameters))
+        return sum(map(_VERSION, self.parameters))
 
 
 class _Layers(torch.autograd.Function):
@@ -84,8 +84,8 @@ class _Layers(torch.autograd.Function):
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(ended)
-        for weights in reversed(call.weights):
-            tell_added(weights)
+        # Last layers first, as autograd would.
+        tell_added(reversed(call.parameters))
         return d_x, None, None, None, None
 
 
