@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -102,6 +103,29 @@ def test_each_layer_is_told_its_seconds() -> None:
     assert all(min(seconds) > 0 for seconds in times.layers.values())
     for of, span in enumerate(("forward", "backward")):
         assert sum(seconds[of] for seconds in times.layers.values()) <= times.total(span)
+
+
+def test_a_calls_times_are_those_of_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four layers the first three take 1, 2 and 4 s forward, the last three back."""
+    forward, backward = vig_layers.Layers.forward, vig_layers.Layers.backward
+
+    def told_forward(*args: Any, **kwargs: Any) -> vig_layers.Forward:
+        now = time.perf_counter()
+        return forward(*args, **kwargs)._replace(ended_s=[now + 1, now + 3, now + 7, now + 7])
+
+    def told_backward(*args: Any, **kwargs: Any) -> Any:
+        now = time.perf_counter()
+        return backward(*args, **kwargs)[0], [now + 7, now + 7, now + 3, now + 1]
+
+    monkeypatch.setattr(vig_layers.Layers, "forward", told_forward)
+    monkeypatch.setattr(vig_layers.Layers, "backward", told_backward)
+    parts, batch = made(cell(microbatches=1))
+    parts.timer.prepare()
+    parts.timer.start()
+    parts.engine.train_step(batch)
+    found = list(parts.timer.stop().layers.values())
+    assert [round(forward) for forward, _ in found[:3]] == [1, 2, 4]
+    assert [round(backward) for _, backward in found[3:0:-1]] == [1, 2, 4]
 
 
 def test_layers_are_told_to_who_looks_at_them(calls: list[int]) -> None:
