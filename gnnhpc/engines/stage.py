@@ -86,6 +86,7 @@ class Stage(nn.Module):
         self._one_calls: dict[int, _Prepared] = {}
         """Within a training step, by the first layer."""
         self.on_layer: list[OnLayer] = []
+        """Told of each layer, one after the other."""
         self.on_left: list[Listener] = []
         """Told of gradients of weights that a backward leaves for later."""
 
@@ -171,7 +172,7 @@ class Stage(nn.Module):
         numbers, call = prepared
         outlines = self.outlines[numbers.start : numbers.stop]
         layers = self.layers[numbers.start : numbers.stop]
-        if is_watched_within(layers):
+        if is_watched_within(layers) or not call.takes(x):
             return None
         timer, again = self.timer, is_recomputing()
 
@@ -183,8 +184,6 @@ class Stage(nn.Module):
 
         given = call_hooks_before(layers[0], (x, context))
         outputs = call.forward(given[0], tell_backward)
-        if outputs is None:
-            return None
         last = outputs.last
         if layers[-1]._forward_hooks:
             last = call_hooks_after(layers[-1], (outputs.between[-1], context), last)

@@ -29,8 +29,12 @@ class Outputs(NamedTuple):
 class OneCall(Protocol):
     """Computes its layers' forward and, by autograd, their backward."""
 
-    def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs | None:
-        """None for what it cannot compute: the layers have to be called one by one then."""
+    def takes(self, x: Tensor) -> bool:
+        """Whether it can compute such an input; else the layers have to be called one by one."""
+        ...
+
+    def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
+        """Raises ValueError for an input that it does not take."""
         ...
 
 
@@ -45,7 +49,7 @@ class InOneCall(nn.Module):
 
 def neighbours(layers: Sequence[nn.Module]) -> list[range]:
     """Which layers can be computed together, two or more each."""
-    kinds = [getattr(layer, "prepare_call", None) for layer in layers]
+    kinds = [each.prepare_call if isinstance(each, InOneCall) else None for each in layers]
     found, first = [], 0
     for end in range(1, len(layers) + 1):
         if end == len(layers) or kinds[end] is not kinds[first]:

@@ -205,6 +205,22 @@ def test_a_hook_that_changes_what_a_call_is_given_or_gives(
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def test_an_input_that_a_call_does_not_take(calls: list[int]) -> None:
+    """Hooks are called once, by the layer itself, which says what is wrong."""
+    parts, batch = made(cell(microbatches=1))
+    (microbatch,) = batch.microbatches
+    told: list[int] = []
+    parts.stage.layers[0].register_forward_pre_hook(lambda _layer, given: told.append(1))
+    images = torch.rand(2, 64, 3, dtype=torch.float64)
+    with parts.stage.one_step(), pytest.raises((ValueError, RuntimeError)):
+        parts.stage(images[:, :60], microbatch.context)
+    assert told == [1]
+    with parts.stage.one_step(), pytest.raises(ValueError, match="no images of these layers"):
+        parts.stage.layers[0].register_forward_pre_hook(lambda _layer, given: (images, *given[1:]))
+        parts.stage(images.float(), microbatch.context)
+    assert calls == []
+
+
 def test_a_gradient_put_elsewhere_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(parts: TrainingParts) -> None:
         weight = parts.stage.layers[1].get_parameter("fc1.weight")

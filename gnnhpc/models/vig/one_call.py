@@ -29,9 +29,9 @@ class VigCall:
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
 
-    def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs | None:
-        if x.dtype != torch.float32 or x.device.type != "cpu" or not self._takes(x.shape):
-            return None
+    def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
+        if not self.takes(x):
+            raise ValueError(f"{x.dtype} {list(x.shape)} are no images of these layers")
         # Without an input that needs a gradient autograd would not call the backward.
         trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
         found: list[Any] = []
@@ -40,10 +40,13 @@ class VigCall:
         (computed,) = found
         return Outputs(computed.between, last, computed.ended_s)
 
-    def _takes(self, shape: Sequence[int]) -> bool:
-        if len(shape) != 3 or shape[2] != CHANNELS:
+    def takes(self, x: Tensor) -> bool:
+        """Images as the kernel wants them, of two rows at least: one has no variance."""
+        if x.dtype != torch.float32 or x.device.type != "cpu":
             return False
-        images, nodes, _ = shape
+        if x.dim() != 3 or x.shape[2] != CHANNELS:
+            return False
+        images, nodes, _ = x.shape
         return images * nodes > 1 and self.layers.nodes in (None, nodes)
 
     def into(self) -> vig_layers.Gradients:
