@@ -49,8 +49,8 @@ class GcnTwin:
         weights = normalised_weights(graph, h.dtype)
         if scene.training:
             reach = product(magnitude(x), p["lin.weight"].T.abs())
-            scene.reach = summed(reach[graph.source] * weights, graph).detach() + p["bias"].abs()
-        return summed(h[graph.source] * weights, graph) + p["bias"]
+            scene.reach = summed(reach, graph, weights).detach() + p["bias"].abs()
+        return summed(h, graph, weights) + p["bias"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RootTwin:
     def _sum(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         graph = without_loops(graph_of(scene))
         h = product(x, p[f"{self.neighbours}.weight"].T)
-        total = summed(h[graph.source], graph)
+        total = summed(h, graph)
         if self.mean:
             total = total / neighbours(graph, h.dtype).clamp(min=1)[:, None]
         own = product(x, p[f"{self.root}.weight"].T)
@@ -150,9 +150,9 @@ class GinTwin:
     def forward(self, x: Tensor | SparseInput, p: Parameters, scene: Scene) -> Tensor:
         # The node itself is the self-loop that its edges have.
         graph = graph_of(scene)
-        hidden = summed(product(x, p["nn.0.weight"].T)[graph.source], graph) + p["nn.0.bias"]
+        hidden = summed(product(x, p["nn.0.weight"].T), graph) + p["nn.0.bias"]
         around = product(magnitude(x), p["nn.0.weight"].T.abs())
-        reach = summed(around[graph.source], graph) + p["nn.0.bias"].abs()
+        reach = summed(around, graph) + p["nn.0.bias"].abs()
         hidden = relu(hidden, reach.detach(), self.name, scene)
         if scene.training:
             scene.reach = (reach @ p["nn.2.weight"].T.abs() + p["nn.2.bias"].abs()).detach()

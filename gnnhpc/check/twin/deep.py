@@ -147,7 +147,7 @@ def normed_relu(x: Tensor, p: Parameters, name: str, dropout: float, scene: Scen
 def propagated(h: Tensor, scene: Scene) -> Tensor:
     """Of each node the sum over its edges, weighted by 1 / sqrt(d_i d_j), self-loops included."""
     graph = graph_of(scene)
-    return summed(h[graph.source] * normalised_weights(graph, h.dtype), graph)
+    return summed(h, graph, normalised_weights(graph, h.dtype))
 
 
 def layer(model: Deep, outline: LayerOutline) -> TwinLayer:

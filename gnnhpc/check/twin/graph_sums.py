@@ -9,6 +9,9 @@ from torch import Tensor
 
 from gnnhpc.check.twin.scene import Scene, SparseInput, TwinGraph
 
+COLUMNS = 32
+"""Of messages along edges that are added up together."""
+
 
 def graph_of(scene: Scene) -> TwinGraph:
     assert scene.graph is not None
@@ -35,9 +38,20 @@ def magnitude(x: Tensor | SparseInput) -> Tensor | SparseInput:
     return SparseInput(x.row, x.column, x.value.abs(), x.shape)
 
 
-def summed(messages: Tensor, graph: TwinGraph) -> Tensor:
-    """[nodes, D]: of each node the sum of its edges' messages [E, D]."""
-    return messages.new_zeros(graph.nodes, messages.shape[1]).index_add(0, graph.target, messages)
+def summed(x: Tensor, graph: TwinGraph, weights: Tensor | None = None) -> Tensor:
+    """[nodes, D]: of each node the sum over its edges of x [nodes, D] where they begin.
+
+    By each edge's weight [E, 1] if there are some. All messages at once, [E, D], would be the most
+    of the memory that a close look takes: few columns' are there at a time.
+    """
+    sums = []
+    for columns in x.split(COLUMNS, 1):
+        messages = columns[graph.source]
+        if weights is not None:
+            messages = messages * weights
+        zeros = messages.new_zeros(graph.nodes, messages.shape[1])
+        sums.append(zeros.index_add(0, graph.target, messages))
+    return torch.cat(sums, 1)
 
 
 def without_loops(graph: TwinGraph) -> TwinGraph:
