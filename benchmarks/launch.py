@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.isolated import ROOT, TIMEOUT_S, BenchmarkError
-from gnnhpc.core.schedule import ideal_step_s
+from gnnhpc.core.schedule import ideal_step_s, place_of_part
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.cli_experiment import build_experiment
@@ -74,26 +74,24 @@ class Measured:
 def _ideal_s(experiment: Experiment, stages: Sequence[dict[str, Any]]) -> float:
     """Of one step's records, a stage's after the other's."""
     count, parts = experiment.microbatches, experiment.parts
-    forward, backward = _passes(stages, count, parts)
-    weights = None
-    if experiment.weights_apart:
-        weights = [step["weights_s"] / count for step in stages]
-        backward = [both - left for both, left in zip(backward, weights, strict=True)]
+    passes = list(_passes(experiment, stages))
+    forward, backward, weights = ([of[way] / count for of in passes] for way in range(3))
     return ideal_step_s(
         *(experiment.schedule, forward, backward, count), weights_s=weights, parts=parts
     )
 
 
 def _passes(
-    stages: Sequence[dict[str, Any]], microbatches: int, parts: int
-) -> tuple[list[float], list[float]]:
-    """Forward and backward seconds of a micro-batch, part after part of the model."""
-    told = [step.get("part_s") or [[step["forward_s"], step["backward_s"]]] for step in stages]
-    forward, backward = (
-        [of_stage[part][way] / microbatches for part in range(parts) for of_stage in told]
-        for way in (0, 1)
-    )
-    return forward, backward
+    experiment: Experiment, stages: Sequence[dict[str, Any]]
+) -> Iterator[tuple[float, float, float]]:
+    """Seconds of forwards, backwards and weights apart of each part of the model, in order."""
+    for number in range(experiment.model_parts):
+        stage, part = place_of_part(experiment.schedule, number, len(stages))
+        step = stages[stage]
+        whole = [step["forward_s"], step["backward_s"], step.get("weights_s")]
+        forward, backward, *weights = (step.get("part_s") or [whole])[part]
+        later = weights[0] if experiment.weights_apart else 0.0
+        yield forward, backward - later, later
 
 
 @dataclass

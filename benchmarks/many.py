@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.launch import WARMUP, Launcher, Measured
 from benchmarks.ratios import against_limit, paired
 from benchmarks.table import Parts, Row, not_measured
-from gnnhpc.core.schedule import bound
+from gnnhpc.core.bounds import bound
 
 ENGINES = ("native", "pipelining")
 MICROBATCHES = (5, 10, 20)

@@ -15,8 +15,8 @@ from analysis.foreign.published_beside_logs import compare_with_published
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import ONE_RUN, Interval, Sample, ratio_in_words
 from analysis.stats.step_times import detect_warmup, effective_n, mark_outliers, step_statistics
+from gnnhpc.core.bounds import bound
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import bound
 
 PHASES = ("train", "test")
 

@@ -11,6 +11,7 @@ from analysis.loading.sampled_checks import Rows, impossible
 from gnnhpc.core.errors import InputError
 from gnnhpc.spec.experiment import Experiment
 
+PART_SECONDS = ("forward_s", "backward_s", "weights_s")
 _CLOCK_S = 1e-4
 """Between two readings of a clock, and sums of rounded seconds."""
 
@@ -23,7 +24,8 @@ def check_parts(
     experiment: Experiment,
 ) -> None:
     """Raises InputError for a step without the seconds of each part, for parts that do not add up
-    to the stage, and for a span of a part that the stage does not have.
+    to the stage, for seconds of weights where they are not apart, and for a span of a part that the
+    stage does not have.
 
     `parts` are the seconds of each part of each step, in order, and `span_parts` the part of each
     span, all of one file.
@@ -40,7 +42,14 @@ def check_parts(
         raise InputError(file.path, "part of a span", found, f"0 to {count - 1}")
     if not wanted:
         return
-    for name in ("forward_s", "backward_s"):
+    for name in PART_SECONDS:
+        if name == "weights_s" and not experiment.weights_apart:
+            wrong = np.flatnonzero(~np.isnan(parts[name].reshape(-1, count)).all(axis=1))
+            if len(wrong):
+                seconds = parts[name].reshape(-1, count)
+                allowed = "forward and backward alone, where weights are not apart"
+                raise _impossible_part(rows, seconds, wrong[0], file, allowed)
+            continue
         seconds = parts[name].reshape(-1, count)
         wrong = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)).all(axis=1))
         if len(wrong):

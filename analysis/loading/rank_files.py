@@ -108,7 +108,9 @@ def read_rank_files(files: list[RankFile]) -> RankFrames:
             )
     frames.steps = join_frames(pieces["steps"], sorted(STEP_COLUMNS))
     frames.groups = join_frames(pieces["groups"], ["step", "group", "forward_s", "backward_s"])
-    frames.parts = join_frames(pieces["parts"], ["step", "part", "forward_s", "backward_s"])
+    frames.parts = join_frames(
+        pieces["parts"], ["step", "part", "forward_s", "backward_s", "weights_s"]
+    )
     span_columns = ["step", "name", "microbatch", "start_s", "end_s", "part"]
     frames.spans = join_frames(pieces["spans"], span_columns)
     return frames

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.loading.attempts import Attempt
-from analysis.loading.part_checks import check_parts
+from analysis.loading.part_checks import PART_SECONDS, check_parts
 from analysis.loading.rank_files import RankFile, RankFrames
 from analysis.loading.record_frames import TIMED_PARTS
 from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
@@ -42,7 +42,7 @@ def check_records(
     """
     columns = _columns(frames.steps)
     starts = _starts(frames.steps, files)
-    of_parts = {name: frames.parts[name].to_numpy() for name in ("forward_s", "backward_s")}
+    of_parts = {name: frames.parts[name].to_numpy() for name in PART_SECONDS}
     part_starts = _starts(frames.parts, files)
     span_parts, span_starts = frames.spans["part"].to_numpy(), _starts(frames.spans, files)
     of_weights = (frames.spans["name"] == "weights").to_numpy()

@@ -148,20 +148,26 @@ def part_frame(
 ) -> pd.DataFrame | None:
     """Forward and backward seconds of each part of a stage and step, in order; None without any.
 
-    `paths` are the files by number. Raises InputError for a part that has no pair of seconds.
+    Those of weights are of the backward's, and missing where they are not apart. `paths` are the
+    files by number. Raises InputError for a part that has neither two nor three seconds.
     """
     counts = _lengths(table["part_s"])
     if not counts.any():
         return None
     rows = np.repeat(np.arange(len(counts)), counts)
-    pairs = pc.list_flatten(table["part_s"])
-    wrong = np.flatnonzero(_lengths(pairs) != 2)
+    of_parts = pc.list_flatten(table["part_s"])
+    lengths = _lengths(of_parts)
+    wrong = np.flatnonzero((lengths != 2) & (lengths != 3))
     if len(wrong):
         place = int(rows[wrong[0]])
         where = f"{paths[int(file_numbers[place])]}: {table['phase'][place]} step"
         where += f" {table['step'][place]}"
-        raise InputError(where, "part_s", "another form", "forward, backward seconds of each part")
-    flat = pc.list_flatten(pairs).to_numpy().reshape(-1, 2)
+        allowed = "forward, backward seconds of each part, and weights' where they are apart"
+        raise InputError(where, "part_s", "another form", allowed)
+    flat = pc.list_flatten(of_parts).to_numpy()
+    begin = np.cumsum(lengths, dtype=np.int64) - lengths
+    weights = np.full(len(lengths), np.nan)
+    weights[lengths == 3] = flat[begin[lengths == 3] + 2]
     first = np.cumsum(counts) - counts
     return pd.DataFrame(
         {
@@ -169,8 +175,9 @@ def part_frame(
             "phase": _phase(table)[rows],
             "step": table["step"].to_numpy()[rows],
             "part": (np.arange(len(rows)) - first[rows]).astype(np.int16),
-            "forward_s": flat[:, 0],
-            "backward_s": flat[:, 1],
+            "forward_s": flat[begin],
+            "backward_s": flat[begin + 1],
+            "weights_s": weights,
         }
     )
 

@@ -13,7 +13,7 @@ from gnnhpc.spec.experiment import Experiment
 WEIGHTS_S = "weights_s"
 _CLOCK_S = 1e-4
 """Between two readings of a clock, and sums of rounded seconds."""
-_ELSEWHERE = "none but of a pipeline under schedule zero-bubble"
+_ELSEWHERE = "none but of a pipeline under schedule zero-bubble or zbv"
 
 
 def check_weights(

@@ -21,7 +21,7 @@ from analysis.papers.gat_claims import (
 )
 from analysis.papers.gat_runs import GatRow, GatRows, ratio_of_speedups
 from analysis.stats.intervals import Interval
-from gnnhpc.core.schedule import bound
+from gnnhpc.core.bounds import bound
 
 _ON_ONE_DEVICE = ("engine", "schedule", "parts", "balance", "checkpoint")
 """Settings that one device does not have."""

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
-from gnnhpc.core.schedule import bound
+from gnnhpc.core.bounds import bound
 
 
 def boca_table() -> NamedTable:

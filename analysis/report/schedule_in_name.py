@@ -1,4 +1,4 @@
-"""Where the zero-bubble schedule is one in name alone, in words."""
+"""Where a schedule with weights apart is one in name alone, in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from analysis.summary.varying_settings import settings_in_words, varying_setting
 if TYPE_CHECKING:
     import pandas as pd
 
+_IN_NAME = {
+    "zero-bubble": "zero-bubble is 1F1B there in all but name, and does not pay",
+    "zbv": "zbv pays there by its two parts a stage alone",
+}
+"""What it means, by schedule."""
 LEAST_SHARE = 0.05
 """Of backward: with less of it to put where a stage waits, it waits as under 1F1B."""
 
@@ -25,11 +30,13 @@ def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
             ", ".join(filter(None, (_place(row), settings_in_words(row, varied))))
             for row in rows.to_dict("records")
         ]
+        told = set(rows["schedule"])
+        means = "; ".join(words for schedule, words in _IN_NAME.items() if schedule in told)
         most = rows["weights_share"].max()
         lines.append(
-            f"Model {model} on {data} ({'; '.join(where)}): gradients of weights apart took "
-            f"{most:.1%} of backward at most, as its layers compute both halves in one. So "
-            "zero-bubble is 1F1B there in all but name, and does not pay."
+            f"Model {model} on {data} ({'; '.join(dict.fromkeys(where))}): gradients of weights "
+            f"apart took {most:.1%} of backward at most, as its layers compute both halves in one. "
+            f"So {means}."
         )
     return tuple(lines)
 

@@ -6,19 +6,20 @@ import math
 
 import pandas as pd
 
-SCHEDULE = "zero-bubble"
+from gnnhpc.core.schedule import WEIGHTS_APART
+
 Shares = tuple[float, float, float]
 """Forwards, gradients of inputs and gradients of weights, in seconds of which the ratio matters."""
 
 
 def has_weights_apart(schedule: str, stages: int) -> bool:
-    """Of a pipeline under the zero-bubble schedule; a single stage waits for nobody."""
-    return schedule == SCHEDULE and stages > 1
+    """Of a pipeline under zero-bubble or zbv; a single stage waits for nobody."""
+    return schedule in WEIGHTS_APART and stages > 1
 
 
 def rows_with_weights_apart(rows: pd.DataFrame) -> pd.Series[bool]:
     """Likewise of each row of cells or of the summary."""
-    return (rows["schedule"] == SCHEDULE) & (rows["stages"] > 1)
+    return rows["schedule"].isin(WEIGHTS_APART) & (rows["stages"] > 1)
 
 
 def shares_of(forward_s: float, backward_s: float, weights_s: float) -> Shares | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from analysis.summary.baseline import Baseline
 from analysis.summary.configurations import Configuration
-from gnnhpc.core.schedule import bound, bound_with_weights
+from gnnhpc.core.bounds import bound, bound_with_weights
+from gnnhpc.core.schedule import ScheduleName
 
 
 def bound_of(row: Configuration) -> float | None:
@@ -16,12 +18,17 @@ def bound_of(row: Configuration) -> float | None:
     An evaluation is forwards alone.
     """
     replicas, stages = row.layout.replicas, row.layout.stages
-    if not row.weights_apart or row.phase != "train":
+    if not row.weights_apart:
         return bound(replicas, stages, row.microbatches, row.parts)
+    if row.phase != "train":
+        # ZBV's last forward goes back through the second parts of all stages, one after the other:
+        # a stage waits as long as if its two parts were one.
+        return bound(replicas, stages, row.microbatches)
     shares = row.shares
-    return (
-        None if shares is None else bound_with_weights(replicas, stages, row.microbatches, shares)
-    )
+    if shares is None:
+        return None
+    schedule = cast(ScheduleName, row.settings["schedule"])
+    return bound_with_weights(schedule, replicas, stages, row.microbatches, shares, row.parts)
 
 
 def balanced_bubble(row: Configuration) -> float | None:

@@ -1,7 +1,7 @@
 """Ideal step times: the schedule with each step's measured stage seconds and no other cost.
 
-Of a stage of several parts each takes its own seconds; part p of stage s is number p*S + s. Where
-gradients of weights are apart, a backward is without them, and they are played by themselves.
+Of a stage of several parts each takes its own seconds. Where gradients of weights are apart, a
+backward is without them, and they are played by themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from analysis.loading.record_frames import TIMED_PARTS
 from analysis.stats.intervals import median
 from analysis.stats.noise import cell_phase_slices
 from analysis.stats.weights_apart import rows_with_weights_apart
-from gnnhpc.core.schedule import Action, Kind, ScheduleName, input_from, part_number, timeline
+from gnnhpc.core.schedule import (
+    Action,
+    Kind,
+    ScheduleName,
+    input_from,
+    part_number,
+    place_of_part,
+    timeline,
+)
 
 Seconds = NDArray[np.float64]
 
@@ -94,7 +102,7 @@ def ideal_steps(
             mine = {key: of[rows] for key, of in columns.items()}
             replicas = _passes_of_stages(mine, weights_apart=plan.weights_apart)
         elif (columns[TIMED_PARTS][rows] == plan.parts).all():
-            replicas = _passes_of_parts(of_parts[name, kind])
+            replicas = _passes_of_parts(of_parts[name, kind], plan)
         else:
             # Only of cells that are not valid: records of valid ones are checked.
             continue
@@ -131,12 +139,20 @@ def _passes_of_stages(
         yield Passes(forward, of_inputs, weights)
 
 
-def _passes_of_parts(records: pd.DataFrame) -> Iterator[Passes]:
+def _passes_of_parts(records: pd.DataFrame, plan: _Plan) -> Iterator[Passes]:
     """Likewise of records of parts, each in the order of its steps."""
     for _, mine in records.groupby("replica"):
-        parts = [found for _, found in mine.sort_values("step").groupby(["part", "stage"])]
+        of_place = dict(iter(mine.sort_values("step").groupby(["stage", "part"])))
+        stages = len(of_place) // plan.parts
+        places = [place_of_part(plan.schedule, n, stages) for n in range(len(of_place))]
+        parts = [of_place[place] for place in places]
         forward, backward = ([part[way].to_numpy() for part in parts] for way in _WAYS)
-        yield Passes(forward, backward)
+        if not plan.weights_apart:
+            yield Passes(forward, backward)
+            continue
+        weights = [part["weights_s"].to_numpy() for part in parts]
+        of_inputs = [both - later for both, later in zip(backward, weights, strict=True)]
+        yield Passes(forward, of_inputs, weights)
 
 
 def _even_steps(counted: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.bool_]]:
@@ -171,9 +187,9 @@ def ideal_seconds(
     clock = none[:stages]
     done: dict[tuple[int, Action], Seconds] = {}
     for stage, action in _order(schedule, stages, microbatches, parts, training):
-        needed = input_from(stage, stages, parts, action)
+        needed = input_from(schedule, stage, stages, parts, action)
         start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
-        seconds = tables[action.kind][part_number(stage, stages, action.part)]
+        seconds = tables[action.kind][part_number(schedule, stage, stages, action.part)]
         clock[stage] = done[stage, action] = start + seconds
     ended: Seconds = np.maximum.reduce(clock)
     return ended

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.loading.timed_whole import timed_whole
 from analysis.stats.weights_apart import has_weights_apart, shares_of
+from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ScheduleName, bound_with_weights, ideal_bubble, timeline
+from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,18 +175,26 @@ def measured_timeline(
         bubble=None if cell in timed_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
         balanced_bubble=_balanced_bubble(
-            records, schedule, int(cell_row["stages"]), microbatches, parts
+            *(records, schedule, int(cell_row["stages"]), microbatches, parts), training=training
         ),
         drawn_s=_drawn_s(records),
     )
 
 
 def _balanced_bubble(
-    records: pd.DataFrame, schedule: ScheduleName, stages: int, microbatches: int, parts: int
+    records: pd.DataFrame,
+    schedule: ScheduleName,
+    stages: int,
+    microbatches: int,
+    parts: int,
+    *,
+    training: bool,
 ) -> float | None:
     """`records` are of one step."""
     if not has_weights_apart(schedule, stages):
         return ideal_bubble(stages, microbatches, parts)
+    if not training:
+        return ideal_bubble(stages, microbatches)
     # Not the sums of pandas, which take a number that is missing for nothing.
     forward, backward, weights = (
         float(records[name].to_numpy().sum()) for name in ("forward_s", "backward_s", "weights_s")
@@ -193,7 +202,7 @@ def _balanced_bubble(
     shares = shares_of(forward, backward, weights)
     if shares is None:
         return None
-    return 1.0 - bound_with_weights(1, stages, microbatches, shares) / stages
+    return 1.0 - bound_with_weights(schedule, 1, stages, microbatches, shares, parts) / stages
 
 
 def _drawn_s(records: pd.DataFrame) -> float | None:
@@ -227,11 +236,11 @@ def ideal_bars(
     bars: list[Bar] = []
     for replica in sorted({row.replica for row in rows}):
         ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
+        holders = [place_of_part(schedule, n, len(ranks)) for n in range(parts * len(ranks))]
         costs = {
             kind: [
-                [seconds.get((rank, kind, m, part)) for m in range(microbatches)]
-                for part in range(parts)
-                for rank in ranks
+                [seconds.get((ranks[stage], kind, m, part)) for m in range(microbatches)]
+                for stage, part in holders
             ]
             for kind in kinds
         }

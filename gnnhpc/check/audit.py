@@ -18,14 +18,16 @@ def audit(
     outlines: Sequence[LayerOutline],
     layout: Layout,
     planned: Sequence[range],
+    held_by: Sequence[int],
     graph: dict[str, Any],
     dead: Collection[str] = (),
 ) -> list[Check]:
-    """All checks, from observations in rank order; `planned` are the layers of each stage, `dead`
-    those that have no gradient in the twin either."""
+    """All checks, from observations in rank order; `planned` are the layers of each part of the
+    model and `held_by` the stages that hold them, `dead` are layers that have no gradient in the
+    twin either."""
     checks = [
         model.parameters(observations, outlines, layout),
-        model.cut(observations, outlines, layout, planned),
+        model.cut(observations, outlines, layout, planned, held_by),
         data.labels(observations),
         data.samples(observations),
         gradients.replicas(observations, layout),
@@ -47,7 +49,7 @@ def audit(
     ]
     if observations[0].gpu is not None:
         checks.append(machine.gpus(observations))
-    checks += watched_checks(observations, layout, graph)
+    checks += watched_checks(observations, layout, held_by, graph)
     if graph:
         checks.append(data.edges(graph))
     return checks

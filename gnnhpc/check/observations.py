@@ -98,12 +98,12 @@ class RankObservations:
     trained_parts: list[bool] = field(default_factory=list)
     """Of the parts of its stage that are called by themselves, or of all as one: whether it has
     something to train."""
+    leaves_weights: list[bool] = field(default_factory=list)
+    """Likewise whether it has a layer that computes gradients of weights apart when it is asked."""
     partitions: list[list[str]] = field(default_factory=list)
     """The layers of each stage that this process holds."""
     orders: list[tuple[Action, ...]] = field(default_factory=list)
     """Of the forwards and backwards of training steps, those that differ."""
-    leaves_weights: bool = False
-    """Whether its stage has a layer that computes gradients of weights apart when it is asked."""
     loaded: dict[str, str] = field(default_factory=dict)
     """Versions that loaded packages say of themselves."""
     shared: list[SharedStep] = field(default_factory=list)
@@ -231,7 +231,7 @@ def gather_observations(
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
         gpu=mesh.gpu,
-        leaves_weights=leaves_weights(parts.stage),
+        leaves_weights=[leaves_weights(part) for part in parts.stage.called],
         partitions=getattr(parts.engine, "partitions", _layers_of_parts(parts.stage)),
         trained_parts=[bool(parameters_of(part)) for part in parts.stage.called],
         engine=type(parts.engine).__name__.removesuffix("Engine").lower(),

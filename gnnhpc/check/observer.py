@@ -41,6 +41,8 @@ class RunObserver:
     """Collects observations step by step; takes little time, never inside a measured step."""
 
     layout: Layout
+    last_stage: int
+    """That holds the model's last layers."""
     rank: int
     total_samples: int
     steps_per_epoch: int = 1
@@ -79,7 +81,7 @@ class RunObserver:
     @classmethod
     def of(cls, mesh: Mesh, batches: Batches, watch: RunWatch | None) -> RunObserver:
         samples, steps = batches.total_samples, batches.steps_per_epoch
-        return cls(mesh.layout, mesh.rank, samples, steps, watch)
+        return cls(mesh.layout, mesh.last_stage, mesh.rank, samples, steps, watch)
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -182,7 +184,7 @@ class RunObserver:
         layout = self.layout
         for replica in range(layout.replicas):
             first = layout.rank_of(replica, 0)
-            last = layout.rank_of(replica, layout.stages - 1)
+            last = layout.rank_of(replica, self.last_stage)
             self.mismatched_batches += int(checksums[first] != checksums[last])
         if norms is not None:
             for stage in range(layout.stages):

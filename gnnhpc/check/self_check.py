@@ -30,6 +30,7 @@ from gnnhpc.check.compare_gradients import Verdict
 from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.plain.parts import held_by
 from gnnhpc.check.process_state import generators_put_back, one_thread
 from gnnhpc.check.run_state import go_on_from
 from gnnhpc.check.seen_ranks import SeenRanks
@@ -222,7 +223,7 @@ def _take_steps(
         return seen, lambda dead: [], str(error)
     observations = gather_observations(mesh, small, observer, environment)
     graph = small.batches.graph_facts()
-    given = (observations, part.outlines, mesh.layout, parts.planned, graph)
+    given = (observations, part.outlines, mesh.layout, parts.planned, held_by(experiment), graph)
     return seen, lambda dead: audit(*given, dead), ""
 
 

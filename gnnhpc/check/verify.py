@@ -41,7 +41,8 @@ def verify_rank(
     """
     torch.set_num_threads(environment.cpus)
     device, *more = choose_devices(experiment.device, environment, experiment.stages_per_process)
-    mesh = join(environment, experiment.process_layout, device, secret_file, more)
+    place = (experiment.process_layout, device, secret_file, more, experiment.last_stage)
+    mesh = join(environment, *place)
     parts = set_up(experiment, mesh, root)
     part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps, whole=True)
     found = self_check(experiment, parts, mesh, environment, root, part, audited=True)

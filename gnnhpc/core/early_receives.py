@@ -39,10 +39,10 @@ def done_before_posting(
         *(schedule, ones, ones, microbatches), weights_s=ones, parts=parts, training=training
     )
     mine = [slot.action for slot in slots if slot.stage == stage]
-    receives = {input_from(stage, stages, parts, action): action for action in mine}
+    receives = {input_from(schedule, stage, stages, parts, action): action for action in mine}
     found: dict[Action, int] = {}
     done = 0
-    for slot in sorted(slots, key=lambda slot: _place(slot, stages)):
+    for slot in sorted(slots, key=lambda slot: _place(schedule, slot, stages)):
         if slot.stage == stage:
             done += 1
         elif (slot.stage, slot.action) in receives:
@@ -50,8 +50,8 @@ def done_before_posting(
     return found
 
 
-def _place(slot: Slot, stages: int) -> tuple[float, int, int]:
+def _place(schedule: ScheduleName, slot: Slot, stages: int) -> tuple[float, int, int]:
     """Where a slot stands in the line; of those that begin together, senders before receivers."""
     kind = slot.action.kind
-    number = part_number(slot.stage, stages, slot.action.part)
+    number = part_number(schedule, slot.stage, stages, slot.action.part)
     return slot.start_s, _TURN[kind], number if kind == "forward" else -number

@@ -6,20 +6,24 @@ al. 2021 (arXiv:2104.04473), section 2.2: each stage has several parts of the mo
 waits for a part at a time. Part p of stage s is number p*S + s of all, from the first layers to
 the last; under the other schedules a stage is one part. Zero-bubble: ZB-H1 of Qi et al. 2024
 (arXiv:2401.10241), section 3.1: gradients of weights, which no other stage waits for, are computed
-apart from those of inputs, in what would be waiting.
+apart from those of inputs, in what would be waiting. ZBV: section 6 there, two parts a stage, of
+which the second ones go back from the last stage to the first; part 1 of stage s is number
+2*S - 1 - s of all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
+WEIGHTS_APART: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
+"""Schedules under which gradients of weights are computed apart from those of inputs."""
 Checkpoint = Literal["never", "except_last", "always"]
 """Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
 Kind = Literal["forward", "backward", "weights"]
-"""Under the zero-bubble schedule `backward` is of inputs alone, and `weights` the rest of it."""
+"""Where weights are apart, `backward` is of inputs alone, and `weights` the rest of it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,12 @@ def stage_order(
     Raises ValueError for `parts` that the schedule does not have, and for micro-batches of the
     interleaved one that are more than the stages and no multiple of them.
     """
-    if schedule == "interleaved":
+    if schedule == "zbv":
+        if parts != (2 if stages > 1 else 1):
+            raise ValueError(f"schedule 'zbv' has two parts a stage, not {parts}")
+        if parts == 2:
+            return _v_order(stage, stages, microbatches, training=training)
+    elif schedule == "interleaved":
         if microbatches > stages and microbatches % stages:
             raise ValueError(f"{microbatches} micro-batches are no multiple of {stages} stages")
     elif parts > 1:
@@ -77,7 +86,7 @@ def stage_order(
     warmup = min(len(forwards), warmup)
     # Later by as many backwards as there are stages before this one, which wait for its backwards;
     # no stage holds more than the first one does.
-    apart = backwards if schedule == "zero-bubble" else []
+    apart = backwards if schedule in WEIGHTS_APART else []
     weights = [Action("weights", each.microbatch) for each in apart]
     order = forwards[:warmup]
     for n, backward in enumerate(backwards):
@@ -99,28 +108,71 @@ def _by_groups(kind: Kind, stages: int, microbatches: int, parts: range) -> list
     ]
 
 
-def part_number(stage: int, stages: int, part: int) -> int:
+def _v_order(stage: int, stages: int, microbatches: int, *, training: bool) -> list[Action]:
+    """Of ZBV: a letter an action, small ones of the stage's second part.
+
+    Each letter is of its next micro-batch. Before the first one's second part comes back to a
+    stage, this has time for forwards of others; then its two parts take turns, so that forwards
+    and backwards arrive when they are needed. Written for as many micro-batches as keep all stages
+    busy; what is of more than there are is left out.
+    """
+    later = stages - stage
+    full = max(microbatches, 2 * stages - 1)
+    letters = "F" * (2 * later - 1)
+    if training:
+        letters += "fF" * stage + "fbw" * later + "FBWfbw" * (full - stages)
+        letters += "Bb" * stage + "BW" * later + "w" * stage + "W" * stage
+    else:
+        letters += "fF" * full
+    kinds: dict[str, Kind] = {"f": "forward", "b": "backward", "w": "weights"}
+    numbers: dict[str, int] = dict.fromkeys("FBWfbw", 0)
+    order = []
+    for letter in letters:
+        if numbers[letter] < microbatches:
+            order.append(Action(kinds[letter.lower()], numbers[letter], int(letter.islower())))
+        numbers[letter] += 1
+    return order
+
+
+def part_number(schedule: ScheduleName, stage: int, stages: int, part: int) -> int:
     """Of a stage's part among all parts of the model, first to last."""
+    if schedule == "zbv" and part == 1:
+        return 2 * stages - 1 - stage
     return part * stages + stage
 
 
-def input_from(stage: int, stages: int, parts: int, action: Action) -> tuple[int, Action] | None:
+def place_of_part(schedule: ScheduleName, number: int, stages: int) -> tuple[int, int]:
+    """The stage that holds a part of the model, and which of the stage's own it is."""
+    part, place = divmod(number, stages)
+    if schedule == "zbv" and part == 1:
+        return stages - 1 - place, part
+    return place, part
+
+
+def last_stage(schedule: ScheduleName, stages: int) -> int:
+    """The stage that holds the model's last part, and computes the loss."""
+    return 0 if schedule == "zbv" else stages - 1
+
+
+def input_from(
+    schedule: ScheduleName, stage: int, stages: int, parts: int, action: Action
+) -> tuple[int, Action] | None:
     """The stage and the action that makes what `action` of `stage` takes; None for the inputs.
 
     The last part's backward takes its own forward's loss, and weights their own backward.
     """
     if action.kind == "weights":
         return stage, Action("backward", action.microbatch, action.part)
-    number = part_number(stage, stages, action.part)
+    number = part_number(schedule, stage, stages, action.part)
     if action.kind == "forward":
         if number == 0:
             return None
-        before = number - 1
-        return before % stages, Action("forward", action.microbatch, before // stages)
-    after = number + 1
-    if after == stages * parts:
+        before, part = place_of_part(schedule, number - 1, stages)
+        return before, Action("forward", action.microbatch, part)
+    if number + 1 == stages * parts:
         return stage, Action("forward", action.microbatch, action.part)
-    return after % stages, Action("backward", action.microbatch, after // stages)
+    after, part = place_of_part(schedule, number + 1, stages)
+    return after, Action("backward", action.microbatch, part)
 
 
 Seconds = Sequence[float] | Sequence[Sequence[float]]
@@ -139,10 +191,10 @@ def timeline(
 ) -> list[Slot]:
     """When each action runs if it takes the given seconds, and transfers take none.
 
-    `forward_s[number]` is seconds a micro-batch of a part of the model (part p of stage s is number
-    p*S + s), or a list of them, one a micro-batch; likewise `backward_s`. A forward waits for the
-    part before, a backward for the part after. `weights_s` is of the zero-bubble schedule, none
-    where it is left out, and `backward_s` is then without it.
+    `forward_s[number]` is seconds a micro-batch of a part of the model (see `part_number`), or a
+    list of them, one a micro-batch; likewise `backward_s`. A forward waits for the part before, a
+    backward for the part after. `weights_s` is of schedules that have weights apart, none where it
+    is left out, and `backward_s` is then without it.
     """
     stages = len(forward_s) // parts
     tables: dict[Kind, Seconds] = {
@@ -163,11 +215,11 @@ def timeline(
         for s in range(stages):
             while position[s] < len(orders[s]):
                 action = orders[s][position[s]]
-                needed = input_from(s, stages, parts, action)
+                needed = input_from(schedule, s, stages, parts, action)
                 ready = 0.0 if needed is None else done.get(needed)
                 if ready is None:
                     break
-                seconds = tables[action.kind][part_number(s, stages, action.part)]
+                seconds = tables[action.kind][part_number(schedule, s, stages, action.part)]
                 cost = seconds if isinstance(seconds, int | float) else seconds[action.microbatch]
                 start = max(clock[s], ready)
                 clock[s] = done[s, action] = start + cost
@@ -199,35 +251,6 @@ def ideal_step_s(
     return max(slot.end_s for slot in slots)
 
 
-def bound(replicas: int, stages: int, microbatches: int, parts: int = 1) -> float:
-    """The most that balanced stages can give over one process: R * S*M / (M + (S-1)/V).
-
-    V is the parts of a stage, 1 but for the interleaved schedule (Narayanan et al. 2021, 2.2.2).
-    The zero-bubble schedule has `bound_with_weights`.
-    """
-    passes = parts * microbatches
-    return replicas * stages * passes / (passes + stages - 1)
-
-
-def bound_with_weights(
-    replicas: int, stages: int, microbatches: int, shares: tuple[float, float, float]
-) -> float:
-    """`bound` of the zero-bubble schedule, where each stage computes forwards, gradients of inputs
-    and gradients of weights for as long as `shares` have it.
-
-    Of thirds it is that of three parts a stage from as many micro-batches as stages on (Qi et al.
-    2024, table 2); without gradients of weights it is 1F1B's.
-    """
-    forward, backward, weights = ([share] * stages for share in shares)
-    step_s = ideal_step_s("zero-bubble", forward, backward, microbatches, weights_s=weights)
-    return replicas * stages * microbatches * sum(shares) / step_s
-
-
-def ideal_bubble(stages: int, microbatches: int, parts: int = 1) -> float:
-    """The share of rank-time that balanced stages must wait: (S-1) / (V*M + S-1)."""
-    return (stages - 1) / (parts * microbatches + stages - 1)
-
-
 def in_flight(
     schedule: ScheduleName,
     stage: int,
@@ -239,19 +262,27 @@ def in_flight(
 ) -> int:
     """Of how many micro-batches `stage` holds activations at most, in one `part` or in all.
 
-    Under the zero-bubble schedule until the gradients of its weights are there.
+    Where weights are apart until the gradients of its weights are there.
     """
-    last: Kind = "weights" if schedule == "zero-bubble" else "backward"
+    last: Kind = "weights" if schedule in WEIGHTS_APART else "backward"
     return _held_at_most("forward", last, schedule, stage, stages, microbatches, parts, part)
 
 
-def gradients_in_flight(schedule: ScheduleName, stage: int, stages: int, microbatches: int) -> int:
-    """Of how many micro-batches `stage` holds gradients of its outputs at most: of one, but under
-    the zero-bubble schedule, where they are held until those of its weights are there.
+def gradients_in_flight(
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    *,
+    parts: int = 1,
+    part: int | None = None,
+) -> int:
+    """Of how many micro-batches `stage` holds gradients of its outputs at most, in one `part` or in
+    all: of one, but where weights are apart, as they are held until those of its weights are there.
     """
-    if schedule != "zero-bubble":
+    if schedule not in WEIGHTS_APART:
         return 1
-    return _held_at_most("backward", "weights", schedule, stage, stages, microbatches, 1, None)
+    return _held_at_most("backward", "weights", schedule, stage, stages, microbatches, parts, part)
 
 
 def _held_at_most(

@@ -28,7 +28,9 @@ class PartPlan:
 
     stage: Stage
     number: int
-    """Among all parts of the model, first to last: part p of stage s is p*S + s."""
+    """Among all parts of the model, first to last."""
+    place: int
+    """Among the parts of its stage."""
     is_first: bool
     is_last: bool
     input_shape: tuple[int, ...]
@@ -50,7 +52,7 @@ class StagePlan:
     microbatches: int
     schedule: ScheduleName
     parts: tuple[PartPlan, ...]
-    """Of this stage, one but under the interleaved schedule."""
+    """Of this stage, one but under the schedules interleaved and zbv."""
     dtype: torch.dtype
     fixed_rows: bool = True
     """Whether all micro-batches have as many rows; the shapes say nothing of rows where not."""

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import Kind
+from gnnhpc.core.schedule import WEIGHTS_APART, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.flat_gradients import Gradients
-from gnnhpc.engines.part_links import PartLinks
+from gnnhpc.engines.left_weights import compute_left, nothing_left
+from gnnhpc.engines.part_links import PartLinks, links_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
@@ -37,10 +38,10 @@ class NativeEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.training = [PartLinks(plan, part, training=True) for part in plan.parts]
+        self.training = links_of(plan, training=True)
         self.forward_only = ForwardOnly(plan)
         self.order = plan.order(training=True)
-        self._last_kind: Kind = "weights" if plan.schedule == "zero-bubble" else "backward"
+        self._last_kind: Kind = "weights" if plan.schedule in WEIGHTS_APART else "backward"
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
         add_gradients_in_place(plan.stage)
@@ -84,7 +85,7 @@ class NativeEngine:
         plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
         x = self._input(links, microbatch, m)
         weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
-        with weights, plan.timer.span("forward", m, links.place):
+        with weights, plan.timer.span("forward", m, links.part.place):
             output = part.stage(x, microbatch.context)
             result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
         if part.is_last:
@@ -111,11 +112,9 @@ class NativeEngine:
         result, held.result = held.result, None
         assert result is not None
         if result.requires_grad:
-            with timer.span("backward", m, links.place):
+            with timer.span("backward", m, links.part.place):
                 if self._last_kind == "weights":
-                    held.later = LaterWeights(
-                        lambda: timer.layer_going_back, links.part.stage.on_left
-                    )
+                    held.later = nothing_left(links.part.stage, timer)
                     with leaving(held.later):
                         backward(result, held.gradient)
                 else:
@@ -131,14 +130,8 @@ class NativeEngine:
         timer = self.plan.timer
         if held.later is None:
             return
-        with timer.span("weights", m, links.place):
-            for left in held.later.left:
-                if left.layer is not None:
-                    timer.layer_backward(left.layer, timer.clock.mark())
-                with torch.no_grad():
-                    gradient = left.compute()
-                backward(left.weight, gradient)
-            timer.layer_backward(None, timer.clock.mark())
+        with timer.span("weights", m, links.part.place):
+            compute_left(held.later, timer)
 
     def _release(self, links: PartLinks, held: Held) -> None:
         """What was received may be overwritten."""
@@ -156,7 +149,7 @@ class ForwardOnly:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.links = [PartLinks(plan, part, training=False) for part in plan.parts]
+        self.links = links_of(plan, training=False)
         self.order = plan.order(training=False)
 
     def run(self, batch: Batch) -> Sequence[Tensor]:
@@ -185,7 +178,7 @@ class ForwardOnly:
             with timer.span("wait", m):
                 received = links.activations_in.take()
         x = first_input(microbatch) if received is None else received
-        with timer.span("forward", m, links.place):
+        with timer.span("forward", m, links.part.place):
             output: Tensor = links.part.stage(x, microbatch.context)
         if received is not None and _shares_memory(output, received):
             # A stage of dropout alone hands its input on; the buffer is filled again

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import gradients_in_flight, in_flight
+from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
-from gnnhpc.engines.transfer import Receiver, Sender, UnevenReceiver
+from gnnhpc.engines.transfer import Handover, Receiver, Sender, UnevenReceiver
 from gnnhpc.ranks.mesh import Direction
+
+
+def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
+    """Of each part of the stage, in order."""
+    links = [PartLinks(plan, part, training=training) for part in plan.parts]
+    for here, there in itertools.pairwise(links):
+        if there.part.number == here.part.number + 1:
+            here.hand_over_to(there)
+    return links
 
 
 class PartLinks:
     """Each is None if not needed."""
 
+    activations_in: Receiver | Handover | None
+    activations_out: Sender | Handover | None
+    gradients_in: Receiver | Handover | None
+    gradients_out: Sender | Handover | None
+
     def __init__(self, plan: StagePlan, part: PartPlan, *, training: bool) -> None:
-        self.plan, self.part = plan, part
-        mesh, stages = plan.mesh, plan.mesh.layout.stages
-        self.place = part.number // stages
-        """Of the part among those of its stage."""
-        parts = len(plan.parts)
-        place = (plan.schedule, mesh.stage, stages, plan.microbatches)
-        held = in_flight(*place, parts=parts, part=self.place) + 1 if training else 2
+        self.plan, self.part, self.training = plan, part, training
+        mesh, parts = plan.mesh, len(plan.parts)
+        place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
+        held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
+        gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1
         self._done_before = done_before_posting(*place, parts=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))
         self.activations_in = (
@@ -37,7 +50,7 @@ class PartLinks:
         self.gradients_in = (
             None
             if part.is_last or not training or not learns
-            else self._receiver("backward", part.output_shape, gradients_in_flight(*place) + 1)
+            else self._receiver("backward", part.output_shape, gradients)
         )
         self.gradients_out = (
             None
@@ -45,9 +58,26 @@ class PartLinks:
             else self._sender("backward")
         )
 
-    def _receiver(self, direction: Direction, shape: tuple[int, ...], buffers: int) -> Receiver:
+    def hand_over_to(self, there: PartLinks) -> None:
+        """Part of the same stage, and next to this one in the model."""
+        self.activations_out = there.activations_in = Handover()
+        if self.training and there.part.upstream_trains:
+            self.gradients_in = there.gradients_out = Handover()
+
+    def _peer(self, step: int) -> int | None:
+        """The rank that holds the part before (-1) or after (1) this one; None where it is here."""
+        mesh = self.plan.mesh
+        number, stages = self.part.number + step, mesh.layout.stages
+        stage, _ = place_of_part(self.plan.schedule, number, stages)
+        return None if stage == mesh.stage else mesh.layout.rank_of(mesh.replica, stage)
+
+    def _receiver(
+        self, direction: Direction, shape: tuple[int, ...], buffers: int
+    ) -> Receiver | None:
         plan, mesh = self.plan, self.plan.mesh
-        peer = mesh.neighbour(-1 if direction == "forward" else 1)
+        peer = self._peer(-1 if direction == "forward" else 1)
+        if peer is None:
+            return None
         group = mesh.link(direction, peer)
         if mesh.staged:
             hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
@@ -57,15 +87,17 @@ class PartLinks:
         needs = [
             n
             for action, n in self._done_before.items()
-            if (action.kind, action.part) == (direction, self.place)
+            if (action.kind, action.part) == (direction, self.part.place)
         ]
         kind = Receiver if plan.fixed_rows else UnevenReceiver
         tag = self._tag(-1 if direction == "forward" else 0)
         return kind(peer, group, tensors, needs if mesh.links else None, tag)
 
-    def _sender(self, direction: Direction) -> Sender:
+    def _sender(self, direction: Direction) -> Sender | None:
         mesh = self.plan.mesh
-        peer = mesh.neighbour(1 if direction == "forward" else -1)
+        peer = self._peer(1 if direction == "forward" else -1)
+        if peer is None:
+            return None
         group = mesh.link(direction, peer)
         if mesh.staged:
             return StagedSender(peer, group)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +15,27 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.core.schedule import WEIGHTS_APART
 from gnnhpc.engines.base import PartPlan, StagePlan, StepOutput, first_input
 from gnnhpc.engines.ddp_gradients import DdpReplicas
+from gnnhpc.engines.left_weights import compute_left, nothing_left
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
-_SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_OF_ONE_PART = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_OF_PARTS = {
+    "interleaved": ScheduleInterleaved1F1B,
+    # Of one part a stage: ZB-H1.
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+}
 
 
 class NumberedStage(nn.Module):
@@ -52,23 +66,43 @@ class TimedStage(PipelineStage):
     """Among the parts of this rank's stage."""
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
+    later: LaterWeights | None = None
+    """Takes what the present backward leaves; None where weights are not apart."""
+    part: Stage
+    """The layers."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
-        with self.timer.span("forward", fwd_chunk_id, self.place):
+        weights = apart() if self.dw_builder is not None else contextlib.nullcontext()
+        with weights, self.timer.span("forward", fwd_chunk_id, self.place):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        with self.timer.span("backward", bwd_chunk_id, self.place):
+        weights: AbstractContextManager[None] = contextlib.nullcontext()
+        if self.dw_builder is not None:
+            self.later = nothing_left(self.part, self.timer)
+            weights = leaving(self.later)
+        with weights, self.timer.span("backward", bwd_chunk_id, self.place):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
             self.timer.layer_backward(None, self.timer.clock.mark())
+
+    def left(self) -> Callable[[], None]:
+        """What computes the gradients that the backward before has left."""
+        later = self.later
+        assert later is not None
+        return partial(compute_left, later, self.timer)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        with self.timer.span("weights", bwd_chunk_id, self.place):
+            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
 class PipeliningEngine:
     """One schedule object a rank, for training only; evaluation uses `ForwardOnly`.
 
     A second schedule on the same stage could switch its backward communication off. Several parts
-    a stage are for one replica: DDP would reduce each part's gradients by themselves.
+    a stage, and weights apart, are for one replica: DDP would reduce each part's gradients by
+    themselves, and at a backward's end.
     """
 
     def __init__(self, plan: StagePlan) -> None:
@@ -78,11 +112,11 @@ class PipeliningEngine:
         self.forward_only = ForwardOnly(plan)
         self.stages = [self._stage(place) for place in range(len(plan.parts))]
         settings: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
-        if plan.schedule == "interleaved":
+        if plan.schedule in _OF_PARTS:
             every: list[Any] = [*self.stages]
-            self.schedule: Any = ScheduleInterleaved1F1B(every, plan.microbatches, **settings)
+            self.schedule: Any = _OF_PARTS[plan.schedule](every, plan.microbatches, **settings)
         else:
-            kind = _SCHEDULES[plan.schedule]
+            kind = _OF_ONE_PART[plan.schedule]
             self.schedule = kind(self.stages[0], plan.microbatches, **settings)
         self._numbers = torch.arange(plan.microbatches)
         self._inputs = self._numbers.to(plan.mesh.device)
@@ -103,7 +137,9 @@ class PipeliningEngine:
             ),
             group=mesh.forward,
         )
-        stage.timer, stage.place = plan.timer, place
+        stage.timer, stage.place, stage.part = plan.timer, place, part.stage
+        if plan.schedule in WEIGHTS_APART:
+            stage.dw_builder = stage.left
         return stage
 
     def _example_input(self, part: PartPlan) -> Tensor:

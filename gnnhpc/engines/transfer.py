@@ -1,4 +1,7 @@
-"""Sends and receives tensors between neighbouring stages, into buffers that are reused."""
+"""Sends and receives tensors between neighbouring stages, into buffers that are reused.
+
+And hands tensors over between neighbouring parts of the model that one stage holds.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,36 @@ class UnevenReceiver(Receiver):
     def _buffer(self) -> Tensor:
         free, rows = super()._buffer(), self._rows[self._count]
         return free if len(free) == rows else free.new_empty(rows, *free.shape[1:])
+
+
+class Handover:
+    """Both ends of a transfer within one stage: what is sent is taken in the same order, as it is.
+
+    For whoever asks the two ends of a `Receiver` and a `Sender` of them.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[Tensor] = deque()
+
+    def expect(self, count: int) -> None:
+        """Begin a step in which `count` tensors are handed over."""
+        self._sent.clear()
+
+    def allow(self, done: int) -> None:
+        """Nothing is posted."""
+
+    def send(self, tensor: Tensor) -> None:
+        self._sent.append(tensor)
+
+    def take(self) -> Tensor:
+        """The next tensor, which has been sent: the stage does one action after the other."""
+        return self._sent.popleft()
+
+    def release(self, taken: Tensor) -> None:
+        """Nothing: it lies in no buffer."""
+
+    def flush(self) -> None:
+        """Nothing: what is sent has arrived."""
 
 
 class Sender:

@@ -52,6 +52,8 @@ class Mesh:
     """Names this rank's GPU, or GPUs; None on a CPU."""
     more_devices: tuple[torch.device, ...] = ()
     """Of a process that holds several stages, those after the first one's."""
+    ends_at: int | None = None
+    """Which stage holds the model's last layers; None for the last stage."""
     met: list[int] = field(default_factory=lambda: [0])
     """How often this rank has met all others at a barrier."""
 
@@ -70,18 +72,18 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Whether the first stage is here."""
+        """Whether the model's first layers are here, and so its inputs."""
         return self.stage == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the last stage is here."""
-        return self.stage == self.layout.stages - 1
+        """Whether the model's last layers are here, and so its loss."""
+        return self.stage == self.last_stage
 
-    def neighbour(self, step: int) -> int:
-        """The rank that holds the stage before (-1) or after (1) this one's; the first follows the
-        last, where stages have several parts."""
-        return self.layout.rank_of(self.replica, (self.stage + step) % self.layout.stages)
+    @property
+    def last_stage(self) -> int:
+        """That holds the model's last layers."""
+        return self.layout.stages - 1 if self.ends_at is None else self.ends_at
 
     def link(self, direction: Direction, peer: int) -> dist.ProcessGroup:
         """The group in which tensors of one direction travel between here and a neighbour."""
@@ -144,10 +146,12 @@ def join(
     device: torch.device,
     secret_file: Path | None = None,
     more_devices: Sequence[torch.device] = (),
+    ends_at: int | None = None,
 ) -> Mesh:
     """Connect to the other ranks and make the process groups.
 
-    `more_devices` are those of the stages after this process's first, if each has its own.
+    `more_devices` are those of the stages after this process's first, if each has its own, and
+    `ends_at` the stage that holds the model's last layers, if it is not the last one.
     `secret_file` is where ranks keep what they know each other by, if the launcher sets no port.
     Raises InputError for a host name that does not resolve, for a secret that is not to be had and
     for ranks that share a GPU without being told to, and GnnhpcError if the other ranks do not come
@@ -201,6 +205,7 @@ def join(
         staged=device.type == "cuda" and not nccl,
         gpu=mine.gpu,
         more_devices=more,
+        ends_at=ends_at,
     )
     if nccl:
         _connect(mesh)

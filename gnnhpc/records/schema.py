@@ -135,10 +135,11 @@ class StepRecord:
     sampled_edges: int | None = None
     """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
     part_s: list[list[float]] | None = None
-    """Forward and backward seconds of each part of this rank's stage; null where it is one part."""
+    """Forward and backward seconds of each part of this rank's stage, and, where gradients of
+    weights are apart, theirs, which are of its backward; null where it is one part."""
     weights_s: float | None = None
     """Of `backward_s`, gradients of weights apart from those of inputs; null but under the
-    zero-bubble schedule."""
+    schedules zero-bubble and zbv."""
     kind: Literal["step"] = "step"
 
 

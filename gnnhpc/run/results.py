@@ -11,6 +11,7 @@ from gnnhpc.check.audits.records import throughput, written
 from gnnhpc.check.audits.reported import planned_steps, reported
 from gnnhpc.check.audits.told import engine, told
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.check.plain.parts import held_by
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.records.failures import write_result_once
 from gnnhpc.records.provenance import seconds_since_process_start
@@ -47,7 +48,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         experiment.process_layout,
         attempt.resume_point.step if attempt.resume_point else 0,
     )
-    graph = parts.batches.graph_facts()
+    graph, holders = parts.batches.graph_facts(), held_by(experiment)
     first_stages = [each for each in observations if layout.stage_of(each.rank) == 0]
     samples = sum(each.samples for each in first_stages)
     result = replace(
@@ -59,10 +60,13 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         graph=graph,
         audit=[
             *_self_checks(found.self_checks, seconds_since_process_start()),
-            *audit(observations, parts.outlines, layout, parts.planned, graph, found.dead),
+            *audit(
+                *(observations, parts.outlines, layout, parts.planned, holders),
+                *(graph, found.dead),
+            ),
             written(observations, files, found.differing),
             reported(
-                *(observations, found.steps, trainer.final, layout),
+                *(observations, found.steps, trainer.final, layout, holders[-1]),
                 planned_steps(experiment, start),
             ),
             throughput(experiment, observations, samples),
@@ -74,7 +78,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},
     )
     said = {**result.layout, **result.provenance}
-    result = replace(result, audit=[*result.audit, told(observations, experiment.layout, said)])
+    result = replace(result, audit=[*result.audit, told(observations, experiment, said)])
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):
         print(f"{attempt.cell.id}: done{flagged}", flush=True)

@@ -188,7 +188,8 @@ class Worker:
             experiment, secret = self.cell.experiment, self.run_paths.secret
             stages = experiment.stages_per_process
             device, *more = choose_devices(experiment.device, self.environment, stages)
-            mesh = join(self.environment, experiment.process_layout, device, secret, more)
+            place = (experiment.process_layout, device, secret, more, experiment.last_stage)
+            mesh = join(self.environment, *place)
             paths = self.attempt.paths
             ranks = mesh.gather_objects(
                 {
@@ -423,12 +424,13 @@ class Worker:
         """
         from gnnhpc.check.audit import audit
         from gnnhpc.check.observations import gather_observations
+        from gnnhpc.check.plain.parts import held_by
 
         observer = self._observer
         found = gather_observations(mesh, parts, observer, self.environment)
-        graph = parts.batches.graph_facts()
+        graph, holders = parts.batches.graph_facts(), held_by(self.cell.experiment)
         dead = mesh.gather_objects(self._dead_layers)[0]
-        checks = audit(found, parts.outlines, mesh.layout, parts.planned, graph, dead)
+        checks = audit(found, parts.outlines, mesh.layout, parts.planned, holders, graph, dead)
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         mine = observer.records.differing(self.attempt.known_paths.records(mesh.rank))
         causes += [f"records: {each}" for each in mesh.gather_objects(mine) if each]

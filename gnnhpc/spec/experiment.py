@@ -19,7 +19,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import Checkpoint, ScheduleName
+from gnnhpc.core.schedule import WEIGHTS_APART, Checkpoint, ScheduleName, last_stage
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -70,7 +70,8 @@ class Experiment(Strict):
     schedule: ScheduleName = "gpipe"
     parts: Positive = 1
     """Of the model, that each stage holds, for schedule interleaved: with 2 of them stage 0 of pp2
-    has the first and the third quarter of the layers."""
+    has the first and the third quarter of the layers. Schedule zbv has two, and need not be told:
+    there stage 0 has the first and the last quarter."""
     engine: Literal["native", "pipelining", "torchgpipe"] = "native"
     """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
     stages of a replica are one process with a GPU for each, or a CPU that they share."""
@@ -159,12 +160,17 @@ class Experiment(Strict):
         return self
 
     def _check_schedule(self) -> None:
-        """torch's 1F1B needs as many micro-batches as stages; ours does not."""
+        """What a schedule needs, and the engines that have it."""
         wanted = self.layout.stages
         interleaved = self.schedule == "interleaved" and wanted > 1
         if interleaved and self.parts == 1:
             raise ValueError("parts: found 1; allowed: at least 2 for schedule interleaved")
-        if self.parts > 1 and not interleaved:
+        if self.schedule == "zbv" and wanted > 1:
+            if "parts" not in self.model_fields_set:
+                self.__dict__["parts"] = 2
+            if self.parts != 2:
+                raise ValueError(f"parts: found {self.parts}; allowed: 2 for schedule zbv")
+        elif self.parts > 1 and not interleaved:
             of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
             raise ValueError(f"parts: found {self.parts}; allowed: 1 for {of}")
         if interleaved and self.microbatches % wanted:
@@ -172,27 +178,35 @@ class Experiment(Strict):
                 f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
                 f"stages of {self.layout}, for schedule interleaved"
             )
-        if self.weights_apart and (self.engine != "native" or self.device == "gpu"):
+        several = interleaved or self.weights_apart
+        if several and (self.engine == "torchgpipe" or self.device == "gpu"):
             raise ValueError(
-                f"schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine {self.engine} "
-                f"on {self.device}, zero-bubble for engine native on cpu"
+                f"schedule: found {self.schedule!r}; allowed: gpipe for engine {self.engine} on "
+                f"{self.device}, {self.schedule} for engines native and pipelining on cpu"
             )
-        if interleaved and (self.engine == "torchgpipe" or self.device == "gpu"):
+        if several and self.engine == "pipelining" and self.layout.replicas > 1:
             raise ValueError(
-                f"schedule: found 'interleaved'; allowed: gpipe for engine {self.engine} on "
-                f"{self.device}, interleaved for engines native and pipelining on cpu"
+                f"layout: found {str(self.layout)!r}; allowed: pp<S> for schedule {self.schedule} "
+                "of engine pipelining"
             )
-        if interleaved and self.engine == "pipelining" and self.layout.replicas > 1:
-            raise ValueError(
-                f"layout: found {str(self.layout)!r}; allowed: pp<S> for schedule interleaved of "
-                "engine pipelining"
-            )
-        if (self.schedule, self.engine) != ("1f1b", "pipelining") or self.microbatches >= wanted:
+        self._check_full_pipeline()
+
+    def _check_full_pipeline(self) -> None:
+        """torch's 1F1B and ZB-H1 need micro-batches that fill them; ours do not."""
+        if self.engine != "pipelining":
             return
-        raise ValueError(
-            f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage of "
-            f"{self.layout}, for schedule 1f1b of engine pipelining"
-        )
+        wanted, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
+        if self.schedule == "1f1b" and self.microbatches < wanted:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage "
+                f"of {self.layout}, for {of}"
+            )
+        in_rounds = self.microbatches % wanted == 0 or self.microbatches < 2 * wanted
+        if self.schedule == "zero-bubble" and not in_rounds:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"stages of {self.layout}, or fewer than {2 * wanted}, for {of}"
+            )
 
     def _check_engine(self) -> None:
         """What an engine cannot do; a single stage is run by none of them."""
@@ -342,7 +356,12 @@ class Experiment(Strict):
     @property
     def weights_apart(self) -> bool:
         """Whether stages compute gradients of weights apart from those of inputs."""
-        return self.schedule == "zero-bubble" and self.layout.stages > 1
+        return self.schedule in WEIGHTS_APART and self.layout.stages > 1
+
+    @property
+    def last_stage(self) -> int:
+        """Which stage of `process_layout` holds the model's last layers, and computes the loss."""
+        return last_stage(self.schedule, self.process_layout.stages)
 
     @property
     def model_parts(self) -> int:

@@ -337,10 +337,13 @@ class Trainer:
         """None where the stage is one part, or where all are called as one."""
         if not self.stage.apart:
             return None
-        return [
-            [round(times.total(name, part), 9) for name in ("forward", "backward")]
-            for part in range(len(self.stage.parts))
-        ]
+        found = []
+        for part in range(len(self.stage.parts)):
+            seconds = [times.total("forward", part), times.total_backward(part)]
+            if self.experiment.weights_apart:
+                seconds.append(times.total("weights", part))
+            found.append([round(each, 9) for each in seconds])
+        return found
 
     def _spans(self, phase: Phase, step: int, times: StepTimes) -> list[SpanRecord]:
         if not self.experiment.spans:

@@ -14,7 +14,7 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import Outlines
-from gnnhpc.core.schedule import part_number, recomputed_microbatches
+from gnnhpc.core.schedule import part_number, place_of_part, recomputed_microbatches
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.base import PartPlan, parameters_of
 from gnnhpc.engines.clock import Clock
@@ -70,7 +70,7 @@ def set_up(
     planned = planned or _planned_cut(experiment, outlines, mesh, batches, loss)
     # A process that holds several stages holds all, and computes them one after the other.
     alone = mesh.layout.stages == 1
-    mine = [range(len(outlines))] if alone else planned[mesh.stage :: mesh.layout.stages]
+    mine = [range(len(outlines))] if alone else _of_stage(planned, experiment, mesh)
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     _check_parameters(experiment, stage)
     for each in stage.parts:
@@ -82,7 +82,7 @@ def set_up(
         loss=loss,
         microbatches=experiment.microbatches,
         schedule=experiment.schedule,
-        parts=tuple(_part_plans(stage, mine, mesh, batches)),
+        parts=tuple(_part_plans(stage, mine, experiment, mesh, batches)),
         dtype=getattr(torch, experiment.dtype),
         fixed_rows=batches.fixed_rows,
         cut=planned,
@@ -102,19 +102,29 @@ def set_up(
     )
 
 
+def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> list[range]:
+    """The layers of each part that this rank's stage holds."""
+    of_stage = (mesh.stage, mesh.layout.stages)
+    places = range(len(planned) // mesh.layout.stages)
+    return [planned[part_number(experiment.schedule, *of_stage, place)] for place in places]
+
+
 def _part_plans(
-    stage: Stage, mine: Sequence[range], mesh: Mesh, batches: Batches
+    stage: Stage, mine: Sequence[range], experiment: Experiment, mesh: Mesh, batches: Batches
 ) -> Iterator[PartPlan]:
     """Of this rank's parts, `mine` being the layers of each; a collective."""
-    stages = mesh.layout.stages
+    stages, schedule = mesh.layout.stages, experiment.schedule
     trains = mesh.gather_objects([bool(parameters_of(part)) for part in stage.parts])
-    ranks = mesh.layout.pipeline_ranks(mesh.replica)
-    by_number = [trains[rank][place] for place in range(len(mine)) for rank in ranks]
+    by_number = []
+    for number in range(stages * len(mine)):
+        holder, place = place_of_part(schedule, number, stages)
+        by_number.append(trains[mesh.layout.rank_of(mesh.replica, holder)][place])
     for place, (part, layers) in enumerate(zip(stage.parts, mine, strict=True)):
-        number = part_number(mesh.stage, stages, place)
+        number = part_number(schedule, mesh.stage, stages, place)
         yield PartPlan(
             stage=part,
             number=number,
+            place=place,
             is_first=number == 0,
             is_last=number == len(by_number) - 1,
             input_shape=batches.shape_after(layers.start - 1),

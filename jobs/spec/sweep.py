@@ -261,8 +261,14 @@ class _Grid:
                 unused = self._unused(model, _mini_batches(data, sampling))
                 base = {name: v for name, v in (self.fixed | told).items() if name not in unused}
                 base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                for parts in self.parts if schedule == "interleaved" else [1]:
+                for parts in self._parts_under(schedule):
                     yield from self._over_layouts(base, schedule, parts)
+
+    def _parts_under(self, schedule: object) -> list[Any]:
+        """Of the model, that each stage of a pipeline holds."""
+        if schedule == "interleaved":
+            return self.parts
+        return [2 if schedule == "zbv" else 1]
 
     def _over_layouts(
         self, base: dict[str, Any], schedule: object, parts: object

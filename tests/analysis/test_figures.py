@@ -38,8 +38,8 @@ from analysis.figures.style import (
 from analysis.loading.run import Run
 from analysis.render.interval_text import interval_text
 from analysis.stats.intervals import Interval
+from gnnhpc.core.bounds import bound
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import bound
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Story, make_run, small_sweep

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from analysis.loading.run import load
 from analysis.summary.lost_time import COLUMNS, LostTime, StepSeconds, take_apart
 from analysis.summary.summary_table import summarise
-from gnnhpc.core.schedule import bound, ideal_step_s
+from gnnhpc.core.bounds import bound
+from gnnhpc.core.schedule import ideal_step_s
 from tests.analysis.test_summary import row, three, vig
 from tests.tools.make_run import make_run
 

@@ -15,7 +15,7 @@ from analysis.loading.run import Run, load
 from analysis.summary.summary_table import summarise
 from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.batches import image_loader
-from gnnhpc.core.schedule import bound
+from gnnhpc.core.bounds import bound
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run, vig

@@ -24,7 +24,8 @@ from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.lost_time import COLUMNS, StepSeconds, take_apart
 from analysis.summary.summary_table import summarise
 from analysis.summary.varying_settings import settings_in_words
-from gnnhpc.core.schedule import bound, ideal_step_s, timeline
+from gnnhpc.core.bounds import bound
+from gnnhpc.core.schedule import ideal_step_s, timeline
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.spec.experiment import Experiment

@@ -15,8 +15,8 @@ from analysis.report.headline import headline_table
 from analysis.stats.intervals import Interval
 from analysis.summary.above_bound import explain_excess
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
+from gnnhpc.core.bounds import bound
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import bound
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat

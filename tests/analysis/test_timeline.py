@@ -24,8 +24,9 @@ from analysis.timeline.step_timeline import (
     measured_timeline,
     waited_share,
 )
+from gnnhpc.core.bounds import ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ideal_bubble, ideal_step_s
+from gnnhpc.core.schedule import ideal_step_s
 from gnnhpc.spec.experiment import Experiment
 from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
 from tests.tools.make_run import make_run, small_sweep

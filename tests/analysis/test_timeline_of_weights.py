@@ -21,7 +21,8 @@ from analysis.timeline.step_timeline import (
     measured_timeline,
     waited_share,
 )
-from gnnhpc.core.schedule import ScheduleName, bound_with_weights, ideal_bubble
+from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
+from gnnhpc.core.schedule import ScheduleName
 from gnnhpc.records.schema import Check
 from tests.analysis.test_several_parts import change_records
 from tests.analysis.test_summary import vig
@@ -83,7 +84,7 @@ def test_the_bubble_of_equal_stages_is_of_the_steps_own_seconds(run: Run) -> Non
     (cell,) = cells_with_spans(run)
     timeline = measured_timeline(run, cell)
     # One of forward, 1.6 of inputs and 0.4 of weights.
-    most = bound_with_weights(1, 2, 4, (1.0, 1.6, 0.4))
+    most = bound_with_weights("zero-bubble", 1, 2, 4, (1.0, 1.6, 0.4))
     assert timeline.balanced_bubble == pytest.approx(1 - most / 2)
     assert 1 / 13 < 1 - most / 2 < ideal_bubble(2, 4)
     assert timeline.efficiency == pytest.approx(1 / 1.02)

@@ -25,7 +25,8 @@ from analysis.stats.weights_apart import shares_of
 from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import summarise
-from gnnhpc.core.schedule import bound, bound_with_weights, ideal_bubble, ideal_step_s
+from gnnhpc.core.bounds import bound, bound_with_weights, ideal_bubble
+from gnnhpc.core.schedule import ideal_step_s
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.spec.experiment import Experiment
@@ -206,7 +207,9 @@ def test_the_ideal_of_a_run_is_of_both_halves_seconds(tmp_path: Path) -> None:
     whole = [both + later for both, later in zip(BACKWARD, WEIGHTS, strict=True)]
     assert ideal_step_s("zero-bubble", FORWARD, whole, 2) != BY_HAND
     # Of a rank on average: 1.5 forward, 1.5 of inputs, 2.5 of weights; and three quarters of that.
-    assert one["bound"] == pytest.approx(bound_with_weights(2, 2, 2, (1.5, 1.5, 2.5)))
+    assert one["bound"] == pytest.approx(
+        bound_with_weights("zero-bubble", 2, 2, 2, (1.5, 1.5, 2.5))
+    )
     assert one["weights_s"] == pytest.approx(0.75 * 2 * scale * 2.5)
     assert one["weights_share"] == pytest.approx(2.5 / 4)
     assert test["bound"] == bound(2, 2, 2)
@@ -240,7 +243,7 @@ def test_bounds_are_of_the_measured_shares(summary: pd.DataFrame) -> None:
     of_zero_bubble = summary[(summary["schedule"] == "zero-bubble") & (summary["phase"] == "train")]
     for _, one in of_zero_bubble.iterrows():
         place = int(one["replicas"]), int(one["stages"]), int(one["microbatches"])
-        assert one["bound"] == pytest.approx(bound_with_weights(*place, THIRDS))
+        assert one["bound"] == pytest.approx(bound_with_weights("zero-bubble", *place, THIRDS))
         assert one["bound"] > bound(*place)
         ranks = place[0] * place[1]
         assert one["balanced_bubble"] == pytest.approx(1 - one["bound"] / ranks)
@@ -261,10 +264,12 @@ def test_bounds_are_of_the_measured_shares(summary: pd.DataFrame) -> None:
 
 def test_a_bound_over_a_zero_bubble_pipeline_is_a_ratio_of_both(run: Run) -> None:
     summary = summarise(run, "pp2:4")
-    of_pp2 = bound_with_weights(1, 2, 4, THIRDS)
+    of_pp2 = bound_with_weights("zero-bubble", 1, 2, 4, THIRDS)
     assert row(summary, "pp2", 4, schedule="zero-bubble")["bound"] == pytest.approx(1.0)
     four = row(summary, "pp4", 4)
-    assert four["bound"] == pytest.approx(bound_with_weights(1, 4, 4, THIRDS) / of_pp2)
+    assert four["bound"] == pytest.approx(
+        bound_with_weights("zero-bubble", 1, 4, 4, THIRDS) / of_pp2
+    )
     # Of several pp2 with four micro-batches, the one of the same schedule.
     assert row(summary, "pp2", 4, schedule="1f1b")["bound"] == pytest.approx(1.0)
 

@@ -13,6 +13,7 @@ from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.machine import TORCH_GRAIN
 from gnnhpc.check.observations import RankObservations, rank_observations
 from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.plain.parts import held_by
 from gnnhpc.check.watches.gradient_norms import GradientNorms, GradientNormsWatch
 from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.core.layout import Layout
@@ -33,6 +34,7 @@ EXPERIMENT = Experiment.model_validate(
 LAYOUT = EXPERIMENT.layout
 OUTLINES = EXPERIMENT.model.outline(EXPERIMENT.data.facts())
 PLANNED = cut(EXPERIMENT)
+HELD_BY = held_by(EXPERIMENT)
 STEPS = 12
 
 
@@ -89,7 +91,7 @@ def checks(
 ) -> dict[str, Check]:
     """The verdicts by name, where some ranks found something else than a good run does."""
     findings = [replace(good(rank), **(changes or {}).get(rank, {})) for rank in range(4)]
-    found = audit(findings, OUTLINES, LAYOUT, planned or PLANNED, graph or {})
+    found = audit(findings, OUTLINES, LAYOUT, planned or PLANNED, HELD_BY, graph or {})
     return {check.name: check for check in found}
 
 
@@ -191,10 +193,10 @@ def test_a_stage_that_has_no_gradient_in_the_twin_either_is_told_of() -> None:
     findings = [replace(good(rank), **(zero if rank == 0 else {})) for rank in range(4)]
     names = [layer.name for layer in held(LAYOUT.stage_of(0)) if layer.parameters != 0]
     for dead, verdict in ((names, "suspect"), (names[1:], "invalid")):
-        found = {c.name: c for c in audit(findings, OUTLINES, LAYOUT, PLANNED, {}, dead)}
+        found = {c.name: c for c in audit(findings, OUTLINES, LAYOUT, PLANNED, HELD_BY, {}, dead)}
         assert found["gradients"].verdict == verdict
     silent = [replace(findings[0], backward_s=0.0), *findings[1:]]
-    found = {c.name: c for c in audit(silent, OUTLINES, LAYOUT, PLANNED, {}, names)}
+    found = {c.name: c for c in audit(silent, OUTLINES, LAYOUT, PLANNED, HELD_BY, {}, names)}
     assert found["gradients"].verdict == "invalid"
 
 
@@ -396,7 +398,7 @@ def batch(*samples: int, epoch: int = 0) -> Batch:
 
 
 def observations(layout: str = "dp2-pp2", rank: int = 0) -> RunObserver:
-    return RunObserver(Layout.parse(layout), rank, total_samples=10)
+    return RunObserver(Layout.parse(layout), 1, rank, total_samples=10)
 
 
 def finding(observer: RunObserver, name: str) -> Any:

@@ -58,7 +58,7 @@ def files() -> Files:
 
 def judged(found: Files, final: dict[str, float] | None = None) -> Check:
     told = FINAL | {"val_accuracy": 1.0} if final is None else final
-    return reported(observed(), [found[rank] for rank in range(4)], told, LAYOUT, PLANNED)
+    return reported(observed(), [found[rank] for rank in range(4)], told, LAYOUT, 1, PLANNED)
 
 
 def test_what_outputs_give_may_be_reported() -> None:
@@ -120,7 +120,7 @@ def test_the_result_has_the_last_step_of_each_phase(change: dict[str, float], wo
 def test_where_labels_are_wrong_that_alone_is_told() -> None:
     found = observed()
     found[0].watched.findings.wrong["targets"] += 1  # type: ignore[union-attr]
-    assert reported(found, [[]] * 4, {}, LAYOUT, PLANNED).verdict == "ok"
+    assert reported(found, [[]] * 4, {}, LAYOUT, 1, PLANNED).verdict == "ok"
 
 
 @pytest.mark.parametrize(

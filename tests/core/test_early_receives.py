@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import Action, ScheduleName, input_from, stage_order, timeline
+from gnnhpc.core.schedule import (
+    Action,
+    ScheduleName,
+    input_from,
+    part_number,
+    stage_order,
+    timeline,
+)
 
 Needs = dict[tuple[int, Action], int]
 Plan = tuple[ScheduleName, int, int, int]
@@ -20,8 +27,11 @@ Plan = tuple[ScheduleName, int, int, int]
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    schedule: ScheduleName = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble"]))
+    every: list[ScheduleName] = ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
+    schedule = draw(st.sampled_from(every))
     stages = draw(st.integers(2, 5))
+    if schedule == "zbv":
+        return schedule, stages, draw(st.integers(1, 9)), 2
     if schedule != "interleaved":
         return schedule, stages, draw(st.integers(1, 9)), 1
     stages = min(stages, 3)
@@ -47,7 +57,7 @@ def orders_of(plan: Plan) -> list[list[Action]]:
 def ends(plan: Plan, needs: Needs) -> bool:
     """Whether every stage comes to the end of its order."""
     orders = orders_of(plan)
-    _, stages, _, parts = plan
+    schedule, stages, _, parts = plan
     done: list[int] = [0] * stages
     sent: set[tuple[int, Action]] = set()
     moved = True
@@ -55,7 +65,9 @@ def ends(plan: Plan, needs: Needs) -> bool:
         moved = False
         for stage, order in enumerate(orders):
             posted = [a for (at, a), count in needs.items() if at == stage and count <= done[stage]]
-            waits = any(input_from(stage, stages, parts, action) not in sent for action in posted)
+            waits = any(
+                input_from(schedule, stage, stages, parts, action) not in sent for action in posted
+            )
             if done[stage] < len(order) and not waits:
                 sent.add((stage, order[done[stage]]))
                 done[stage] += 1
@@ -91,21 +103,23 @@ def test_a_tensor_comes_while_the_stage_computes(plan: Plan) -> None:
     began = {(slot.stage, slot.action): slot.start_s for slot in slots}
     orders, needs = orders_of(plan), needs_of(plan)
     for (stage, action), count in needs.items():
-        sent = input_from(stage, stages, parts, action)
+        sent = input_from(schedule, stage, stages, parts, action)
         assert sent is not None
         for number, own in enumerate(orders[stage]):
             if began[stage, own] == began[sent]:
-                first = _goes_first((stage, own), sent, stages)
+                first = _goes_first(schedule, (stage, own), sent, stages)
                 assert count <= number + first
 
 
-def _goes_first(one: tuple[int, Action], other: tuple[int, Action], stages: int) -> bool:
+def _goes_first(
+    schedule: ScheduleName, one: tuple[int, Action], other: tuple[int, Action], stages: int
+) -> bool:
     """Of two that begin together: backwards before forwards, and each kind in its direction."""
     (stage, action), (stage_beside, beside) = one, other
     if action.kind != beside.kind:
         return action.kind == "backward"
-    number = action.part * stages + stage
-    number_beside = beside.part * stages + stage_beside
+    number = part_number(schedule, stage, stages, action.part)
+    number_beside = part_number(schedule, stage_beside, stages, beside.part)
     return number < number_beside if action.kind == "forward" else number > number_beside
 
 
@@ -114,7 +128,7 @@ def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan
     schedule, stages, microbatches, parts = plan
     for stage, order in enumerate(orders_of(plan)):
         needs = done_before_posting(schedule, stage, stages, microbatches, parts=parts)
-        sources = {action: input_from(stage, stages, parts, action) for action in order}
+        sources = {a: input_from(schedule, stage, stages, parts, a) for a in order}
         received = {a for a, source in sources.items() if source and source[0] != stage}
         assert set(needs) == received
         assert all(count <= order.index(action) for action, count in needs.items())

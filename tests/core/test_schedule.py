@@ -14,21 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnhpc.core.bounds import bound, bound_with_weights, ideal_bubble
 from gnnhpc.core.schedule import (
+    WEIGHTS_APART,
     Action,
     ScheduleName,
     Slot,
-    bound,
-    bound_with_weights,
     gradients_in_flight,
-    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,
+    last_stage,
+    part_number,
+    place_of_part,
     stage_order,
     timeline,
 )
 
+SCHEDULES: list[ScheduleName] = ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 stages_count = st.integers(1, 6)
 microbatch_count = st.integers(1, 9)
 
@@ -43,8 +46,10 @@ class Plan(NamedTuple):
 @st.composite
 def plans(draw_: st.DrawFn) -> Plan:
     """Of all schedules; interleaved in a multiple of the stages."""
-    schedule: ScheduleName = draw_(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble"]))
+    schedule: ScheduleName = draw_(st.sampled_from(SCHEDULES))
     stages = draw_(stages_count)
+    if schedule == "zbv":
+        return Plan(schedule, max(2, stages), draw_(microbatch_count), 2)
     if schedule != "interleaved":
         return Plan(schedule, stages, draw_(microbatch_count))
     stages = min(stages, 4)
@@ -186,6 +191,70 @@ def test_evaluation_of_several_parts() -> None:
     assert drawn == inspect.cleandoc(expected).strip()
 
 
+V: dict[tuple[int, int], str] = {
+    # The second parts go back: stage 1 has both in a row, and stage 0 begins and ends.
+    (2, 1): """
+        F0  .   .   F0' B0' W0' .   .   B0  W0
+        .   F0  F0' .   .   B0' W0' B0  W0  .
+        """,
+    # From 2*S - 1 micro-batches on nobody waits but for the first forwards.
+    (2, 3): """
+        F0  F1  F2  F0' B0' W0' F1' B1' W1' B0  W0  F2' B2' W2' B1  W1  B2  W2  .
+        .   F0  F0' F1  F1' B0' W0' F2  B0  W0  F2' B1' W1' B1  B2' B2  W1  W2' W2
+        """,
+    (3, 2): """
+        F0  F1  .   .   .   F0' B0' W0' F1' B1' W1' .   .   B0  W0  .   B1  W1
+        .   F0  F1  .   F0' .   F1' B0' W0' .   B1' W1' B0  W0  .   B1  W1  .
+        .   .   F0  F0' F1  F1' .   .   B0' W0' B0  W0  B1' W1' B1  W1  .   .
+        """,
+}
+
+
+@pytest.mark.parametrize(("case", "expected"), V.items(), ids=str)
+def test_pictures_of_parts_that_go_back(case: tuple[int, int], expected: str) -> None:
+    assert draw("zbv", *case, 2) == inspect.cleandoc(expected).strip()
+
+
+def test_evaluation_of_parts_that_go_back() -> None:
+    expected = """
+        F0  F1  F2  F0' F3  F1' .   F2' .   F3'
+        .   F0  F0' F1  F1' F2  F2' F3  F3' .
+        """
+    assert draw("zbv", 2, 4, 2, training=False) == inspect.cleandoc(expected).strip()
+
+
+@given(st.integers(2, 6), microbatch_count)
+def test_evaluation_waits_as_if_two_parts_that_go_back_were_one(
+    stages: int, microbatches: int
+) -> None:
+    """What `analysis` takes for its bound: the last forward goes there and back."""
+    ones = [1.0] * (2 * stages)
+    ideal = ideal_step_s("zbv", ones, ones, microbatches, parts=2, training=False)
+    assert ideal == 2 * (microbatches + stages - 1)
+
+
+@given(stages_count)
+def test_the_parts_of_stages_are_all_parts_of_the_model(stages: int) -> None:
+    for schedule in SCHEDULES:
+        parts = 2 if schedule in ("interleaved", "zbv") else 1
+        places = [(stage, part) for stage in range(stages) for part in range(parts)]
+        numbers = {
+            part_number(schedule, stage, stages, part): (stage, part) for stage, part in places
+        }
+        assert sorted(numbers) == list(range(stages * parts))
+        for number, place in numbers.items():
+            assert place_of_part(schedule, number, stages) == place
+        assert numbers[stages * parts - 1][0] == last_stage(schedule, stages)
+
+
+def test_zbv_has_two_parts_a_stage() -> None:
+    with pytest.raises(ValueError, match="'zbv' has two parts a stage, not 1"):
+        stage_order("zbv", 0, 2, 4)
+    with pytest.raises(ValueError, match="'zbv' has two parts a stage, not 3"):
+        stage_order("zbv", 0, 2, 4, parts=3)
+    assert [str(action) for action in stage_order("zbv", 0, 1, 1)] == ["F0", "B0", "W0"]
+
+
 def test_several_parts_are_for_the_interleaved_schedule_alone() -> None:
     with pytest.raises(ValueError, match="one part a stage, not 2"):
         stage_order("1f1b", 0, 2, 4, parts=2)
@@ -237,14 +306,14 @@ def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(plan:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
         order = stage_order(schedule, stage, stages, microbatches, parts=parts)
-        passes = 3 if schedule == "zero-bubble" else 2
+        passes = 3 if schedule in WEIGHTS_APART else 2
         assert len(order) == len(set(order)) == passes * microbatches * parts
         for part in range(parts):
             for m in range(microbatches):
                 forward, backward = Action("forward", m, part), Action("backward", m, part)
                 assert order.index(forward) < order.index(backward)
-                if schedule == "zero-bubble":
-                    assert order.index(backward) < order.index(Action("weights", m))
+                if schedule in WEIGHTS_APART:
+                    assert order.index(backward) < order.index(Action("weights", m, part))
 
 
 Costs = tuple[Plan, list[list[int]], list[list[int]], list[list[int]]]
@@ -268,10 +337,10 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
     (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
     slots = timeline(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
     at = {(slot.stage, slot.action): slot for slot in slots}
-    passes = 3 if schedule == "zero-bubble" else 2
+    passes = 3 if schedule in WEIGHTS_APART else 2
     assert len(at) == len(slots) == passes * stages * microbatches * parts
     for slot in slots:
-        for earlier in _must_follow(slot, stages, parts):
+        for earlier in _must_follow(schedule, slot, stages, parts):
             assert at[earlier].end_s <= slot.start_s
     for stage in range(stages):
         mine = [slot for slot in slots if slot.stage == stage]
@@ -280,13 +349,17 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
         assert all(one.end_s <= next_.start_s for one, next_ in pairwise(mine))
 
 
-def _must_follow(slot: Slot, stages: int, parts: int) -> list[tuple[int, Action]]:
+def _must_follow(
+    schedule: ScheduleName, slot: Slot, stages: int, parts: int
+) -> list[tuple[int, Action]]:
     """By the numbers of parts: a forward the one before, a backward the one after and its own;
     weights their own backward."""
-    if slot.action.kind == "weights":
-        return [(slot.stage, Action("backward", slot.action.microbatch))]
     kind, m, part = slot.action.kind, slot.action.microbatch, slot.action.part
+    if kind == "weights":
+        return [(slot.stage, Action("backward", m, part))]
     everything = [(p, s) for p in range(parts) for s in range(stages)]
+    if schedule == "zbv":
+        everything[stages:] = everything[: stages - 1 : -1]
     here = everything.index((part, slot.stage))
     beside = here - 1 if kind == "forward" else here + 1
     found = [] if kind == "forward" else [(slot.stage, Action("forward", m, part))]
@@ -301,12 +374,12 @@ def test_what_an_action_takes_is_made_once_and_before(plan: Plan) -> None:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
         for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
-            needed = input_from(stage, stages, parts, action)
+            needed = input_from(schedule, stage, stages, parts, action)
             assert (needed is None) == (
                 action.kind == "forward" and stage == 0 and action.part == 0
             )
             assert needed is None or needed in _must_follow(
-                Slot(stage, action, 0.0, 0.0), stages, parts
+                schedule, Slot(stage, action, 0.0, 0.0), stages, parts
             )
 
 
@@ -315,14 +388,17 @@ def test_no_step_is_shorter_than_its_busiest_stage(
     given_costs: Costs,
 ) -> None:
     (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
-    tables = [forward, backward, *([weights] if schedule == "zero-bubble" else [])]
+    tables = [forward, backward, *([weights] if schedule in WEIGHTS_APART else [])]
     seconds = [sum(map(sum, rows)) for rows in zip(*tables, strict=True)]
-    busy = [sum(seconds[stage::stages]) for stage in range(stages)]
+    busy = [
+        sum(seconds[part_number(schedule, stage, stages, part)] for part in range(parts))
+        for stage in range(stages)
+    ]
     ideal = ideal_step_s(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
     assert max(busy) <= ideal <= sum(busy)
 
 
-@given(plans(), st.integers(1, 4), st.integers(1, 50))
+@given(plans().filter(lambda plan: plan.schedule != "zbv"), st.integers(1, 4), st.integers(1, 50))
 def test_balanced_stages_reach_the_bound_under_every_schedule(
     plan: Plan, replicas: int, backward: int
 ) -> None:
@@ -384,20 +460,52 @@ def test_known_bounds() -> None:
     assert bound(1, 2, 4, 2) == pytest.approx(2 * 4 / 4.5)
     assert bound(1, 4, 8, 2) == pytest.approx(4 * 8 / 9.5)
     # A third of the work put into what would be waiting.
-    assert bound_with_weights(1, 2, 5, (1, 1, 1)) == pytest.approx(1.875)
-    assert bound_with_weights(2, 4, 8, (1, 1, 1)) == pytest.approx(2 * 4 * 24 / 27)
+    assert bound_with_weights("zero-bubble", 1, 2, 5, (1, 1, 1)) == pytest.approx(1.875)
+    assert bound_with_weights("zero-bubble", 2, 4, 8, (1, 1, 1)) == pytest.approx(2 * 4 * 24 / 27)
+    # Half of a forward is all that is waited for.
+    assert bound_with_weights("zbv", 1, 2, 5, (1, 1, 1), 2) == pytest.approx(2 * 15 / 15.5)
 
 
 @given(st.integers(1, 6), st.integers(0, 6))
 def test_thirds_wait_for_a_third_of_a_microbatch(stages: int, more: int) -> None:
     """As three parts a stage do (Qi et al. 2024, table 2), and hold what 1F1B's first stage has."""
     microbatches = stages + more
-    thirds = bound_with_weights(3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3))
+    thirds = bound_with_weights("zero-bubble", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3))
     assert thirds == pytest.approx(bound(3, stages, microbatches, 3))
     for stage in range(stages):
         assert in_flight("zero-bubble", stage, stages, microbatches) == stages
         assert gradients_in_flight("zero-bubble", stage, stages, microbatches) == stage + 1
         assert gradients_in_flight("1f1b", stage, stages, microbatches) == 1
+
+
+@given(st.integers(2, 6), st.integers(0, 6))
+def test_thirds_that_go_back_wait_for_a_sixth_of_a_microbatch(stages: int, more: int) -> None:
+    """And hold on each stage what 1F1B's first stage has (Qi et al. 2024, section 6)."""
+    microbatches = 2 * stages - 1 + more
+    thirds = bound_with_weights("zbv", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3), 2)
+    assert thirds == pytest.approx(bound(3, stages, microbatches, 6))
+    for stage in range(stages):
+        assert in_flight("zbv", stage, stages, microbatches, parts=2) == 2 * stages
+        of_parts = [
+            in_flight("zbv", stage, stages, microbatches, parts=2, part=part) for part in (0, 1)
+        ]
+        assert of_parts == [min(microbatches, 2 * stages - stage), stage + 1]
+        gradients = [
+            gradients_in_flight("zbv", stage, stages, microbatches, parts=2, part=part)
+            for part in (0, 1)
+        ]
+        assert gradients == [stage + 1, max(1, stage)]
+
+
+@given(st.integers(3, 9), st.integers(1, 50), st.integers(1, 50), st.integers(0, 50))
+def test_two_stages_never_lose_by_parts_that_go_back(
+    microbatches: int, forward: int, backward: int, weights: int
+) -> None:
+    """More stages may: there backwards come late where weights take long."""
+    shares = forward, backward, weights
+    most = bound_with_weights("zbv", 1, 2, microbatches, shares, 2)
+    assert most >= bound_with_weights("zero-bubble", 1, 2, microbatches, shares) * (1 - 1e-9)
+    assert most <= 2 * (1 + 1e-9)
 
 
 shares = st.integers(1, 50)
@@ -408,8 +516,8 @@ def test_weights_apart_never_take_longer_than_beside(
     stages: int, microbatches: int, forward: int, backward: int, weights: int
 ) -> None:
     """Between 1F1B and no waiting at all; without weights it is 1F1B."""
-    most = bound_with_weights(1, stages, microbatches, (forward, backward, weights))
+    most = bound_with_weights("zero-bubble", 1, stages, microbatches, (forward, backward, weights))
     assert bound(1, stages, microbatches) <= most * (1 + 1e-9)
     assert most <= stages * (1 + 1e-9)
-    none = bound_with_weights(1, stages, microbatches, (forward, backward, 0))
+    none = bound_with_weights("zero-bubble", 1, stages, microbatches, (forward, backward, 0))
     assert none == pytest.approx(bound(1, stages, microbatches))

@@ -242,6 +242,44 @@ EXPECTED: dict[str, Expected] = {
         Complaint("gradients used", "times the mean of what 2 replicas' backwards gave"),
         verify="differ between replicas 0 and 1",
     ),
+    "a little more handed to a stage's second part, later in the run": Expected(
+        Complaint("cuts", "the output of part 0 of stage 1 is not the input of part 1 of stage 1"),
+        verify="output of part 0 of stage 1 is not the input",
+    ),
+    "the gradient handed to a stage's first part lost, later in the run": Expected(
+        Complaint("cuts", "of part 0 of stage 1 is not the gradient of the input of part 1 of st"),
+        verify="have no gradient, backward did not cross",
+    ),
+    "the micro-batch before handed over once more, later in the run": Expected(
+        Complaint("cuts", "the output of part 0 of stage 1 is not the input of part 1 of stage 1"),
+        verify="output of part 0 of stage 1 is not the input",
+    ),
+    "two actions exchanged late in ZBV": Expected(
+        Complaint("engine", "did B3 as action 21 of a step, zbv has W2 there"),
+    ),
+    "a second part's gradients of weights never computed, later in the run": Expected(
+        Complaint("engine", "did F3 as action 8 of a step, zbv has W1' there"),
+        verify="backwards reached layer3.convolution.lin.weight, of 4 micro-batches",
+    ),
+    "gradients of weights booked to the stage's other part": Expected(
+        Complaint("step times", "weights spans of other parts or micro-batches than were computed"),
+    ),
+    "a part's seconds of weights left out of the record": Expected(
+        Complaint("step times", "a part's seconds that are not the sum of its spans"),
+        verify="a part's seconds that are not the sum of its s",
+    ),
+    "one replica's second part not shared": Expected(
+        Complaint("gradients used", "times the mean of what 2 replicas' backwards gave"),
+        verify="on replica 1 are not replica 0's",
+    ),
+    "one micro-batch's gradients of weights never computed under torch's schedule": Expected(
+        Complaint("engine", "did B2 as action 17 of a step, zbv has W2' there"),
+        verify="backwards reached layer1.convolution.lin.weight, of 4 micro-batches",
+    ),
+    "the loss of one micro-batch taken twice under torch's schedule": Expected(
+        Complaint("raw loss", "the loss is"),
+        verify="of the raw labels",
+    ),
     "gradients divided by the micro-batches twice": Expected(
         Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'"),
         verify="scale: gradients are the twin's divided by",

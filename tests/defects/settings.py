@@ -63,6 +63,11 @@ GCN_WEIGHTS = Setting(
     "gcn dp2-pp2, zero-bubble",
     _GAT | {"model": {"name": "gcn"}, "schedule": "zero-bubble", "layout": "dp2-pp2"},
 )
+_ZBV = {"model": {"name": "gcn", "layers": 4}, "schedule": "zbv", "microbatches": 4}
+VIG_ZBV = Setting("vig pp2, zbv", _VIG | {"schedule": "zbv"})
+GCN_ZBV = Setting("gcn pp2, zbv", _GAT | _ZBV)
+GCN_ZBV_REPLICAS = Setting("gcn dp2-pp2, zbv", _GAT | _ZBV | {"layout": "dp2-pp2"})
+GCN_ZBV_TORCH = Setting("gcn pp2 of torch, zbv", _GAT | _ZBV | {"engine": "pipelining"})
 GIN_WEIGHTS = Setting(
     "gin pp2, zero-bubble, some milliseconds a backward",
     _GAT
@@ -192,6 +197,7 @@ GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 
 SETTINGS = (
     *(GAT_WEIGHTS, GCN_WEIGHTS, GIN_WEIGHTS),
+    *(VIG_ZBV, GCN_ZBV, GCN_ZBV_REPLICAS, GCN_ZBV_TORCH),
     *(VIG_PARTS, GAT_PARTS, VIG_PARTS_AGAIN, VIG_PARTS_TORCH, VIG_PARTS_REPLICAS),
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),

@@ -210,10 +210,26 @@ def test_parts_that_no_pipeline_can_have_are_refused(
     assert "\n" not in str(refused.value)
 
 
+def test_zbv_has_two_parts_a_stage_by_itself() -> None:
+    grid = vig(models=[VIG | {"blocks": 3}], layouts=["seq", "pp2"], microbatches=4, schedule="zbv")
+    made = [cell.experiment for cell in cells(spec(grid))]
+    assert Counter((str(e.layout), e.schedule, e.parts) for e in made) == Counter(
+        {("seq", "gpipe", 1): 2, ("pp2", "zbv", 2): 1}
+    )
+    both = [
+        cell.experiment
+        for cell in cells(spec({**grid, "schedule": ["interleaved", "zbv"], "parts": 3}))
+    ]
+    assert [(e.schedule, e.parts) for e in both if e.layout.stages > 1] == [
+        ("interleaved", 3),
+        ("zbv", 2),
+    ]
+
+
 def test_the_sweep_of_schedules_has_each_of_them() -> None:
     made = [cell.experiment for cell in plan("jobs/sweeps/schedules.yaml", check=False).cells]
     kinds = Counter((e.model.name, str(e.layout), e.schedule, e.parts) for e in made)
-    of_both = [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1)]
+    of_both = [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("zbv", 2)]
     schedules = {"vig": [*of_both, ("interleaved", 2), ("interleaved", 4)], "gcn": of_both}
     wanted = {(model, "seq", "gpipe", 1): 9 for model in schedules}
     for model, mine in schedules.items():

@@ -70,15 +70,24 @@ MISTAKES: dict[str, dict[str, Any]] = {
     f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
     f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
     f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
-    "schedule: found 'zb'; allowed: 'gpipe', '1f1b', 'interleaved' or 'zero-bubble'": vig(
+    "schedule: found 'zb'; allowed: 'gpipe', '1f1b', 'interleaved', 'zero-bubble' or 'zbv'": vig(
         schedule="zb"
     ),
-    "schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine pipelining on cpu, "
-    "zero-bubble for engine native on cpu": vig(
-        layout="pp2", engine="pipelining", schedule="zero-bubble"
+    "schedule: found 'zero-bubble'; allowed: gpipe for engine torchgpipe on cpu, zero-bubble for "
+    "engines native and pipelining on cpu": vig(
+        layout="pp2", engine="torchgpipe", schedule="zero-bubble"
     ),
-    "schedule: found 'zero-bubble'; allowed: gpipe or 1f1b for engine native on gpu, zero-bubble "
-    "for engine native on cpu": vig(layout="pp2", device="gpu", schedule="zero-bubble"),
+    "schedule: found 'zbv'; allowed: gpipe for engine native on gpu, zbv for engines native and "
+    "pipelining on cpu": vig(layout="pp2", device="gpu", schedule="zbv"),
+    "layout: found 'dp2-pp2'; allowed: pp<S> for schedule zero-bubble of engine pipelining": vig(
+        layout="dp2-pp2", engine="pipelining", schedule="zero-bubble"
+    ),
+    "microbatches: found 5; allowed: a multiple of 2, the stages of pp2, or fewer than 4, for "
+    "schedule zero-bubble of engine pipelining": vig(
+        layout="pp2", engine="pipelining", schedule="zero-bubble", microbatches=5
+    ),
+    "parts: found 3; allowed: 2 for schedule zbv": vig(layout="pp2", schedule="zbv", parts=3),
+    "parts: found 2; allowed: 1 for a single stage": vig(schedule="zbv", parts=2),
     "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
         engine="horovod"
     ),

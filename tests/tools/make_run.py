@@ -20,7 +20,7 @@ import numpy as np
 from gnnhpc.batches.order import share, steps_per_epoch
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.outline import LayerOutline
-from gnnhpc.core.schedule import Slot, timeline
+from gnnhpc.core.schedule import Slot, part_number, timeline
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
@@ -105,9 +105,11 @@ class _Plan:
     parts: list[list[LayerOutline]]
     groups: list[dict[str, tuple[float, float]]] = field(default_factory=list)
 
-    def of_stage(self, stage: int) -> range:
+    def of_stage(self, stage: int) -> list[int]:
         """The numbers of its parts."""
-        return range(stage, len(self.parts), self.experiment.layout.stages)
+        schedule, stages = self.experiment.schedule, self.experiment.layout.stages
+        count = len(self.parts) // stages
+        return [part_number(schedule, stage, stages, part) for part in range(count)]
 
     def layers(self, stage: int) -> list[LayerOutline]:
         return [layer for number in self.of_stage(stage) for layer in self.parts[number]]
@@ -256,7 +258,7 @@ def _write_step(
     making = machine.drawing_s(experiment) * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
-    apart = experiment.schedule == "zero-bubble" and layout.stages > 1
+    apart = experiment.weights_apart
     share = machine.weights(experiment) if apart else 0.0
     slots = timeline(
         *(experiment.schedule, forward, [(1 - share) * of for of in backward], m),
@@ -277,6 +279,8 @@ def _write_step(
             for number in plan.of_stage(stage)
         ]
         own_forward, own_backward = (sum(seconds) for seconds in zip(*part_s, strict=True))
+        if apart:
+            part_s = [[*seconds, share * seconds[1]] for seconds in part_s]
         own = own_forward + own_backward
         record = StepRecord(
             phase=phase,
@@ -296,8 +300,8 @@ def _write_step(
             gather_s=0.75 * making if drawn else None,
             sampled_edges=60 * shares[layout.replica_of(rank)] if drawn else None,
             samples=shares[layout.replica_of(rank)],
-            loss=loss if stage == layout.stages - 1 else None,
-            metrics=metrics if stage == layout.stages - 1 else {},
+            loss=loss if stage == experiment.last_stage else None,
+            metrics=metrics if stage == experiment.last_stage else {},
             groups=_group_seconds(plan, stage, factor, training=training),
             peak_rss_mib=300.0 + 10 * stage,
             involuntary_switches=int(rng.integers(0, 3)),

@@ -38,6 +38,7 @@ CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
     "gat in parts": gat(layout="pp2", microbatches=2, schedule="interleaved", parts=2, **STEPS),
+    "gat there and back": gat(layout="pp2", microbatches=3, schedule="zbv", **STEPS),
     "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
     "sampled in replicas": sampled(layout="dp2", batch_size=12, microbatches=2, **STEPS),
 }

@@ -81,6 +81,7 @@ def test_replicas_learn_what_one_process_learns(
         ("pp2", "1f1b", None),
         ("dp2-pp2", "gpipe", "cut by a profile"),
         ("pp2", "interleaved", None),
+        pytest.param("dp2-pp2", "zbv", None, marks=pytest.mark.slow),
         pytest.param("pp4", "gpipe", None, marks=pytest.mark.slow),
         pytest.param("dp2-pp2", "1f1b", "few edges at once", marks=pytest.mark.slow),
     ],

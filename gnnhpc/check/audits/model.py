@@ -33,15 +33,16 @@ def cut(
     outlines: Sequence[LayerOutline],
     layout: Layout,
     planned: Sequence[range],
+    held_by: Sequence[int],
 ) -> Check:
-    """`layout` is that of processes, each of which holds a stage, which is every S-th part of
-    `planned`, or all stages."""
+    """`layout` is that of processes, each of which holds a stage, or all stages; `held_by` are the
+    stages that hold the parts `planned`."""
     names = [layer.name for layer in outlines]
     parts = [[names[i] for i in part] for part in planned]
     wrong = []
     for each in observations:
         stage = layout.stage_of(each.rank)
-        expected = parts[stage :: layout.stages]
+        expected = [part for part, holder in zip(parts, held_by, strict=True) if holder == stage]
         held = [name for part in expected for name in part]
         if (each.partitions or [each.layers], each.layers) != (expected, held):
             wrong.append(each.rank)

@@ -35,6 +35,7 @@ def reported(
     files: Sequence[Sequence[ReportedStep]],
     final: Mapping[str, float],
     layout: Layout,
+    last_stage: int,
     planned: Sequence[Key],
 ) -> Check:
     """`files` and `observations` in the order of ranks: what last stages report is the mean over
@@ -46,7 +47,7 @@ def reported(
     if any(each.findings.wrong["targets"] for each in watched):
         # Of wrong labels follow wrong metrics, which need not be told again.
         return Check("reported", "ok", "labels are wrong, so metrics were not judged", {"looks": 0})
-    ranks = layout.replica_ranks(layout.stages - 1)
+    ranks = layout.replica_ranks(last_stage)
     taken = [
         {(each.phase, each.step): each.by_metric for each in watched[rank].tallies}
         for rank in ranks

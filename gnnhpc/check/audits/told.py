@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.plain.actions import actions, forwards_before_backward
-from gnnhpc.core.layout import Layout
+from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import Action
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
@@ -26,18 +26,18 @@ def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> 
         for each in observations:
             stage = experiment.process_layout.stage_of(each.rank)
             for found in each.orders:
-                other = _other_order(experiment, stage, found, leaves=each.leaves_weights)
+                other = _other_order(experiment, stage, found, each.leaves_weights)
                 if other:
                     return Check("engine", "invalid", f"rank {each.rank} {other}", {})
     return Check("engine", "ok", f"{wanted} ran, as it was asked for", {})
 
 
 def _other_order(
-    experiment: Experiment, stage: int, found: Sequence[Action], *, leaves: bool
+    experiment: Experiment, stage: int, found: Sequence[Action], leaves: Sequence[bool]
 ) -> str | None:
     """How a training step's actions are not those of the schedule; None where they are.
 
-    Where no layer `leaves` gradients of weights to be computed apart, none need be.
+    Where no layer of a part `leaves` gradients of weights to be computed apart, none need be.
     """
     learns = {action.part for action in found if action.kind == "backward"}
     if not learns:
@@ -51,8 +51,9 @@ def _other_order(
         )
     # A part with nothing to train before it has no backward.
     wanted = [a for a in actions(experiment, stage) if a.kind == "forward" or a.part in learns]
-    if not (leaves or "weights" in kinds):
-        wanted = [a for a in wanted if a.kind != "weights"]
+    computed = {action.part for action in found if action.kind == "weights"}
+    apart = {part for part, each in enumerate(leaves) if each} | computed
+    wanted = [a for a in wanted if a.kind != "weights" or a.part in apart]
     for number, (mine, its) in enumerate(itertools.zip_longest(found, wanted)):
         if mine != its:
             return (
@@ -62,14 +63,17 @@ def _other_order(
     return None
 
 
-def told(observations: Sequence[RankObservations], layout: Layout, said: dict[str, Any]) -> Check:
+def told(
+    observations: Sequence[RankObservations], experiment: Experiment, said: dict[str, Any]
+) -> Check:
     """`said` is a result's `layout`, `hosts`, `ranks` and `versions`."""
     wrong = []
-    # By number: the first parts of all stages, then the second ones. torchgpipe has one process.
-    held = [each.partitions or [each.layers] for each in observations[: layout.stages]]
-    if len(observations) < layout.world_size:
-        held = [[part] for part in held[0]]
-    counts = [len(part) for parts in zip(*held, strict=True) for part in parts]
+    # Each stage's first part of the model comes before its second one.
+    holders = held_by(experiment)
+    held = [each.partitions or [each.layers] for each in observations[: 1 + max(holders)]]
+    parts = [iter(each) for each in held]
+    counts = [len(next(parts[stage], ())) for stage in holders]
+    counts += [len(more) for each in parts for more in each]
     if said["balance"] != counts:
         wrong.append(f"balance {said['balance']} is told, stages held {counts} layers")
     hosts = [each.host for each in observations]

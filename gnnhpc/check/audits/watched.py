@@ -49,10 +49,13 @@ _OF_KIND: dict[str, tuple[str, ...]] = {
 
 
 def watched_checks(
-    observations: Sequence[RankObservations], layout: Layout, graph: Mapping[str, Any]
+    observations: Sequence[RankObservations],
+    layout: Layout,
+    held_by: Sequence[int],
+    graph: Mapping[str, Any],
 ) -> list[Check]:
-    """One check for each thing that was watched; none of a run in which nothing was. `graph` is
-    what will be told of a graph's chunks."""
+    """One check for each thing that was watched; none of a run in which nothing was. `held_by` are
+    the stages that hold each part of the model, `graph` is what will be told of its chunks."""
     watched = [each.watched for each in observations if each.watched is not None]
     if len(watched) < len(observations):
         return []
@@ -71,7 +74,7 @@ def watched_checks(
         checks[-1] = shared_gradients(watched, layout)
     checks.append(one_model(watched, layout))
     if layout.stages > 1:
-        checks.append(cuts(observations, watched, layout))
+        checks.append(cuts(observations, watched, layout, held_by))
     if kind == "graph":
         checks.append(graph_facts(watched, layout, graph))
     if watched[0].evaluated:
@@ -187,11 +190,16 @@ class _Cut:
         return f"part {part} of stage {stage}" if self.several else f"stage {stage}"
 
 
-def _cuts(observations: Sequence[RankObservations], layout: Layout) -> Iterator[_Cut]:
+def _cuts(
+    observations: Sequence[RankObservations], layout: Layout, held_by: Sequence[int]
+) -> Iterator[_Cut]:
     parts = len(observations[0].trained_parts)
     for replica in range(layout.replicas):
         ranks = layout.pipeline_ranks(replica)
-        ends = [(stage, part, ranks[stage]) for part in range(parts) for stage in range(len(ranks))]
+        ends = [
+            (stage, held_by[:number].count(stage), ranks[stage])
+            for number, stage in enumerate(held_by)
+        ]
         learns = False
         for here, there in itertools.pairwise(ends):
             _, part, rank = here
@@ -200,12 +208,15 @@ def _cuts(observations: Sequence[RankObservations], layout: Layout) -> Iterator[
 
 
 def cuts(
-    observations: Sequence[RankObservations], watched: Sequence[Watched], layout: Layout
+    observations: Sequence[RankObservations],
+    watched: Sequence[Watched],
+    layout: Layout,
+    held_by: Sequence[int],
 ) -> Check:
     """What a part of the model hands on is what the next is given, and so are gradients on their
     way back."""
     compared = 0
-    for cut in _cuts(observations, layout):
+    for cut in _cuts(observations, layout, held_by):
         (_, part, rank), (_, next_part, next_rank) = cut.here, cut.there
         for here, there in zip(watched[rank].crossed, watched[next_rank].crossed, strict=True):
             for mine, next_one in WAYS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,9 @@ class StageFacts:
     """Of its parts, the one whose backwards begin with the loss's; None where none does."""
     several_devices: bool = False
     """Then its spans are of the whole step."""
+    nothing_left: Collection[int] = ()
+    """Its parts without a layer that leaves gradients of weights: in their spans of weights nothing
+    is seen."""
     recomputed: Sequence[Place] | None = None
     """Forwards that a training step computes again, sorted; None where it depends on earlier
     stages."""
@@ -167,6 +170,8 @@ class PartFaults:
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         for kind in kinds:
             told = _places(times.spans, kind)
+            if kind == "weights":
+                told = [place for place in told if place[0] not in self.stage.nothing_left]
             did = [(each.part, each.microbatch) for each in seen.order if each.kind == kind]
             # Several devices' spans are of the whole step; without hooks nothing was seen.
             if told and did and told != did:

@@ -229,7 +229,7 @@ class RunWatch:
                 continue
             x, context = given[-1]
             # Another stage's input lies in a buffer, which may hold another one by now.
-            alone = self.mesh.is_first and self.mesh.is_last
+            alone = self.mesh.layout.stages == 1
             output = self.last.by_microbatch.get(context.microbatch) if alone else None
             if context.graph is None or context.graph.in_turn is None:
                 self.evaluation.evaluate_again(called, x, context, output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gnnhpc.check.watches.part_faults import StageFacts
 from gnnhpc.check.watches.recomputed_forwards import recomputed_forwards
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.models.later_weights import leaves_weights
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -18,5 +19,6 @@ def stage_facts(experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> Sta
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
         len(parts.stage.called) - 1 if mesh.is_last else None,
         several,
+        [n for n, part in enumerate(parts.stage.called) if not leaves_weights(part)],
         recomputed_forwards(experiment, parts.stage, is_first=mesh.is_first),
     )

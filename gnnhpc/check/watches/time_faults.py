@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.part_faults import RATE, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
@@ -158,8 +160,9 @@ class TimeFaults:
             # A record's backward is both halves of it.
             counted = "backward" if span.name == "weights" else span.name
             if counted in ("forward", "backward"):
-                of_part = by_part.setdefault(span.part, [0.0, 0.0])
+                of_part = by_part.setdefault(span.part, [0.0, 0.0, 0.0])
                 of_part[counted == "backward"] += span.seconds
+                of_part[2] += span.seconds if span.name == "weights" else 0.0
             if counted != "wait":
                 sums[f"{counted}_s"] += span.seconds
         sums["wait_s"] = record.wall_s - sum(sums.values())
@@ -177,8 +180,8 @@ class TimeFaults:
                 f"{where}: {record.weights_s} s, {apart:.6f} s in spans",
             )
         for part, told in enumerate(record.part_s or ()):
-            held = by_part.get(part, [0.0, 0.0])
-            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(told, held, strict=True)):
+            held = by_part.get(part, [0.0, 0.0, 0.0])[: 2 if record.weights_s is None else 3]
+            if len(told) != len(held) or not np.allclose(told, held, rtol=0.0, atol=TOLERANCE_S):
                 self.faults.add(
                     "a part's seconds that are not the sum of its spans",
                     f"{where}: part {part} {told}, {held} in spans",

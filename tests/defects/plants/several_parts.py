@@ -30,7 +30,7 @@ def not_told_apart() -> None:
 
     def received(true: Any, engine: NativeEngine, links: PartLinks, given: Any, m: int) -> Any:
         x = true(engine, links, given, m)
-        if rank() == 1 and links.place == 0:
+        if rank() == 1 and links.part.place == 0:
             held[m] = x.detach().clone()
         elif rank() == 1:
             x.data.copy_(held[m])
@@ -98,9 +98,9 @@ def wait_as_forward() -> None:
     def taken(true: Any, engine: NativeEngine, links: PartLinks, *args: Any) -> Any:
         timer, m = engine.plan.timer, args[1]
         receiver = links.activations_in
-        if receiver is None or links.place == 0:
+        if receiver is None or links.part.place == 0:
             return true(engine, links, *args)
-        with timer.span("forward", m, links.place):
+        with timer.span("forward", m, links.part.place):
             x = receiver.take()
         return x.detach().requires_grad_(links.part.upstream_trains)
 
