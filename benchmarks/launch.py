@@ -88,8 +88,9 @@ def _passes(
     for number in range(experiment.model_parts):
         stage, part = place_of_part(experiment.schedule, number, len(stages))
         step = stages[stage]
-        whole = [step["forward_s"], step["backward_s"], step.get("weights_s")]
-        forward, backward, *weights = (step.get("part_s") or [whole])[part]
+        told = step.get("part_s")
+        names = ("forward_s", "backward_s", "weights_s")
+        forward, backward, *weights = told[part] if told else [step.get(name) for name in names]
         later = weights[0] if experiment.weights_apart else 0.0
         yield forward, backward - later, later
 

@@ -146,11 +146,13 @@ def _interleaved(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]
 
 
 def _weights_apart(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
-    """Zero-bubble against 1F1B, of a model whose layers leave their weights' gradients."""
+    """Zero-bubble and ZBV against 1F1B, of a model whose layers leave their weights' gradients."""
     graph = SMALL_GRAPH if quick else WIDE_GRAPH
+    counts = WEIGHTS_MICROBATCHES[:1] if quick else WEIGHTS_MICROBATCHES
     names = {
-        count: f"zero-bubble against 1F1B, GCN on pp2, {count} chunks: seconds a step"
-        for count in (WEIGHTS_MICROBATCHES[:1] if quick else WEIGHTS_MICROBATCHES)
+        (count, schedule): f"{schedule} against 1F1B, GCN on pp2, {count} chunks: seconds a step"
+        for count in counts
+        for schedule in ("zero-bubble", "zbv")
     }
     if cpus < 2:
         for what in names.values():
@@ -160,12 +162,11 @@ def _weights_apart(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Ro
     changes["train_steps"] = WARMUP + (2 if quick else 12)
     walls: dict[tuple[int, str], list[float]] = {}
     for _ in range(1 if quick else 4):
-        for count, schedule in itertools.product(names, ("zero-bubble", "1f1b")):
+        for count, schedule in itertools.product(counts, ("zero-bubble", "zbv", "1f1b")):
             run = launcher.run("pp2", count, schedule=schedule, **changes)
             walls.setdefault((count, schedule), []).append(run.step_s)
-    for count, what in names.items():
-        pair = (walls[count, schedule] for schedule in ("zero-bubble", "1f1b"))
-        yield Row(what, paired(*pair), None)
+    for (count, schedule), what in names.items():
+        yield Row(what, paired(walls[count, schedule], walls[count, "1f1b"]), None)
 
 
 def _in_turn(

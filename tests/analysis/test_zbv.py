@@ -41,6 +41,7 @@ stage 1: F0 1-3, F0' 3-6, F1 6-8, F1' 8-11, B0' 11-13, W0' 13-14, B0 14-15, W0 1
     W1' 20-21, B1 21-22, W1 22-25
 """
 BY_HAND = 26.0
+COSTS = (FORWARD, BACKWARD, WEIGHTS)
 THIRDS = (1.0, 1.0, 1.0)
 
 

@@ -15,6 +15,7 @@ from benchmarks.launch import Launcher, Measured
 from benchmarks.ratios import FEWEST, against_limit, paired, spread, take_turns
 from benchmarks.table import COLUMNS, Row, not_measured, write_csv
 from gnnhpc.records.schema import Result
+from tests.analysis import test_zbv
 from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
 from tests.analysis.test_summary import vig
 
@@ -127,6 +128,18 @@ def test_the_ideal_of_several_parts_a_stage_is_of_each_ones_seconds() -> None:
         *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
     )
     assert Measured(experiment, result, ranks, 0.0).ideals == [BY_HAND]
+
+
+def test_the_ideal_of_zbv_is_of_each_parts_halves() -> None:
+    """The costs and the step worked out by hand in test_zbv."""
+    experiment = vig("pp2", 2, schedule="zbv")
+    step = {"kind": "step", "phase": "train", "warmup": False}
+    told = [[2 * f, 2 * (b + w), 2 * w] for f, b, w in zip(*test_zbv.COSTS, strict=True)]
+    ranks = [[step | {"part_s": [told[n] for n in numbers]}] for numbers in ((0, 3), (1, 2))]
+    result = Result(
+        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
+    )
+    assert Measured(experiment, result, ranks, 0.0).ideals == [test_zbv.BY_HAND]
 
 
 def test_the_ideal_of_weights_apart_knows_how_long_they_took() -> None:
