@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,33 +16,16 @@ from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.outline import LayerOutline, row_changes
 from gnnhpc.engines.autograd import computed_again
+from gnnhpc.engines.called_together import CalledTogether, OnLayer
 from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.graphs.features import Rows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.later_weights import Listener
-from gnnhpc.models.one_call import (
-    InOneCall,
-    OneCall,
-    call_hooks_after,
-    call_hooks_before,
-    is_watched_within,
-    neighbours,
-)
+from gnnhpc.models.one_call import InOneCall, neighbours
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.spec.experiment import Experiment
-
-OnLayer = Callable[[LayerOutline, int, Rows, Rows, Context], None]
-"""Told of a layer, how many change the rows up to it, its input, its output and the context."""
-
-
-class _Prepared(NamedTuple):
-    """A call that computes several layers."""
-
-    layers: range
-    call: OneCall
 
 
 class Stage(nn.Module):
@@ -83,7 +65,7 @@ class Stage(nn.Module):
         self.layers = list(modules)
         """The modules in order."""
         self._neighbours = neighbours(self.layers)
-        self._one_calls: dict[int, _Prepared] = {}
+        self._together: dict[int, CalledTogether] = {}
         """Within a training step, by the first layer."""
         self.on_layer: list[OnLayer] = []
         """Told of each layer, one after the other."""
@@ -120,13 +102,8 @@ class Stage(nn.Module):
         began = start = timer.clock.mark() if timer is not None else None
         done = 0
         while done < len(self.layers):
-            given, number = x, done
-            found = self._in_one_call(number, x, context, start) if self._one_calls else None
-            if found is not None:
-                (x, end), done = found, self._one_calls[number].layers.stop
-            else:
-                x, end = self._through_layer(number, x, context, start)
-                done += 1
+            given = x
+            x, end, done = self._from_layer(done, x, context, start)
             # A layer that hands its input on has no backward; the mark before is that layer's.
             if timer is not None and isinstance(x, Tensor) and x.requires_grad and x is not given:
                 x.register_hook(_MarkBackward(timer, self.outlines[done - 1].name))
@@ -134,6 +111,18 @@ class Stage(nn.Module):
         if timer is not None and began is not None and start is not None and again:
             timer.recomputed(began, start)
         return x if isinstance(x, Tensor) else x.to_dense()
+
+    def _from_layer(
+        self, number: int, x: Tensor | SparseRows, context: Context, start: Mark | None
+    ) -> tuple[Tensor | SparseRows, Mark | None, int]:
+        """The output of this layer, or of all that one call computes from it on; when it ended; and
+        which layer comes next."""
+        together = self._together.get(number)
+        if together is not None and isinstance(x, Tensor):
+            found = together.forward(x, context, start)
+            if found is not None:
+                return *found, number + len(together.layers)
+        return *self._through_layer(number, x, context, start), number + 1
 
     def _through_layer(
         self, number: int, x: Tensor | SparseRows, context: Context, start: Mark | None
@@ -161,48 +150,6 @@ class Stage(nn.Module):
             timer.layer_forward(layer.name, start, end)
         return x, end
 
-    def _in_one_call(
-        self, first: int, x: Tensor | SparseRows, context: Context, start: Mark | None
-    ) -> tuple[Tensor, Mark | None] | None:
-        """As `_through_layer`, of all that one call computes from layer `first` on; None if it
-        does not."""
-        prepared = self._one_calls.get(first)
-        if prepared is None or not isinstance(x, Tensor):
-            return None
-        numbers, call = prepared
-        outlines = self.outlines[numbers.start : numbers.stop]
-        layers = self.layers[numbers.start : numbers.stop]
-        if is_watched_within(layers) or not call.takes(x):
-            return None
-        timer, again = self.timer, is_recomputing()
-
-        def tell_backward(ended: Sequence[float]) -> None:
-            # The last layer's begins with the gradient of its output, which is marked elsewhere.
-            for outline, at in zip(outlines[-2::-1], ended[:0:-1], strict=True):
-                if timer is not None:
-                    timer.layer_backward(outline.name, at)
-
-        given = call_hooks_before(layers[0], (x, context))
-        outputs = call.forward(given[0], tell_backward)
-        last = outputs.last
-        if layers[-1]._forward_hooks:
-            last = call_hooks_after(layers[-1], (outputs.between[-1], context), last)
-        for told in self.on_layer:
-            inputs, found = [given[0], *outputs.between], [*outputs.between, last]
-            for n, outline in enumerate(outlines):
-                changes = self._changes[numbers.start + n]
-                told(outline, changes, inputs[n], found[n], context)
-        if timer is None or start is None:
-            return last, None
-        # What is done around the call is of the first and the last layer.
-        marks = [start, *outputs.ended_s[:-1], timer.clock.mark()]
-        for outline, (began, ended) in zip(outlines, itertools.pairwise(marks), strict=True):
-            if again:
-                timer.layer_backward(outline.name, began)
-            else:
-                timer.layer_forward(outline.name, began, ended)
-        return last, marks[-1]
-
     @contextlib.contextmanager
     def one_step(self) -> Iterator[None]:
         """Around a training step's micro-batches: some layers are computed by one call.
@@ -216,14 +163,18 @@ class Stage(nn.Module):
             yield
         finally:
             for called in self.called:
-                called._one_calls = {}
+                called._together = {}
 
     def _prepare_calls(self) -> None:
         for numbers in self._neighbours:
-            layers = self.layers[numbers.start : numbers.stop]
+            mine = slice(numbers.start, numbers.stop)
+            layers = self.layers[mine]
             call = cast(InOneCall, layers[0]).prepare_call(layers)
             if call is not None:
-                self._one_calls[numbers.start] = _Prepared(numbers, call)
+                self._together[numbers.start] = CalledTogether(
+                    *(call, layers, self.outlines[mine], self._changes[mine]),
+                    *(self.timer, self.on_layer),
+                )
 
     @property
     def parts(self) -> tuple[Stage, ...]:
