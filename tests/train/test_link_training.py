@@ -27,7 +27,7 @@ TRAIN = {"data": DATA, "train_steps": 14, "dtype": "float64", "batch_size": 48}
 def same(one: Ran, other: Ran, rank: int = 0) -> None:
     for phase in ("train", "test"):
         assert one.losses(phase) == pytest.approx(other.losses(phase), rel=1e-10)
-    last = one.cell.experiment.process_layout.stages - 1
+    last = one.cell.experiment.last_stage
     told, wanted = one.steps(last, "test")[-1]["metrics"], other.steps(0, "test")[-1]["metrics"]
     told.pop("replica_loss", None)
     assert told == pytest.approx(wanted, rel=1e-9)
@@ -51,19 +51,21 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 @pytest.mark.parametrize(
-    ("layout", "batch_size", "microbatches"),
+    ("layout", "batch_size", "microbatches", "schedule"),
     [
-        ("dp3", 16, 1),
-        ("dp2-pp2", 24, 2),
-        pytest.param("dp2", 24, 1, marks=pytest.mark.slow),
-        pytest.param("pp2", 48, 3, marks=pytest.mark.slow),
+        ("dp3", 16, 1, "gpipe"),
+        ("dp2-pp2", 24, 2, "gpipe"),
+        ("pp2", 48, 3, "zbv"),
+        pytest.param("dp2", 24, 1, "gpipe", marks=pytest.mark.slow),
+        pytest.param("pp2", 48, 3, "gpipe", marks=pytest.mark.slow),
     ],
 )
 def test_any_layout_learns_and_judges_what_one_process_does(
-    layout: str, batch_size: int, microbatches: int, alone: Ran, tmp_path: Path
+    layout: str, batch_size: int, microbatches: int, schedule: str, alone: Ran, tmp_path: Path
 ) -> None:
     """Dropout included, over uneven ends of epochs: no part sees a link that another predicts."""
     settings = TRAIN | {"layout": layout, "batch_size": batch_size, "microbatches": microbatches}
+    settings |= {"schedule": schedule}
     together = ran(tmp_path, linked(**settings))
     assert not invalid(together)
     same(together, alone)
