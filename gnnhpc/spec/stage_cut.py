@@ -47,6 +47,9 @@ def cut(
     layout, balance = experiment.layout, experiment.balance
     if layout.stages > len(layers):
         raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
+    if experiment.model_parts > len(layers) and experiment.schedule == "zbv":
+        allowed = f"another one: two parts a stage of {layout} want {experiment.model_parts} layers"
+        raise InputError(where, "schedule", "zbv", f"{allowed}, and there are {len(layers)}")
     if experiment.model_parts > len(layers):
         allowed = (
             f"at most {len(layers) // layout.stages} a stage of {layout}: {len(layers)} layers"
