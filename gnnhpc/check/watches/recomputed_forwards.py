@@ -68,8 +68,8 @@ def recomputed_forwards(
 ) -> list[Place] | None:
     """Which a training step of this stage has, as `checkpoint` says, sorted.
 
-    None for a later stage with nothing to train: its gradient passes through it only where an
-    earlier one trains.
+    None for a stage with parts that have nothing to train before its first that has, but for the
+    model's first part: gradients pass through these only where an earlier stage trains.
     """
     microbatches = experiment.microbatches
     counts: dict[Checkpoint, int] = {
@@ -82,7 +82,7 @@ def recomputed_forwards(
     trains = [any(p.requires_grad for p in part.parameters()) for part in stage.called]
     before = trains.index(True) if True in trains else len(trains)
     whole = len(stage.parts) > 1 and not stage.apart
-    if before and count and not is_first and not whole:
+    if before > int(is_first) and count and not whole:
         return None
     first = 0 if whole else before
     return [(part, m) for part in range(first, len(stage.parts)) for m in range(count)]

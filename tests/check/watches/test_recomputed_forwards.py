@@ -7,12 +7,20 @@ import threading
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.check.watches.recomputed_forwards import RecomputedForwards
+from gnnhpc.check.watches.recomputed_forwards import (
+    Place,
+    RecomputedForwards,
+    recomputed_forwards,
+)
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.autograd import computed_again
-from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.stage import Stage, build_stage
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.spec.stage_cut import outline
+from tests.tools.cells import gat
 
 WAIT_S = 60
 
@@ -28,6 +36,29 @@ class Meeting(nn.Linear):
         if is_recomputing():
             self.parts.wait(WAIT_S)
         return super().forward(x)
+
+
+def expected(parts: list[range], *, is_first: bool) -> list[Place] | None:
+    """Of a stage of GAT that holds these layers, of two micro-batches."""
+    experiment = gat(layout="pp2", microbatches=2, schedule="zbv", checkpoint="always")
+    layers = outline(experiment)
+    assert [layer.parameters > 0 for layer in layers if layer.parameters is not None] == [
+        *(False, True, False, False, True, False)
+    ]
+    stage = build_stage(experiment, layers, parts, StepTimer(Clock(torch.device("cpu"))))
+    return recomputed_forwards(experiment, stage, is_first=is_first)
+
+
+def test_what_is_computed_again_follows_from_what_trains() -> None:
+    """Gradients pass through a part that has nothing to train where one before it in the model
+    trains, of which a stage knows its own alone."""
+    dropout, attention, last = range(1), range(1, 3), range(5, 6)
+    assert expected([attention, last], is_first=True) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert expected([dropout, range(4, 6)], is_first=True) == [(1, 0), (1, 1)]
+    # The log-softmax of the model is on the first stage under ZBV, and what trains on others.
+    assert expected([dropout, last], is_first=True) is None
+    assert expected([range(2, 3), range(3, 5)], is_first=False) is None
+    assert expected([dropout], is_first=True) == []
 
 
 def test_parts_that_go_backward_at_one_time_are_counted_each() -> None:
