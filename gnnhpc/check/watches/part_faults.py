@@ -40,6 +40,9 @@ class StageFacts:
     """Of its parts, the one whose backwards begin with the loss's; None where none does."""
     several_devices: bool = False
     """Then its spans are of the whole step."""
+    untrained: Collection[int] = ()
+    """Its parts with nothing to train: no gradient need pass through them, but torch's engine goes
+    backward there all the same."""
     nothing_left: Collection[int] = ()
     """Its parts without a layer that leaves gradients of weights: in their spans of weights nothing
     is seen."""
@@ -169,10 +172,9 @@ class PartFaults:
         """Spans are of the parts and micro-batches that were computed, in the same order."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         for kind in kinds:
-            told = _places(times.spans, kind)
-            if kind == "weights":
-                told = [place for place in told if place[0] not in self.stage.nothing_left]
             did = [(each.part, each.microbatch) for each in seen.order if each.kind == kind]
+            unseen = set(self._without(kind)) - {part for part, _ in did}
+            told = [place for place in _places(times.spans, kind) if place[0] not in unseen]
             # Several devices' spans are of the whole step; without hooks nothing was seen.
             if told and did and told != did:
                 pairs = itertools.zip_longest(told, did)
@@ -181,6 +183,10 @@ class PartFaults:
                     f"{kind} spans of other parts or micro-batches than were computed",
                     f"{where}: number {number} is (part, micro-batch) {one}, {other} was seen",
                 )
+
+    def _without(self, kind: Kind) -> Collection[int]:
+        """Parts whose spans of this kind need hold nothing."""
+        return {"backward": self.stage.untrained, "weights": self.stage.nothing_left}.get(kind, ())
 
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""

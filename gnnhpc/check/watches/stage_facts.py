@@ -19,6 +19,7 @@ def stage_facts(experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> Sta
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
         len(parts.stage.called) - 1 if mesh.is_last else None,
         several,
+        [n for n, part in enumerate(parts.stage.called) if not parameters_of(part)],
         [n for n, part in enumerate(parts.stage.called) if not leaves_weights(part)],
         recomputed_forwards(experiment, parts.stage, is_first=mesh.is_first),
     )

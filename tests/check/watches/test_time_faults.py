@@ -12,7 +12,7 @@ from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.core.schedule import Action, Kind
-from gnnhpc.engines.timing import Span, StepTimes
+from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
 
 LAYERS = {"block0.ffn": [0.1, 0.2], "block0.grapher": [0.3, 0.4], "readout": [0.05, 0.05]}
@@ -229,3 +229,25 @@ def test_spans_are_of_the_parts_and_micro_batches_that_were_computed(
     found = faults.faults.told()
     assert len(found) == bool(words), found
     assert "".join(found).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "good"),
+    [
+        (StageFacts(untrained=[0]), "backward", True),
+        (StageFacts(untrained=[1]), "backward", False),
+        (StageFacts(), "backward", False),
+        (StageFacts(nothing_left=[0]), "weights", True),
+        (StageFacts(untrained=[0]), "weights", False),
+    ],
+)
+def test_only_a_part_without_such_work_may_have_spans_in_which_none_was_seen(
+    stage: StageFacts, kind: Kind, good: bool
+) -> None:
+    """torch's engine goes backward through a part that has nothing to train, where nothing is."""
+    name: SpanName = "backward" if kind == "backward" else "weights"
+    spans = [Span(name, 0, 0.0, 0.2, part=1), Span(name, 0, 0.2, 0.3), Span(name, 1, 0.3, 0.4)]
+    faults = PartFaults(Faults(), stage)
+    seen = SeenStep(1.2, 1.2, 0.0, 0.0, order=(Action(kind, 0, 1),))
+    faults._compare_places(StepTimes(1.2, 0.0, spans, {}, 0, None), seen, "train step 0")
+    assert (faults.faults.told() == []) == good
