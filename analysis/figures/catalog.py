@@ -122,7 +122,7 @@ FIGURE_KINDS = (
         "speedup",
         "Speedup over the baseline that the axis names (samples a second, training), with "
         "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
-        "parts a stage (of zero-bubble by its order). A hollow mark is above it without a reason "
+        "parts a stage (zero-bubble, zbv: by order). A hollow mark is above it without a reason "
         "in the seconds of its layers: not valid.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
@@ -139,7 +139,7 @@ FIGURE_KINDS = (
         "bubble",
         "bubble",
         "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
-        "wait, (S-1)/(V·M+S-1) of V parts each; of zero-bubble with the measured ratio of "
+        "wait, (S-1)/(V·M+S-1) of V parts each; of zero-bubble and zbv with the measured ratio of "
         "forwards, gradients of inputs and gradients of weights.",
         lambda study, _: speedup.bubble(study),
         drawn_of=_of_microbatches,

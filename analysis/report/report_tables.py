@@ -91,7 +91,7 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
         columns += ["weights_s", "weights_share"]
         notes.append(
             "weights_s: of the step, how long a rank on average computed gradients of weights "
-            "apart from those of inputs, under zero-bubble. weights_share: of its backward."
+            "apart from those of inputs, under zero-bubble and zbv. weights_share: of its backward."
         )
     return NamedTable(
         "efficiency",

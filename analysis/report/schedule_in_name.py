@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 _IN_NAME = {
     "zero-bubble": "zero-bubble is 1F1B there in all but name, and does not pay",
-    "zbv": "zbv pays there by its two parts a stage alone",
+    "zbv": "zbv can pay there by its two parts a stage alone",
 }
 """What it means, by schedule."""
 LEAST_SHARE = 0.05
-"""Of backward: with less of it to put where a stage waits, it waits as under 1F1B."""
+"""Of backward: with less of it to put where a stage waits, it waits as if nothing were apart."""
 
 
 def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:

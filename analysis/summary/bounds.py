@@ -54,10 +54,11 @@ def limits_over(row: Configuration, base: Configuration | None, wanted: Baseline
         return Limits(None, None)
     # The bound of weights apart is of stages that are alike in their shares of forwards, gradients
     # of inputs and gradients of weights. Others can wait less: where the later stages have most of
-    # the weights, the earlier ones have their gradients sooner. But none works more than all the
-    # time, so that ranks that never wait are what it is held against.
+    # the weights, the earlier ones have their gradients sooner. So can stages of several parts that
+    # are unlike, as where the first and the last are light. But none works more than all the time,
+    # so that ranks that never wait are what it is held against.
     apart = row.weights_apart and row.phase == "train"
-    credible = row.layout.world_size if apart else most
+    credible = row.layout.world_size if apart or row.parts > 1 else most
     return Limits(most / of_base, credible / of_base)
 
 

@@ -3,7 +3,7 @@
 From the step that the best sequential run would take on as many ranks (linear) to the one that was
 measured, in parts that add up. With n = R*S ranks and f = (V*M+S-1)/(V*M), by which a pipeline of
 equal stages takes longer than its passes (Huang et al. 2019, section 2.3; of V parts a stage
-Narayanan et al. 2021, section 2.2; of the zero-bubble schedule what its order of actions gives for
+Narayanan et al. 2021, section 2.2; of zero-bubble and zbv what their order of actions gives for
 the measured ratio of forwards, gradients of inputs and gradients of weights, Qi et al. 2024):
 
 - schedule: linear * (f-1), so that linear and schedule are the step at the bound;

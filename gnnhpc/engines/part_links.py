@@ -26,7 +26,7 @@ def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
 
 
 class PartLinks:
-    """Each is None if not needed."""
+    """The ends of its four transfers; None where one is not needed."""
 
     activations_in: Receiver | Handover | None
     activations_out: Sender | Handover | None

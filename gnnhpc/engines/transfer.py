@@ -100,7 +100,7 @@ class UnevenReceiver(Receiver):
 class Handover:
     """Both ends of a transfer within one stage: what is sent is taken in the same order, as it is.
 
-    For whoever asks the two ends of a `Receiver` and a `Sender` of them.
+    Has the methods of both a `Receiver` and a `Sender`.
     """
 
     def __init__(self) -> None:

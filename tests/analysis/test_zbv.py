@@ -251,6 +251,26 @@ def test_where_hardly_anything_is_left_the_report_says_what_zbv_is_there(tmp_pat
     (said,) = zero_bubble_in_name(summary)
     assert "(pp2, 4 micro-batches; pp2, 10 micro-batches)" in said
     assert said.endswith(
-        "So zero-bubble is 1F1B there in all but name, and does not pay; zbv pays there by its two "
-        "parts a stage alone."
+        "So zero-bubble is 1F1B there in all but name, and does not pay; zbv can pay there by its "
+        "two parts a stage alone."
     )
+
+
+def test_an_evaluation_of_unlike_parts_may_be_above_the_bound_of_equal_ones(
+    tmp_path: Path,
+) -> None:
+    """Where the last stage is lighter there is less to wait for on the way back: the bound is not
+    what no evaluation can be above, and the row stays valid."""
+    light = ideal_seconds(
+        "zbv",
+        Passes(*([np.array([seconds]) for seconds in way] for way in ([1.1, 0.9, 0.9, 1.1],) * 3)),
+        4,
+        parts=2,
+        training=False,
+    )
+    assert 4 * 4.0 / light[0] > bound(1, 2, 4)
+    cells = three(vig(test_every=2), zbv("pp2", 4, test_every=2))
+    root = make_run(tmp_path / "run", cells, machine=Machine(sequential=1.1))
+    test = row(summarise(load(root)), "pp2", 4, "test")
+    assert test["speedup_low"] > test["bound"]
+    assert test["valid"] and "above-bound" not in str(test["flags"])

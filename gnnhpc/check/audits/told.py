@@ -37,7 +37,7 @@ def _other_order(
 ) -> str | None:
     """How a training step's actions are not those of the schedule; None where they are.
 
-    Where no layer of a part `leaves` gradients of weights to be computed apart, none need be.
+    A part without layers that leave gradients of weights need not compute any apart.
     """
     learns = {action.part for action in found if action.kind == "backward"}
     if not learns:
