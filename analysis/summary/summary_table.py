@@ -230,7 +230,9 @@ def _reasons(row: Configuration) -> str:
     )
     unlike = cells["unlike"] != ""
     status = status.where(~unlike, "unlike (" + cells["unlike"] + ")")
-    status = status.where(~cells["valid"].astype(bool) | unlike, f"no {row.phase} steps")
+    status = status.where(
+        ~cells["valid"].astype(bool) | unlike, f"no {row.phase} steps beyond warm-up"
+    )
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,9 +41,21 @@ class Plan:
     data_root: str | None
 
     def notes(self) -> list[str]:
-        """What a user should know of a plan that is right: what it costs to make."""
+        """What a user should know of a plan that is right: what it costs to make, and where it
+        measures nothing."""
+        every = [cell.experiment for cell in self.cells]
+        unmeasured = Counter(
+            (each.warmup_steps, each.train_steps)
+            for each in every
+            if 0 < each.train_steps <= each.warmup_steps
+        )
+        warmed = [
+            f"{count} of {len(every)} cells measure no training step: warmup_steps {warmup} of "
+            f"train_steps {steps}"
+            for (warmup, steps), count in unmeasured.items()
+        ]
         models = {cell.experiment.model.name: cell.experiment.model for cell in self.cells}
-        return [
+        return warmed + [
             f"{model.source.name} imports torch at its top, {seconds:.1f} s of each submit on this "
             "login node; imported inside build() it is loaded on the nodes alone"
             for name, model in models.items()

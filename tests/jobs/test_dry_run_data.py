@@ -13,7 +13,7 @@ from tests.tools.data_files import own_arrays
 
 SPEC = """
 name: sweep
-defaults: {train_steps: 1}
+defaults: {train_steps: 3}
 grids:
   - {models: [gat], data: [cora, synthetic-citation, {name: photo, features: made}], layouts: [seq]}
 """

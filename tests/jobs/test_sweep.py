@@ -43,6 +43,14 @@ def test_every_list_is_multiplied() -> None:
     assert len(made) == 2 * 2 * 3 * 2 == len({cell.id for cell in made})
 
 
+def test_a_sweep_that_measures_nothing_says_so() -> None:
+    grid = vig(layouts=["pp2"], microbatches=[5, 10])
+    assert plan(spec(grid, train_steps=3, warmup_steps=2)).notes() == []
+    assert plan(spec(grid, train_steps=3, warmup_steps=3)).notes() == [
+        "2 of 2 cells measure no training step: warmup_steps 3 of train_steps 3"
+    ]
+
+
 def test_the_sequential_run_also_gets_one_microbatch() -> None:
     made = cells(spec(vig(layouts=["seq", "pp2"], microbatches=[5, 10])))
     counts = [(str(c.experiment.layout), c.experiment.microbatches) for c in made]
