@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from analysis.loading.run import Run
 
 MAX_STUDIES = 8
-MAX_TIMELINES = 9
+MAX_TIMELINES = 12
 _CROSSES = "Crosses are the published points; the corrected study lists their known defects."
 
 
@@ -349,14 +349,19 @@ def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     drawn_once = ["model", "data", "layout", "schedule", "parts"]
     chosen = cells.drop_duplicates([*drawn_once, "microbatches"])
     if len(chosen) > MAX_TIMELINES:
-        # Of each layout and schedule the most micro-batches first, then a second one of each.
+        # Of each layout and schedule the most micro-batches first, then a second one of each;
+        # pipelines first, models and data in turn.
         chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
-        turn = chosen.groupby(drawn_once, observed=True).cumcount()
-        chosen = chosen.loc[turn.sort_values(kind="stable").index]
+        chosen["turn"] = chosen.groupby(drawn_once, observed=True).cumcount()
+        chosen["alone"] = chosen["stages"] == 1
+        chosen = chosen.sort_values(["turn", "alone"], kind="stable")
+        chosen["place"] = chosen.groupby(["model", "data"], observed=True).cumcount()
+        chosen = chosen.sort_values(["turn", "alone", "place"], kind="stable")
         left_out.append(
             (
                 f"timelines of {len(chosen) - MAX_TIMELINES} more configurations",
-                f"at most {MAX_TIMELINES} are drawn; `python -m analysis trace` exports any",
+                f"at most {MAX_TIMELINES} are drawn; `python -m analysis report RUN --only "
+                "timeline-CELL` draws any other",
             )
         )
     return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out

@@ -13,6 +13,7 @@ from analysis.figures.style import (
     new_figure,
     styled,
 )
+from analysis.stats.weights_apart import LEAST_SHARE
 from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ _DASHES = (
 )
 """What a caption says of stages of several parts."""
 _WEIGHTS = "Backward is of inputs alone; the gradients of weights come later, by themselves."
-"""What a caption says where they are apart."""
+_HARDLY_WEIGHTS = (
+    "Its layers compute the gradients of inputs and weights in one, so that next to nothing comes "
+    "later as weights."
+)
+"""What a caption says where they are apart, and where they are so in name."""
 
 
 def draw_timeline(timeline: Timeline) -> Figure:
@@ -157,8 +162,13 @@ def timeline_caption(timeline: Timeline) -> str:
     )
     if timeline.parts > 1:
         caption += f" {_DASHES}"
-    if any(bar.name == "weights" for bar in timeline.measured):
-        caption += f" {_WEIGHTS}"
+    seconds = {
+        kind: sum(bar.end_s - bar.start_s for bar in timeline.measured if bar.name == kind)
+        for kind in ("backward", "weights")
+    }
+    if seconds["weights"] > 0:
+        apart = seconds["weights"] >= LEAST_SHARE * sum(seconds.values())
+        caption += f" {_WEIGHTS if apart else _HARDLY_WEIGHTS}"
     if timeline.drawn_s is not None:
         caption += f" Before that it waited {1e3 * timeline.drawn_s:.3g} ms for its mini-batch."
     return caption

@@ -57,6 +57,9 @@ def panel_grid(count: int, *, sharex: bool = False) -> tuple[Figure, list[Axes]]
     flat = list(axes.flat)
     for unused in flat[count:]:
         unused.set_visible(False)
+    for lowest in flat[max(0, count - across) : count]:
+        # One with an unused panel below it has its numbers hidden by `sharex`.
+        lowest.tick_params(labelbottom=True)
     return figure, flat[:count]
 
 

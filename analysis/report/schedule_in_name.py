@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from analysis.stats.weights_apart import LEAST_SHARE
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ _IN_NAME = {
     "zbv": "zbv can pay there by its two parts a stage alone",
 }
 """What it means, by schedule."""
-LEAST_SHARE = 0.05
-"""Of backward: with less of it to put where a stage waits, it waits as if nothing were apart."""
 
 
 def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from gnnhpc.core.schedule import WEIGHTS_APART
 Shares = tuple[float, float, float]
 """Forwards, gradients of inputs and gradients of weights, in seconds of which the ratio matters."""
 
+LEAST_SHARE = 0.05
+"""Of backward: with less of it to put where a stage waits, it waits as if nothing were apart."""
+
 
 def has_weights_apart(schedule: str, stages: int) -> bool:
     """Of a pipeline under zero-bubble or zbv; a single stage waits for nobody."""

@@ -8,6 +8,7 @@ gradients of weights are apart, `backward` is of inputs alone, and `weights` are
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -222,7 +223,8 @@ def ideal_bars(
 ) -> tuple[Bar, ...]:
     """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
 
-    Each part of a stage has its own seconds. Empty if the span of a micro-batch is missing in any.
+    Each part of a stage has its own seconds. Empty if the span of a micro-batch is missing in any
+    that has others of its kind, or no forward is there.
     """
     kinds = ["forward"]
     if training:
@@ -239,8 +241,12 @@ def ideal_bars(
         holders = [place_of_part(schedule, n, len(ranks)) for n in range(parts * len(ranks))]
         costs = {
             kind: [
-                [seconds.get((ranks[stage], kind, m, part)) for m in range(microbatches)]
+                [
+                    seconds.get((ranks[stage], kind, m, part), 0.0 if kind in free else None)
+                    for m in range(microbatches)
+                ]
                 for stage, part in holders
+                for free in [_without_spans(seconds, ranks[stage], part)]
             ]
             for kind in kinds
         }
@@ -259,6 +265,14 @@ def ideal_bars(
                 continue
             bars.append(Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.part))
     return tuple(bars)
+
+
+def _without_spans(
+    seconds: Mapping[tuple[int, str, int, int], float], rank: int, part: int
+) -> set[str]:
+    """What a part never did: a backward with nothing to train, weights where it leaves none."""
+    did = {kind for of, kind, _, place in seconds if (of, place) == (rank, part)}
+    return {"backward", "weights"} - did if "forward" in did else set()
 
 
 def waited_share(bars: tuple[Bar, ...], ranks: int) -> float | None:

@@ -407,6 +407,14 @@ def test_titles_of_panels_stay_apart_however_many_settings_they_name(count: int)
     assert all(one.bbox.height > 0.8 * figure.dpi for one in axes)
 
 
+def test_the_lowest_panel_of_each_column_has_numbers_at_its_axis() -> None:
+    with styled():
+        figure, axes = panel_grid(5, sharex=True)
+        figure.draw_without_rendering()
+        labelled = [any(label.get_visible() for label in one.get_xticklabels()) for one in axes]
+    assert labelled == [False, False, True, True, True]
+
+
 def test_a_figure_says_how_many_settings_have_no_panel() -> None:
     titles = [f"setting {number}" for number in range(MAX_PANELS + 2)]
     with styled():

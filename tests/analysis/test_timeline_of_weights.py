@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_the_bubble_of_equal_stages_is_of_the_steps_own_seconds(run: Run) -> Non
     evaluated = measured_timeline(run, cell, "test")
     assert {bar.name for bar in evaluated.ideal} == {"forward"}
     assert evaluated.balanced_bubble == pytest.approx(ideal_bubble(2, 4))
+
+
+def test_a_caption_says_where_next_to_nothing_is_apart(run: Run) -> None:
+    """The report says of the same cell that it is so in name alone."""
+    timeline = measured_timeline(run, cells_with_spans(run)[0])
+    assert "the gradients of weights come later" in timeline_caption(timeline)
+    short = tuple(
+        replace(bar, end_s=bar.start_s + 0.01 * (bar.end_s - bar.start_s))
+        if bar.name == "weights"
+        else bar
+        for bar in timeline.measured
+    )
+    caption = timeline_caption(replace(timeline, measured=short))
+    assert "next to nothing comes later as weights" in caption
+    assert "come later, by themselves" not in caption
 
 
 def test_a_step_without_seconds_of_weights_has_an_unknown_bubble(tmp_path: Path) -> None:
