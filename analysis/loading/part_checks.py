@@ -58,6 +58,12 @@ def check_parts(
         if len(wrong):
             allowed = f"what adds up to {name}, {rows[name][wrong[0]]:.6f}"
             raise _impossible_part(rows, seconds, wrong[0], file, allowed)
+        if name == "weights_s":
+            backward = parts["backward_s"].reshape(-1, count)
+            wrong = np.flatnonzero((seconds > backward + _CLOCK_S).any(axis=1))
+            if len(wrong):
+                allowed = "weights within the part's own backward"
+                raise _impossible_part(rows, seconds, wrong[0], file, allowed)
 
 
 def _impossible_part(

@@ -271,6 +271,29 @@ def test_a_timeline_is_drawn_of_each_schedule(run: Run) -> None:
     assert not left_out
 
 
+def test_models_share_the_places_of_timelines_and_pipelines_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"name": "cifar10"}
+    cells = [
+        one(*layout, spans=True, **model)
+        for model in ({}, {"data": other})
+        for one, layout in (
+            (vig, ("seq", 4)),
+            (vig, ("pp2", 4)),
+            (interleaved, ("pp2", 4, 2)),
+            (interleaved, ("pp2", 4, 4)),
+        )
+    ]
+    found = load(make_run(tmp_path / "run", cells))
+    monkeypatch.setattr("analysis.figures.catalog.MAX_TIMELINES", 5)
+    chosen, [(_, why)] = timeline_cells(found)
+    drawn = found.cells.set_index("cell").loc[chosen]
+    assert list(drawn["layout"]) == ["pp2"] * 5
+    assert sorted(drawn["data"].value_counts()) == [2, 3]
+    assert "report RUN --only timeline-CELL" in why
+
+
 def test_joined_runs_keep_the_seconds_of_parts(tmp_path: Path) -> None:
     roots = [
         make_run(tmp_path / f"run{n}", [interleaved("pp2", 4, 2 * n, repeat=n), vig(repeat=n)])

@@ -167,6 +167,15 @@ def more_than_the_stage(record: dict[str, Any]) -> None:
     record["part_s"][1][2] += 0.5
 
 
+def more_than_its_backward(record: dict[str, Any]) -> None:
+    (forward, backward, weights), other = record["part_s"]
+    moved_s = backward - weights / 2
+    record["part_s"] = [
+        [forward, backward - moved_s, weights],
+        [other[0], other[1] + moved_s, other[2]],
+    ]
+
+
 def not_a_number(record: dict[str, Any]) -> None:
     record["part_s"][0][2] = None
 
@@ -176,6 +185,7 @@ def not_a_number(record: dict[str, Any]) -> None:
     [
         (without_its_weights, "part_s"),
         (more_than_the_stage, "allowed: what adds up to weights_s"),
+        (more_than_its_backward, "allowed: weights within the part's own backward"),
         (not_a_number, "part_s"),
     ],
 )
@@ -225,6 +235,24 @@ def test_each_part_is_played_on_the_stage_that_holds_it() -> None:
     assert at[0, "forward", "1'"] == (13.0, 17.0)
     assert at[1, "backward", "0'"] == (11.0, 13.0)
     assert at[1, "weights", "1"] == (22.0, 25.0)
+
+
+def test_a_part_that_never_went_backward_is_played_without() -> None:
+    """As one of dropout alone, which has nothing to train."""
+    rows = (RankRow(0, 0, 0), RankRow(1, 0, 1))
+    places = [place_of_part("zbv", number, 2) for number in range(4)]
+    measured = tuple(
+        Bar(rank, name, m, 10.0 * m, 10.0 * m + 1.0, part)
+        for name in ("forward", "backward", "weights")
+        for number, (rank, part) in enumerate(places)
+        for m in (0, 1)
+        if number or name == "forward"
+    )
+    played = ideal_bars(measured, rows, "zbv", 2, parts=2, training=True)
+    assert {(bar.rank, bar.part) for bar in played if bar.end_s > bar.start_s} == set(places)
+    assert sum(bar.end_s - bar.start_s for bar in played) == len(measured)
+    without_forwards = tuple(bar for bar in measured if bar.name != "forward")
+    assert ideal_bars(without_forwards, rows, "zbv", 2, parts=2, training=True) == ()
 
 
 def test_a_timeline_has_both_parts_and_their_weights(run: Run) -> None:
