@@ -13,7 +13,9 @@ from tests.defects.planting import Planting
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.defects", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="defects with this in their name or class")
-    parser.add_argument("--table", action="store_true", help="write the README's table instead")
+    parser.add_argument(
+        "--table", action="store_true", help="write the table of tests/defects/README.md instead"
+    )
     given = parser.parse_args()
     if given.table:
         write_block()
