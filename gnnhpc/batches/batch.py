@@ -26,7 +26,7 @@ class MicroBatch:
     `inputs` [rows, ...] are None except on the first stage. `targets` has the labels of each split
     that the phase needs, int64 [rows of the output]: `train` in training; `test`, and `val` where
     there is one, in evaluation. Of links it has pairs, int64 [pairs, 3]: two rows of the output,
-    and 1 for a link or 0. It is empty except on the last stage.
+    and 1 for a link or 0. It is empty except on the stage of the loss.
     """
 
     inputs: Inputs | None
@@ -60,7 +60,7 @@ class Batch:
     """Numbers of the samples in their split; of a graph the nodes that the chunks own, of a sampled
     one their places among the nodes or links to train on."""
     checksum: int
-    """Of inputs and labels; must be equal on the first and the last stage."""
+    """Of inputs and labels; must be equal on all stages."""
     loading: Loading | None = None
     """Of a sampled mini-batch."""
 

@@ -51,7 +51,7 @@ class ChunkBatches(NothingInAdvance):
         self._inputs = [self._features(graph, chunk) if mesh.is_first else None for chunk in mine]
         self._first = mine[0]
         self._chunks = [
-            (chunk if mesh.is_last else replace(chunk, targets={})).to(mesh.device)
+            (chunk if mesh.has_loss else replace(chunk, targets={})).to(mesh.device)
             for chunk in mine
         ]
         self._checksum = checksum(mine)
@@ -94,7 +94,7 @@ class ChunkBatches(NothingInAdvance):
         yield (self._batch(phase, step) for step in range(start, stop))
 
     def _batch(self, phase: Phase, step: int) -> Batch:
-        is_last = self.plan.mesh.is_last
+        is_last = self.plan.mesh.has_loss
         return Batch(
             microbatches=tuple(
                 MicroBatch(

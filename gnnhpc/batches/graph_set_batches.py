@@ -142,7 +142,7 @@ class GraphSetBatches(NothingInAdvance):
         there = chunk if mesh.device.type == "cpu" else chunk.to(mesh.device)
         return MicroBatch(
             None if x is None else x.to(mesh.device),
-            there.targets if mesh.is_last else {},
+            there.targets if mesh.has_loss else {},
             Context(m, step, self.plan.experiment.seed, there),
         )
 

@@ -74,7 +74,7 @@ class ImageBatches(NothingInAdvance):
     def _batch(self, phase: Phase, loaded: LoadedImages) -> Batch:
         mesh, count = self.plan.mesh, self.plan.experiment.microbatches
         inputs = [None] * count if loaded.pixels is None else self._split(loaded.pixels)
-        targets = self._split(loaded.labels) if mesh.is_last else None
+        targets = self._split(loaded.labels) if mesh.has_loss else None
         return Batch(
             microbatches=tuple(
                 MicroBatch(

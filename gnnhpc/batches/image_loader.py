@@ -57,9 +57,9 @@ class LoadedImages:
     pixels: Tensor | None
     """[B, H*W, channels] in 0..1, for the first stage; None for other stages."""
     labels: Tensor
-    """int64 [B], for the last stage."""
+    """int64 [B], for the stage of the loss."""
     checksum: int
-    """Of labels and pixels; must be equal on the first and the last stage."""
+    """Of labels and pixels; must be equal on all stages."""
 
 
 @dataclass(frozen=True)

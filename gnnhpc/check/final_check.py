@@ -83,7 +83,7 @@ def final_check(
         edges = experiment.data.facts().edges
         detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
         return Check("final-check", "unknown", detail, {"edges": edges})
-    chosen = _chosen(experiment, parts, outputs) if mesh.is_last else []
+    chosen = _chosen(experiment, parts, outputs) if mesh.has_loss else []
     everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
     found = None
     if mesh.rank == 0:

@@ -22,6 +22,7 @@ from gnnhpc.engines.system_counters import running_system
 from gnnhpc.models.later_weights import leaves_weights
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.schema import Phase
 from gnnhpc.train.setup import TrainingParts
 
 PIXEL_EDGES = 8
@@ -102,8 +103,8 @@ class RankObservations:
     """Likewise whether it has a layer that computes gradients of weights apart when it is asked."""
     partitions: list[list[str]] = field(default_factory=list)
     """The layers of each stage that this process holds."""
-    orders: list[tuple[Action, ...]] = field(default_factory=list)
-    """Of the forwards and backwards of training steps, those that differ."""
+    orders: dict[Phase, list[tuple[Action, ...]]] = field(default_factory=dict)
+    """Of the forwards and backwards of steps, those that differ."""
     loaded: dict[str, str] = field(default_factory=dict)
     """Versions that loaded packages say of themselves."""
     shared: list[SharedStep] = field(default_factory=list)
@@ -172,7 +173,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         slowed_by=list(machine.slowed_by),
         wrong_samples=observer.wrong_samples.told(),
         shared=observer.shared if observer.layout.replicas > 1 else [],
-        orders=list(observer.orders),
+        orders={phase: list(found) for phase, found in observer.orders.items()},
         loaded=_loaded(),
         time_faults=observer.time_faults.told(),
         loose_spans=observer.time_faults.parts.loose(),

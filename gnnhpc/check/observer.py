@@ -33,7 +33,7 @@ LOSS_TOLERANCE = 1e-4
 """Relative difference of two sums of the same float32 losses that rounding cannot explain."""
 
 MOST_ORDERS = 4
-"""Of a stage's actions that are kept: there should be one."""
+"""Of a stage's actions that are kept of a phase: there should be one."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class RunObserver:
     """Collects observations step by step; takes little time, never inside a measured step."""
 
     layout: Layout
-    last_stage: int
+    loss_stage: int
     """That holds the model's last layers."""
     rank: int
     total_samples: int
@@ -60,8 +60,10 @@ class RunObserver:
     time_faults: TimeFaults = field(default_factory=TimeFaults)
     machine_use: MachineUse = field(default_factory=MachineUse)
     records: KeptRecords = field(default_factory=KeptRecords)
-    orders: set[tuple[Action, ...]] = field(default_factory=set)
-    """Of training steps' forwards and backwards."""
+    orders: dict[Phase, set[tuple[Action, ...]]] = field(
+        default_factory=lambda: {"train": set(), "test": set()}
+    )
+    """Of the forwards and backwards of steps."""
     wrong_samples: Faults = field(default_factory=Faults)
     shared: list[SharedStep] = field(default_factory=list)
     between_steps_cpu_s: list[float] = field(default_factory=list)
@@ -81,7 +83,7 @@ class RunObserver:
     @classmethod
     def of(cls, mesh: Mesh, batches: Batches, watch: RunWatch | None) -> RunObserver:
         samples, steps = batches.total_samples, batches.steps_per_epoch
-        return cls(mesh.layout, mesh.last_stage, mesh.rank, samples, steps, watch)
+        return cls(mesh.layout, mesh.loss_stage, mesh.rank, samples, steps, watch)
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -176,16 +178,15 @@ class RunObserver:
             self.sample_uses.count(batch.epoch, batch.sample_ids)
 
     def compare_ranks(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
-        """First and last stage must have loaded the same batch; replicas must hold one gradient.
+        """All stages must have loaded the same batch; replicas must hold one gradient.
 
         Both are by rank; the all-reduce leaves the same bits on every replica, so the norms
         are compared for equality.
         """
         layout = self.layout
         for replica in range(layout.replicas):
-            first = layout.rank_of(replica, 0)
-            last = layout.rank_of(replica, self.last_stage)
-            self.mismatched_batches += int(checksums[first] != checksums[last])
+            ranks = [layout.rank_of(replica, stage) for stage in range(layout.stages)]
+            self.mismatched_batches += int(len({checksums[rank] for rank in ranks}) > 1)
         if norms is not None:
             for stage in range(layout.stages):
                 ranks = layout.replica_ranks(stage)
@@ -212,7 +213,8 @@ class RunObserver:
             )
         if record.phase == "train" and seen.ready_s is not None:
             self.shared.append(SharedStep(record.wall_s, seen.ready_s, record.allreduce_s))
-        if record.phase == "train" and len(self.orders) < MOST_ORDERS:
-            self.orders.add(seen.order)
+        orders = self.orders[record.phase]
+        if len(orders) < MOST_ORDERS:
+            orders.add(seen.order)
         if record.phase == "train" and not record.warmup:
             self.between_steps_cpu_s.append(seen.cpu_between_s)

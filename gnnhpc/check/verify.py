@@ -41,7 +41,7 @@ def verify_rank(
     """
     torch.set_num_threads(environment.cpus)
     device, *more = choose_devices(experiment.device, environment, experiment.stages_per_process)
-    place = (experiment.process_layout, device, secret_file, more, experiment.last_stage)
+    place = (experiment.process_layout, device, secret_file, more, experiment.loss_stage)
     mesh = join(environment, *place)
     parts = set_up(experiment, mesh, root)
     part = check_slice(experiment, TIMES_FLOPS * FLOPS, steps, whole=True)

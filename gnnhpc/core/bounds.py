@@ -8,7 +8,8 @@ from gnnhpc.core.schedule import ScheduleName, ideal_step_s
 def bound(replicas: int, stages: int, microbatches: int, parts: int = 1) -> float:
     """The most that balanced stages can give over one process: R * S*M / (M + (S-1)/V).
 
-    V is the parts of a stage, 1 but for the interleaved schedule (Narayanan et al. 2021, 2.2.2).
+    V is the parts of a stage: 1, but under the interleaved schedule (Narayanan et al. 2021, 2.2.2)
+    and of ZBV, which has 2.
     Schedules with weights apart have `bound_with_weights`.
     """
     passes = parts * microbatches

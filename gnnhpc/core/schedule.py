@@ -149,7 +149,7 @@ def place_of_part(schedule: ScheduleName, number: int, stages: int) -> tuple[int
     return place, part
 
 
-def last_stage(schedule: ScheduleName, stages: int) -> int:
+def loss_stage(schedule: ScheduleName, stages: int) -> int:
     """The stage that holds the model's last part, and computes the loss."""
     return 0 if schedule == "zbv" else stages - 1
 

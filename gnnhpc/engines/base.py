@@ -105,7 +105,7 @@ def first_input(microbatch: MicroBatch) -> Inputs:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step returns on the last stage, one a micro-batch, detached; empty on other stages.
+    """What a step returns where the loss is, one a micro-batch, detached; empty on other stages.
 
     `losses` are what was differentiated, so that the reported loss can be compared with them.
     """

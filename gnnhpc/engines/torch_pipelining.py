@@ -161,10 +161,10 @@ class PipeliningEngine:
         for numbered in self.numbered:
             numbered.batch = batch
         args = (self._inputs,) if mesh.is_first else ()
-        target = self._numbers if mesh.is_last else None
+        target = self._numbers if mesh.has_loss else None
         losses: list[Tensor] = []
         output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)
-        if not mesh.is_last:
+        if not mesh.has_loss:
             return StepOutput()
         outputs = output.detach().split(plan.output_shape[0])
         return StepOutput(outputs, [loss.detach() for loss in losses])

@@ -53,7 +53,7 @@ class Mesh:
     more_devices: tuple[torch.device, ...] = ()
     """Of a process that holds several stages, those after the first one's."""
     ends_at: int | None = None
-    """Which stage holds the model's last layers; None for the last stage."""
+    """Which stage holds the model's last layers; None for the one with the highest number."""
     met: list[int] = field(default_factory=lambda: [0])
     """How often this rank has met all others at a barrier."""
 
@@ -76,12 +76,12 @@ class Mesh:
         return self.stage == 0
 
     @property
-    def is_last(self) -> bool:
+    def has_loss(self) -> bool:
         """Whether the model's last layers are here, and so its loss."""
-        return self.stage == self.last_stage
+        return self.stage == self.loss_stage
 
     @property
-    def last_stage(self) -> int:
+    def loss_stage(self) -> int:
         """That holds the model's last layers."""
         return self.layout.stages - 1 if self.ends_at is None else self.ends_at
 

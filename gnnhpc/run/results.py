@@ -30,7 +30,7 @@ class Finished:
     observations: Sequence[RankObservations]
     files: Sequence[Written]
     steps: Sequence[Sequence[ReportedStep]]
-    """What the files of last stages report, read back; of other ranks nothing."""
+    """What the files of stages with the loss report, read back; of other ranks nothing."""
     differing: Sequence[str | None]
     """How each rank's file, read back, is not what was measured."""
     self_checks: Sequence[SelfCheck]

@@ -188,7 +188,7 @@ class Worker:
             experiment, secret = self.cell.experiment, self.run_paths.secret
             stages = experiment.stages_per_process
             device, *more = choose_devices(experiment.device, self.environment, stages)
-            place = (experiment.process_layout, device, secret, more, experiment.last_stage)
+            place = (experiment.process_layout, device, secret, more, experiment.loss_stage)
             mesh = join(self.environment, *place)
             paths = self.attempt.paths
             ranks = mesh.gather_objects(
@@ -321,7 +321,7 @@ class Worker:
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
-            steps = mesh.gather_objects(read_reported(writer.path) if mesh.is_last else [])
+            steps = mesh.gather_objects(read_reported(writer.path) if mesh.has_loss else [])
             differing = mesh.gather_objects(observer.records.differing(writer.path))
         with parts.timer.storage("writing the result"):
             if mesh.rank == 0:

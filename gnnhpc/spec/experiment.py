@@ -19,7 +19,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import WEIGHTS_APART, Checkpoint, ScheduleName, last_stage
+from gnnhpc.core.schedule import WEIGHTS_APART, Checkpoint, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -359,9 +359,9 @@ class Experiment(Strict):
         return self.schedule in WEIGHTS_APART and self.layout.stages > 1
 
     @property
-    def last_stage(self) -> int:
+    def loss_stage(self) -> int:
         """Which stage of `process_layout` holds the model's last layers, and computes the loss."""
-        return last_stage(self.schedule, self.process_layout.stages)
+        return loss_stage(self.schedule, self.process_layout.stages)
 
     @property
     def model_parts(self) -> int:

@@ -76,7 +76,7 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
     final: dict[str, float] = field(default_factory=dict)
     last_outputs: Sequence[Tensor] = ()
-    """Of the last test mini-batch, one a micro-batch on the last stage."""
+    """Of the last test mini-batch, one a micro-batch on the stage of the loss."""
     test_steps_done: int = 0
     _waited_s: float = 0.0
     """For the present batch."""
@@ -234,8 +234,8 @@ class Trainer:
             sample_s=batch.loading.sample_s if batch.loading else None,
             gather_s=batch.loading.gather_s if batch.loading else None,
             sampled_edges=batch.loading.edges if batch.loading else None,
-            loss=loss if self.mesh.is_last and math.isfinite(loss) else None,
-            metrics=metrics if self.mesh.is_last else {},
+            loss=loss if self.mesh.has_loss and math.isfinite(loss) else None,
+            metrics=metrics if self.mesh.has_loss else {},
             groups=self._groups(times),
             peak_rss_mib=peak_rss_mib(),
             peak_device_mib=peak_mib(self.mesh.devices),
@@ -264,13 +264,13 @@ class Trainer:
     def _gather_metrics(
         self, phase: Phase, batch: Batch, trained: StepOutput, times: StepTimes
     ) -> dict[str, float]:
-        """Metrics summed over the last stages of all replicas; checks what ranks must agree in.
+        """Metrics summed over the losses' stages of all replicas; checks what ranks must agree in.
 
         Also tells `times` when the last replica came to the all-reduce.
         """
         names = self.task.metrics(phase)
         values = torch.zeros(len(names) * 2 + 6, dtype=torch.float64)
-        if self.mesh.is_last:
+        if self.mesh.has_loss:
             tally = self.task.tally(phase, trained.outputs, batch)
             with self.observer.observing():
                 self.observer.observe_tally(phase, batch, trained.outputs, tally)
@@ -297,7 +297,7 @@ class Trainer:
             if name == "loss" or sums[2 * i + 1] > 0
         }
         metrics["stop"] = float(everyone[:, -3].max())
-        if self.mesh.is_last and self.mesh.layout.replicas > 1 and values[1] > 0:
+        if self.mesh.has_loss and self.mesh.layout.replicas > 1 and values[1] > 0:
             # This replica's own loss; `loss` is the mean over the replicas.
             metrics["replica_loss"] = float(values[0] / values[1])
         if phase == "train":

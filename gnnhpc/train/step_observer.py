@@ -59,7 +59,7 @@ class StepObserver(Protocol):
         ...
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
-        """As `after_training_step`; `outputs` are one a micro-batch, on the last stage."""
+        """As `after_training_step`; `outputs` are one a micro-batch, on the stage of the loss."""
         ...
 
     def after_evaluation(self) -> None:
@@ -69,7 +69,7 @@ class StepObserver(Protocol):
     def observe_tally(
         self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
     ) -> None:
-        """What the last stage is about to report of a step."""
+        """What the stage of the loss is about to report of a step."""
         ...
 
     def before_checkpoint(self, step: int) -> None:

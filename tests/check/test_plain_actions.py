@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.check.plain.actions import actions, forwards_before_backward
+from gnnhpc.check.plain.actions import actions, forwards_alone, forwards_before_backward
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import place_of_part, stage_order
 from gnnhpc.spec.experiment import Experiment
@@ -34,6 +34,13 @@ def test_they_are_those_of_the_papers() -> None:
         (experiment("pp2", 2, **interleaved), 1, "F0 F1 F0' B0' F1' B1' B0 B1"),
     ):
         assert " ".join(map(str, actions(given, stage))) == words
+    for given, stage, words in (
+        (experiment("pp2", 3, schedule="zero-bubble"), 0, "F0 F1 F2"),
+        (experiment("pp2", 4, **interleaved), 0, "F0 F1 F0' F1' F2 F3 F2' F3'"),
+        (experiment("pp2", 3, schedule="zbv"), 0, "F0 F1 F2 F0' F1' F2'"),
+        (experiment("pp2", 3, schedule="zbv"), 1, "F0 F0' F1 F1' F2 F2'"),
+    ):
+        assert " ".join(map(str, forwards_alone(given, stage))) == words
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -45,6 +52,10 @@ def test_engines_are_given_the_same(schedule: Any, stages: int) -> None:
         for stage in range(stages):
             planned = stage_order(schedule, stage, stages, microbatches, parts=parts)
             assert actions(given, stage) == planned
+            tested = stage_order(
+                *(schedule, stage, stages, microbatches), parts=parts, training=False
+            )
+            assert forwards_alone(given, stage) == tested
             kinds = [action.kind for action in planned]
             assert forwards_before_backward(given, stage) == kinds.index("backward")
 
@@ -56,6 +67,8 @@ def test_a_few_micro_batches_do_not_fill_zbv() -> None:
             for stage in range(stages):
                 planned = stage_order("zbv", stage, stages, microbatches, parts=2)
                 assert actions(given, stage) == planned
+                tested = stage_order(*("zbv", stage, stages, microbatches), parts=2, training=False)
+                assert forwards_alone(given, stage) == tested
                 kinds = [action.kind for action in planned]
                 assert forwards_before_backward(given, stage) == kinds.index("backward")
 
@@ -74,4 +87,4 @@ def test_stages_hold_parts_as_the_papers_have_them() -> None:
             for n in range(len(stages))
         ]
         assert placed == stages
-        assert given.last_stage == stages[-1]
+        assert given.loss_stage == stages[-1]

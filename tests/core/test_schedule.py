@@ -24,7 +24,7 @@ from gnnhpc.core.schedule import (
     ideal_step_s,
     in_flight,
     input_from,
-    last_stage,
+    loss_stage,
     part_number,
     place_of_part,
     stage_order,
@@ -244,7 +244,7 @@ def test_the_parts_of_stages_are_all_parts_of_the_model(stages: int) -> None:
         assert sorted(numbers) == list(range(stages * parts))
         for number, place in numbers.items():
             assert place_of_part(schedule, number, stages) == place
-        assert numbers[stages * parts - 1][0] == last_stage(schedule, stages)
+        assert numbers[stages * parts - 1][0] == loss_stage(schedule, stages)
 
 
 def test_zbv_has_two_parts_a_stage() -> None:

@@ -257,6 +257,12 @@ EXPECTED: dict[str, Expected] = {
     "two actions exchanged late in ZBV": Expected(
         Complaint("engine", "did B3 as action 21 of a step, zbv has W2 there"),
     ),
+    "all of a stage's first part evaluated before its second one": Expected(
+        Complaint("engine", "did F3 as action 3 of an evaluation, zbv has F0' there"),
+    ),
+    "waits booked as gradients of weights where none were left": Expected(
+        Complaint("spans", "in parts that leave no gradients of weights", "suspect"),
+    ),
     "a second part's gradients of weights never computed, later in the run": Expected(
         Complaint("engine", "did F3 as action 8 of a step, zbv has W1' there"),
         verify="backwards reached layer3.convolution.lin.weight, of 4 micro-batches",
@@ -330,8 +336,8 @@ EXPECTED: dict[str, Expected] = {
         Complaint("inputs", "they are those of the step after"), verify="inputs: train step"
     ),
     "labels shuffled apart from images": Expected(
-        Complaint("labels", "mini-batches whose labels at the last stage are not"),
-        verify="mini-batches whose labels at the last stage",
+        Complaint("labels", "mini-batches that are not the same on all stages"),
+        verify="mini-batches that are not the same on all",
     ),
     "colours swapped where all ranks take images": Expected(
         Complaint("inputs", "pixels or colours are in another order"), verify="inputs: train step"
@@ -535,12 +541,12 @@ EXPECTED: dict[str, Expected] = {
         verify="grapher in train step",
     ),
     "the first micro-batch's outputs for all in evaluation": Expected(
-        Complaint("outputs", "are not what the last stage's forward gave"),
-        verify="are not what the last stage's forward gave",
+        Complaint("outputs", "are not what the model's last part gave"),
+        verify="are not what the model's last part gave",
     ),
     "evaluation's outputs wrong, later in the run": Expected(
-        Complaint("outputs", "are not what the last stage's forward gave"),
-        verify="are not what the last stage's forward gave",
+        Complaint("outputs", "are not what the model's last part gave"),
+        verify="are not what the model's last part gave",
     ),
     "evaluation that leaves its last micro-batch's labels out": Expected(
         Complaint("metrics", "of the outputs and the raw labels"),
@@ -552,6 +558,14 @@ EXPECTED: dict[str, Expected] = {
     ),
     "evaluation that trains": Expected(
         Complaint("evaluation", "evaluation changed"), verify="evaluation changed"
+    ),
+    "a stage's parameters of the step before in an evaluation in mid-run": Expected(
+        Complaint("evaluation", "are not what the stage gives of the same inputs now"),
+        verify="outputs: ",
+    ),
+    "initial running statistics in an evaluation in mid-run": Expected(
+        Complaint("evaluation", "are not what the stage gives of the same inputs now"),
+        verify="outputs: ",
     ),
     "running statistics reset after an evaluation in mid-run": Expected(
         Complaint("continuity", "changed since the step before"),
@@ -620,7 +634,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("reported", "the result's test_accuracy is 0.99, of the last step"),
     ),
     "a mini-batch evaluated in another's place": Expected(
-        Complaint("outputs", "are not what the last stage's forward gave"),
+        Complaint("outputs", "are not what the model's last part gave"),
     ),
     "waiting for data recorded as none": Expected(
         Complaint("step times", "data_s holds 0.0000 s of the"), verify="data_s holds 0.0000 s"
@@ -983,6 +997,12 @@ EXPECTED: dict[str, Expected] = {
     "waiting booked as forward": Expected(
         Complaint("spans", "before its stage began to compute", "suspect")
     ),
+    "waiting before the loss goes back booked as backward": Expected(
+        Complaint("spans", "backward spans of", "suspect"),
+    ),
+    "waiting for the last rank booked as optimizer": Expected(
+        Complaint("spans", "of which the optimizer took", "suspect"),
+    ),
     "half of the backwards booked as waiting": Expected(
         Complaint("step times", "in no backward span")
     ),
@@ -1088,6 +1108,15 @@ EXPECTED: dict[str, Expected] = {
     "reference layers under the name of the fused ones": Expected(
         Complaint("kernels", "and called no kernel"),
         verify="and called no kernel",
+    ),
+    "another schedule told than the one that ran": Expected(
+        Complaint("told", "schedule gpipe is told, 1f1b ran"),
+    ),
+    "more threads told than ranks had": Expected(
+        Complaint("told", "threads 16 is told, 1 ran"),
+    ),
+    "more threads told of each rank than it had": Expected(
+        Complaint("told", "threads 16 are told of rank 0, it had 1"),
     ),
     "one thread where two are recorded": Expected(
         Complaint("threads", "ran 1 threads from train step 0 on"), verify="threads: rank"

@@ -89,7 +89,7 @@ class Ran:
 
     def losses(self, phase: str = "train") -> list[float]:
         """Of the last stage of the first replica, which every last stage reports."""
-        last = self.cell.experiment.last_stage
+        last = self.cell.experiment.loss_stage
         return [step["loss"] for step in self.steps(last, phase)]
 
 

@@ -66,7 +66,7 @@ def test_every_layout_learns_what_one_process_learns(
     for phase in ("train", "test"):
         assert found.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
     experiment = found.cell.experiment
-    told = found.steps(experiment.last_stage, "test")
+    told = found.steps(experiment.loss_stage, "test")
     for one, other in zip(alone.steps(0, "test"), told, strict=True):
         for name in ("accuracy", "val_accuracy", "test_accuracy"):
             assert one["metrics"][name] == other["metrics"][name]

@@ -27,7 +27,7 @@ TRAIN = {"data": DATA, "train_steps": 14, "dtype": "float64", "batch_size": 48}
 def same(one: Ran, other: Ran, rank: int = 0) -> None:
     for phase in ("train", "test"):
         assert one.losses(phase) == pytest.approx(other.losses(phase), rel=1e-10)
-    last = one.cell.experiment.last_stage
+    last = one.cell.experiment.loss_stage
     told, wanted = one.steps(last, "test")[-1]["metrics"], other.steps(0, "test")[-1]["metrics"]
     told.pop("replica_loss", None)
     assert told == pytest.approx(wanted, rel=1e-9)

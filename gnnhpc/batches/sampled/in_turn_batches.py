@@ -80,7 +80,7 @@ class InTurnBatches:
         mesh = self._plan.mesh
         inputs = self._microbatches[m][0] if mesh.is_first else None
         targets = self._microbatches[m][1].targets
-        wanted = {split: targets[split] for split in SPLITS[phase]} if mesh.is_last else {}
+        wanted = {split: targets[split] for split in SPLITS[phase]} if mesh.has_loss else {}
         return MicroBatch(inputs, wanted, self._context(m, step))
 
     def _context(self, m: int, step: int) -> Context:

@@ -105,7 +105,7 @@ class LinkEvaluation:
         yield (self._batch(step) for step in range(start, stop))
 
     def _batch(self, step: int) -> Batch:
-        is_last = self._plan.mesh.is_last
+        is_last = self._plan.mesh.has_loss
         return Batch(
             microbatches=tuple(
                 MicroBatch(

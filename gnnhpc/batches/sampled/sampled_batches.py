@@ -180,7 +180,7 @@ class SampledBatches:
         inputs, gather_s = self._inputs(drawn, chunks)
         microbatches = []
         for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
-            targets = {"train": chunk.targets["train"]} if mesh.is_last else {}
+            targets = {"train": chunk.targets["train"]} if mesh.has_loss else {}
             context = Context(m, share.step, seed, chunk)
             microbatches.append(MicroBatch(x, targets, context))
         return Batch(

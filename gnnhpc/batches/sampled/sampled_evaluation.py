@@ -58,7 +58,7 @@ class SampledEvaluation:
         for m, (x, there) in enumerate(zip(inputs, on_device, strict=True)):
             targets = {split: there.targets[split] for split in SPLITS[phase]}
             context = self._context(m, step, there)
-            microbatches.append(MicroBatch(x, targets if mesh.is_last else {}, context))
+            microbatches.append(MicroBatch(x, targets if mesh.has_loss else {}, context))
         drawn = edges_of(chunks, self._sampler.semantics)
         return Batch(
             microbatches=tuple(microbatches),

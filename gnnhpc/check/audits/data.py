@@ -15,8 +15,8 @@ def labels(observations: Sequence[RankObservations]) -> Check:
         return Check(
             "labels",
             "invalid",
-            f"{wrong} mini-batches whose labels at the last stage are not those of the first "
-            "stage's inputs",
+            f"{wrong} mini-batches that are not the same on all stages: labels or edges are not "
+            "those of the inputs",
             {"mismatched": wrong},
         )
     return Check("labels", "ok", "labels belong to inputs in every mini-batch", {})

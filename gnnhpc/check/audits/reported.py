@@ -35,19 +35,20 @@ def reported(
     files: Sequence[Sequence[ReportedStep]],
     final: Mapping[str, float],
     layout: Layout,
-    last_stage: int,
+    loss_stage: int,
     planned: Sequence[Key],
 ) -> Check:
-    """`files` and `observations` in the order of ranks: what last stages report is the mean over
-    all replicas of what outputs and raw labels give, and `final` is the last of it; steps come as
-    planned, where numbers of the test phase count from the attempt's first evaluation on."""
+    """`files` and `observations` in the order of ranks: what stages with the loss report is the
+    mean over all replicas of what outputs and raw labels give, and `final` is the last of it; steps
+    come as planned, where numbers of the test phase count from the attempt's first evaluation on.
+    """
     watched = [each.watched for each in observations if each.watched is not None]
     if len(watched) < len(observations):
         return Check("reported", "unknown", "nothing of it was looked at", {"looks": 0})
     if any(each.findings.wrong["targets"] for each in watched):
         # Of wrong labels follow wrong metrics, which need not be told again.
         return Check("reported", "ok", "labels are wrong, so metrics were not judged", {"looks": 0})
-    ranks = layout.replica_ranks(last_stage)
+    ranks = layout.replica_ranks(loss_stage)
     taken = [
         {(each.phase, each.step): each.by_metric for each in watched[rank].tallies}
         for rank in ranks
@@ -134,7 +135,7 @@ def _other_final(final: Mapping[str, float], steps: Sequence[ReportedStep]) -> I
     for each in {each.phase: each for each in steps}.values():
         for name, value in each.metrics.items():
             last[name if name.startswith(("val_", "test_")) else f"{each.phase}_{name}"] = value
-    # A replica's own loss is told by the last stage's ranks alone, which the first may be none of.
+    # A replica's own loss is told by the loss's ranks alone, which the first may be none of.
     own = {name for name in last if name.endswith("replica_loss")}
     for name in sorted(last.keys() - own | final.keys()):
         told, value = final.get(name), last.get(name)

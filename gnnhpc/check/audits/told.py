@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnnhpc.check.observations import RankObservations
-from gnnhpc.check.plain.actions import actions, forwards_before_backward
+from gnnhpc.check.plain.actions import actions, forwards_alone, forwards_before_backward
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import Action
 from gnnhpc.records.schema import Check
@@ -25,10 +25,20 @@ def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> 
     if layout.stages > 1:
         for each in observations:
             stage = experiment.process_layout.stage_of(each.rank)
-            for found in each.orders:
-                other = _other_order(experiment, stage, found, each.leaves_weights)
-                if other:
-                    return Check("engine", "invalid", f"rank {each.rank} {other}", {})
+            others = [
+                *(
+                    _other_order(experiment, stage, found, each.leaves_weights)
+                    for found in each.orders.get("train", [])
+                ),
+                *(
+                    _difference(
+                        "an evaluation", experiment, found, forwards_alone(experiment, stage)
+                    )
+                    for found in each.orders.get("test", [])
+                ),
+            ]
+            for other in filter(None, others):
+                return Check("engine", "invalid", f"rank {each.rank} {other}", {})
     return Check("engine", "ok", f"{wanted} ran, as it was asked for", {})
 
 
@@ -54,10 +64,16 @@ def _other_order(
     computed = {action.part for action in found if action.kind == "weights"}
     apart = {part for part, each in enumerate(leaves) if each} | computed
     wanted = [a for a in wanted if a.kind != "weights" or a.part in apart]
+    return _difference("a step", experiment, found, wanted)
+
+
+def _difference(
+    of: str, experiment: Experiment, found: Sequence[Action], wanted: Sequence[Action]
+) -> str | None:
     for number, (mine, its) in enumerate(itertools.zip_longest(found, wanted)):
         if mine != its:
             return (
-                f"did {mine or 'nothing'} as action {number} of a step, {experiment.schedule} has "
+                f"did {mine or 'nothing'} as action {number} of {of}, {experiment.schedule} has "
                 f"{its or 'nothing'} there"
             )
     return None
@@ -66,7 +82,7 @@ def _other_order(
 def told(
     observations: Sequence[RankObservations], experiment: Experiment, said: dict[str, Any]
 ) -> Check:
-    """`said` is a result's `layout`, `hosts`, `ranks` and `versions`."""
+    """`said` is a result's `layout`, and its provenance with `hosts`, `ranks` and `versions`."""
     wrong = []
     # Each stage's first part of the model comes before its second one.
     holders = held_by(experiment)
@@ -76,6 +92,20 @@ def told(
     counts += [len(more) for each in parts for more in each]
     if said["balance"] != counts:
         wrong.append(f"balance {said['balance']} is told, stages held {counts} layers")
+    for name, ran in (
+        ("schedule", experiment.schedule),
+        ("parts", experiment.parts),
+        ("world_size", experiment.process_layout.world_size),
+        ("threads", observations[0].threads_wanted),
+    ):
+        if said[name] != ran:
+            wrong.append(f"{name} {said[name]} is told, {ran} ran")
+    for each, facts in zip(observations, said["ranks"], strict=False):
+        if facts.get("threads") not in each.threads:
+            had = ", ".join(map(str, each.threads))
+            wrong.append(
+                f"threads {facts.get('threads')} are told of rank {each.rank}, it had {had}"
+            )
     hosts = [each.host for each in observations]
     for name, found in (
         ("hosts", said["hosts"]),
@@ -90,7 +120,9 @@ def told(
                 wrong.append(f"{package} {version} is told, rank {each.rank} had loaded {loaded}")
     if wrong:
         return Check("told", "invalid", wrong[0], {"found": len(wrong)})
-    return Check("told", "ok", "balance, hosts and versions are those of the ranks", {})
+    return Check(
+        "told", "ok", "balance, schedule, threads, hosts and versions are those of the ranks", {}
+    )
 
 
 def slowed(observations: Sequence[RankObservations]) -> Check:

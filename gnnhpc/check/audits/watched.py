@@ -23,7 +23,7 @@ _GOOD = {
     "targets": "labels given to the loss are those of the raw data",
     "order": "samples come in a new order each epoch, as the seed says",
     "chunks": "micro-batches hold the nodes and edges that their mode or sampling promises",
-    "outputs": "the last stage's outputs are those that are judged",
+    "outputs": "the model's outputs are those that are judged",
     "metrics": "what is reported is what outputs and raw labels give",
     "raw loss": "the loss is that of the outputs and the raw labels",
     "loss gradient": "backwards begin at the gradient of the loss of the raw labels",

@@ -33,6 +33,23 @@ def actions(experiment: Experiment, stage: int) -> list[Action]:
     return order + undone
 
 
+def forwards_alone(experiment: Experiment, stage: int) -> list[Action]:
+    """Of one evaluation, where nothing goes backward: each part has the micro-batches in order.
+
+    Of several parts, as many micro-batches as there are stages go through one after the other;
+    under ZBV a stage has time for some until the first one is back, then its parts take turns.
+    """
+    count = experiment.microbatches
+    if experiment.schedule != "zbv":
+        return [_nth(experiment, n, backward=False) for n in range(count * experiment.parts)]
+    ahead = 2 * (experiment.layout.stages - stage) - 1
+    there, back = ([Action("forward", m, part) for m in range(count)] for part in (0, 1))
+    order = there[:ahead]
+    for n, one in enumerate(back):
+        order += [one, *there[ahead + n : ahead + n + 1]]
+    return order
+
+
 def forwards_before_backward(experiment: Experiment, stage: int) -> int:
     """All under GPipe; under 1F1B one for each stage from here on, or all where there are fewer."""
     microbatches, stages = experiment.microbatches, experiment.layout.stages

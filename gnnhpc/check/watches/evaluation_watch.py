@@ -10,6 +10,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.projection import Projection, project
+from gnnhpc.check.watches.stage_traffic import sampled
 from gnnhpc.check.watches.state_hashes import Hashes, differing, hashes_of, named_in_words
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
@@ -74,12 +75,12 @@ class EvaluationWatch:
         """A micro-batch that was evaluated, again: no dropout, no statistics of the micro-batch.
 
         `x` may be a buffer that holds another micro-batch by now; any will do, unless `output`
-        is what the step gave of it.
+        are elements of what the step gave of it, as `sampled` takes them.
         """
         state = torch.get_rng_state()
         cause = self._dependence(part, x, context)
         if cause is None and output is not None:
-            again = part(x, context)
+            again = sampled(part(x, context).reshape(-1))
             if float((again - output).norm()) > SAME * float(again.norm()):
                 cause = "its outputs are not what the stage gives of the same inputs now"
         torch.set_rng_state(state)

@@ -96,7 +96,7 @@ class GraphSetWatch(DrawnWatch):
         return np.where(self.graphs.masks[split][graphs], self.graphs.labels[graphs], IGNORED)
 
     def _check_targets(self, phase: Phase, step: int, batch: Batch) -> None:
-        if not self.mesh.is_last:
+        if not self.mesh.has_loss:
             return
         self.findings.looks["targets"] += 1
         if phase == "test" and batch.labelled != self.labelled("test", 0):

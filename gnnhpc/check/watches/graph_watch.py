@@ -101,7 +101,7 @@ class GraphWatch:
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
     ) -> None:
         """All labels of the phase's splits, and what its loss is divided by."""
-        if not self.mesh.is_last:
+        if not self.mesh.has_loss:
             return
         self.findings.looks["targets"] += 1
         labelled = self.labelled(phase, step)

@@ -150,7 +150,7 @@ class ImageWatch:
             if not np.array_equal(found, wanted):
                 cause = self._explain_pixels(phase, number, ids, places, found)
                 self.findings.add("inputs", phase, step, cause)
-        if self.mesh.is_last:
+        if self.mesh.has_loss:
             self.findings.looks["targets"] += 1
             targets = [m.targets[phase] for m in batch.microbatches]
             told = np.concatenate([t.detach().to("cpu").numpy() for t in targets])

@@ -1,4 +1,4 @@
-"""Keeps what the last stage's forwards give in a step, to hold the engine's outputs against."""
+"""Keeps what the model's last part gives in a step, to hold the engine's outputs against."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LastOutputs:
         if len(kept) == len(outputs) and all(same):
             return None
         which = f"of micro-batch {same.index(False)}" if False in same else "all"
-        return f"the outputs {which} are not what the last stage's forward gave"
+        return f"the outputs {which} are not what the model's last part gave"
 
     def _keep(self, stage: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         if self._keeps and not is_recomputing():

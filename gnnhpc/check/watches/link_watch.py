@@ -92,7 +92,7 @@ class JudgedLinks(GraphWatch):
     def check_targets(
         self, phase: Phase, step: int, batch: Batch, chunks: list[GraphChunk]
     ) -> None:
-        if not self.mesh.is_last:
+        if not self.mesh.has_loss:
             return
         self.findings.looks["targets"] += 1
         for split in JUDGED:

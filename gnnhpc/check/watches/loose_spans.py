@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +22,7 @@ ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
 _BEFORE: Final = "before its stage began to compute"
 _AFTER: Final = "after its stage had computed"
+_NOTHING: Final = "in parts that leave no gradients of weights"
 _Beside = Callable[[Span, Moment], float]
 
 
@@ -31,28 +32,43 @@ class LooseSpans:
     microseconds, but for what a busy machine takes the processor away, which is not counted."""
 
     _loose: dict[tuple[Kind, str], list[tuple[float, float]]] = field(default_factory=dict)
-    """By kind of span and which end, of steps with loose ones: their seconds, and those beside."""
+    """By kind of span and where, of steps with loose ones: their seconds, and those beside."""
     _with_spans: dict[Kind, int] = field(default_factory=dict)
     """Steps with such spans."""
 
-    def see(self, wall_s: float, times: StepTimes, seen: SeenStep, loss_part: int | None) -> None:
-        """A step's; `loss_part` is the one whose backwards begin with the loss's."""
+    def see(
+        self,
+        wall_s: float,
+        times: StepTimes,
+        seen: SeenStep,
+        loss_part: int | None,
+        nothing_left: Collection[int] = (),
+    ) -> None:
+        """A step's; `loss_part` is the one whose backwards begin with the loss's, and parts in
+        `nothing_left` have nothing to do in spans of weights."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)
             begins = _of(seen.begins, kind, loss_part if kind == "backward" else None)
+            if kind == "backward":
+                begins |= seen.loss_begins
             ends = _of(seen.ends, kind, None)
+            places = [_place(span) for span in times.spans if span.name == kind]
+            none = {
+                place: Moment(0.0, None)
+                for place in places
+                if kind == "weights" and place[0] in nothing_left and place not in ends
+            }
             for where, moments, beside, each_s in (
                 (_BEFORE, begins, _before, BEGINNING_S[kind]),
                 (_AFTER, ends, _after, ENDING_S),
+                (_NOTHING, none, _whole, ENDING_S),
             ):
                 found = sum(
-                    beside(span, moments[span.part, span.microbatch])
+                    beside(span, moments[_place(span)])
                     for span in times.spans
-                    if span.name == kind
-                    and span.microbatch is not None
-                    and (span.part, span.microbatch) in moments
+                    if span.name == kind and _place(span) in moments
                 )
                 if found > max(SHARE * total, STEP_SHARE * wall_s, each_s * len(moments)):
                     self._loose.setdefault((kind, where), []).append((total, found))
@@ -73,6 +89,21 @@ def _of(
     moments: Mapping[tuple[Kind, Place], Moment], kind: Kind, without: int | None
 ) -> dict[Place, Moment]:
     return {p: at for (of, p), at in moments.items() if of == kind and p[0] != without}
+
+
+def _place(span: Span) -> tuple[int, int]:
+    """-1 for a span of the whole step, which no work is seen at."""
+    return span.part, -1 if span.microbatch is None else span.microbatch
+
+
+def _whole(span: Span, _moment: Moment) -> float:
+    """Seconds of a span that needs none, less what the thread waited for a processor."""
+    return max(0.0, span.seconds - waited_in(span))
+
+
+def waited_in(span: Span) -> float:
+    """Seconds in a span that the thread waited for a processor."""
+    return _waited(span.delay_before_s, span.delay_after_s)
 
 
 def _before(span: Span, begin: Moment) -> float:

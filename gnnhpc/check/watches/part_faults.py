@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gnnhpc.check.watches.faults import Faults
-from gnnhpc.check.watches.loose_spans import LooseSpans
+from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.core.schedule import Kind
@@ -61,6 +61,10 @@ class PartFaults:
     _unread: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
     _loose: LooseSpans = field(default_factory=LooseSpans)
+    _optimized: int = 0
+    """Steps whose optimizer's span was held against its step."""
+    _optimizer_longer: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of the optimizer's span, and of its step in it, of steps whose span held more."""
     _recomputed_longer: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for forwards computed again and seen, of steps that recorded more."""
 
@@ -68,13 +72,14 @@ class PartFaults:
         self._steps += 1
         self._compare_groups(record, times, where)
         self._compare_reading(record, seen, where)
-        self._compare_optimizer(times, seen, where)
+        self._compare_optimizer(record, times, seen, where)
         self._compare_sharing(record, times, where)
         self._compare_recomputed(record, times, seen, where)
         self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
             self._compare_processors(times, seen, where)
-            self._loose.see(record.wall_s, times, seen, self.stage.loss_part)
+            loss_part, nothing_left = self.stage.loss_part, self.stage.nothing_left
+            self._loose.see(record.wall_s, times, seen, loss_part, nothing_left)
 
     def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
         """The record's groups are the sums of their own layers, and fit into the step's parts."""
@@ -112,7 +117,9 @@ class PartFaults:
         if seen.read_s > READING_S and record.data_s < seen.read_s / 2:
             self._unread.append((record.data_s, seen.read_s))
 
-    def _compare_optimizer(self, times: StepTimes, seen: SeenStep, where: str) -> None:
+    def _compare_optimizer(
+        self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str
+    ) -> None:
         """Of a device's optimizer the host sees when it was given out, not how long it took."""
         if not seen.optimizer_steps:
             return
@@ -126,6 +133,13 @@ class PartFaults:
                 "optimizer spans shorter than the optimizer's step",
                 f"{where}: {total:.6f} s, {seen.optimizer_s:.6f} s seen",
             )
+        elif times.waiting_cpu_s is not None:
+            self._optimized += 1
+            # Gradients are set to zero in a span of its own, before.
+            last = [span for span in times.spans if span.name == "optimizer"][-1]
+            beside_s = last.seconds - waited_in(last) - seen.optimizer_s
+            if beside_s > max(SHARE * last.seconds, STEP_SHARE * record.wall_s, ENDING_S):
+                self._optimizer_longer.append((last.seconds, seen.optimizer_s))
 
     def _compare_sharing(self, record: StepRecord, times: StepTimes, where: str) -> None:
         shares = self.stage.shares_gradients and record.phase == "train"
@@ -207,6 +221,12 @@ class PartFaults:
 
     def loose(self) -> str | None:
         """Spans that hold more than their work in most steps."""
+        if len(self._optimizer_longer) > self._optimized / 2:
+            held, seen = (sum(each) for each in zip(*self._optimizer_longer, strict=True))
+            return (
+                f"optimizer spans of {len(self._optimizer_longer)} steps hold {held:.3f} s, of "
+                f"which the optimizer took {seen:.3f} s"
+            )
         return self._loose.told()
 
 

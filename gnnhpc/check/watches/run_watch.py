@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.watches.choice import FIRST, LookBudget, drawn
 from gnnhpc.check.watches.continuity import Continuity
 from gnnhpc.check.watches.data_watch import DataWatch
@@ -33,7 +34,7 @@ from gnnhpc.check.watches.link_watch import LinkWatch
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
 from gnnhpc.check.watches.sampled_watch import SampledWatch
-from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic
+from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.step_checks import StepChecks
 from gnnhpc.check.watches.watched import Watched
@@ -104,8 +105,8 @@ class RunWatch:
             data = SampledWatch(experiment, mesh, root, findings, hops(parts.outlines))
         else:
             data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
-        traffic = StageTraffic(stage, mesh.is_first, mesh.is_last)
-        last = LastOutputs.of(stage, is_last=mesh.is_last)
+        traffic = StageTraffic(stage, mesh.is_first, mesh.has_loss)
+        last = LastOutputs.of(stage, is_last=mesh.has_loss)
         return cls(
             experiment,
             mesh,
@@ -228,11 +229,21 @@ class RunWatch:
             if not given or len(self.mesh.devices) > 1:
                 continue
             x, context = given[-1]
-            # Another stage's input lies in a buffer, which may hold another one by now.
-            alone = self.mesh.layout.stages == 1
-            output = self.last.by_microbatch.get(context.microbatch) if alone else None
             if context.graph is None or context.graph.in_turn is None:
+                output = self._output_of(part, x, context.microbatch)
                 self.evaluation.evaluate_again(called, x, context, output)
+
+    def _output_of(self, part: int, x: Inputs, microbatch: int) -> Tensor | None:
+        """Elements of what the step gave of a part's input; None where the input lies in a buffer
+        that holds another one by now."""
+        received = self.traffic.sample("input", part, microbatch)
+        if isinstance(x, Tensor) and received is not None:
+            now = sampled(x.detach().reshape(-1))
+            if not torch.equal(received, now):
+                return None
+        sent = self.traffic.sample("output", part, microbatch)
+        last = self.last.by_microbatch.get(microbatch)
+        return sent if sent is not None or last is None else sampled(last.reshape(-1))
 
     def after_evaluation(self) -> None:
         if self._looks_at_evaluation:
@@ -243,7 +254,7 @@ class RunWatch:
     def before_report(
         self, phase: Phase, batch: Batch, outputs: Sequence[Tensor], tally: Tally
     ) -> None:
-        """After each step, on last stages: what will be reported of it."""
+        """After each step, on stages with the loss: what will be reported of it."""
         self.checks.check_tally(phase, self._step, self._number, batch, outputs, tally)
 
     def before_checkpoint(self, step: int) -> None:

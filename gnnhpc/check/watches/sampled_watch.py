@@ -146,7 +146,7 @@ class SampledWatch(DrawnWatch):
             chunks = [microbatch.context.chunk for microbatch in batch.microbatches]
             self.whole.check_targets(phase, step, batch, chunks)
             return
-        if not self.mesh.is_last:
+        if not self.mesh.has_loss:
             return
         self.findings.looks["targets"] += 1
         all_wanted = self._wanted(step, batch)

@@ -48,6 +48,8 @@ class SeenStep:
     """When each of them began."""
     ends: Mapping[tuple[Kind, Place], Moment] = field(default_factory=dict)
     """And when all that it computes was there."""
+    loss_begins: Mapping[Place, Moment] = field(default_factory=dict)
+    """When the loss's own backward began, of a part that has the loss."""
     forwards: int = 0
     forward_s: float = 0.0
     """Within the stage alone, without the loss."""
@@ -199,6 +201,7 @@ class SecondClock:
             order=tuple(self._moments.order),
             begins=self._moments.begins,
             ends=self._moments.ends,
+            loss_begins=self._moments.loss_begins,
             forwards=self._counts.get("forward", 0),
             forward_s=self._forward_s,
             backwards=self._counts.get("backward", 0),

@@ -17,7 +17,7 @@ def stage_facts(experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> Sta
     return StageFacts(
         {} if several else {each.name: each.group for each in parts.stage.outlines},
         mesh.layout.replicas > 1 and bool(parameters_of(parts.stage)),
-        len(parts.stage.called) - 1 if mesh.is_last else None,
+        len(parts.stage.called) - 1 if mesh.has_loss else None,
         several,
         [n for n, part in enumerate(parts.stage.called) if not parameters_of(part)],
         [n for n, part in enumerate(parts.stage.called) if not leaves_weights(part)],

@@ -84,8 +84,12 @@ class StageTraffic:
         }
         return Crossed(phase, step, hashes)
 
+    def sample(self, way: Way, part: int, microbatch: int) -> Tensor | None:
+        """Elements of what crossed a cut there, as `sampled` takes them; None where nothing did."""
+        return dict(self._samples.get((way, part), [])).get(microbatch)
+
     def output_gradients(self) -> dict[int, Tensor]:
-        """Elements of the last stage's, by micro-batch, as `sampled` takes them."""
+        """Elements of the model's last part's, by micro-batch, as `sampled` takes them."""
         last = len(self.stage.called) - 1
         return dict(self._samples.get(("gradient of the output", last), []))
 

@@ -32,7 +32,7 @@ from gnnhpc.tasks.task import Tally
 
 @dataclass
 class StepChecks:
-    """Of one rank; what concerns outputs is checked on last stages."""
+    """Of one rank; what concerns outputs is checked on stages with the loss."""
 
     experiment: Experiment
     mesh: Mesh
@@ -73,8 +73,8 @@ class StepChecks:
             self.data.after(phase, step, number, batch, given[0])
 
     def check_outputs(self, phase: Phase, step: int, outputs: Sequence[Tensor]) -> None:
-        """What the engine returns is what the last stage's forwards gave, in their order."""
-        if not self.mesh.is_last:
+        """What the engine returns is what the model's last part gave, in their order."""
+        if not self.mesh.has_loss:
             return
         self.findings.looks["outputs"] += 1
         cause = self.last.other_than(outputs)
@@ -88,7 +88,7 @@ class StepChecks:
 
     def check_loss(self, step: int, batch: Batch, trained: StepOutput) -> None:
         """The loss that was differentiated, and where its backward began."""
-        if not self.mesh.is_last or self._wrong_targets:
+        if not self.mesh.has_loss or self._wrong_targets:
             return
         labels = self.data.labels("train", "train", step, batch)
         kind = self.experiment.outputs

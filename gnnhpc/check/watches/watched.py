@@ -36,4 +36,4 @@ class Watched:
     evaluated_nodes: bytes | None
     """Which of a whole graph its replica evaluated, a bit each; None where a rule tells it."""
     tallies: list[PlainTallies]
-    """Of every step, on last stages."""
+    """Of every step, on stages with the loss."""

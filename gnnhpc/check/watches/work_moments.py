@@ -43,6 +43,8 @@ class WorkMoments:
 
     begins: Moments = field(default_factory=dict)
     ends: Moments = field(default_factory=dict)
+    loss_begins: dict[Place, Moment] = field(default_factory=dict)
+    """When a loss's own backward began, before that of the part that gave its output."""
     order: list[Action] = field(default_factory=list)
     """All that was begun."""
     _in_step: bool = False
@@ -64,7 +66,7 @@ class WorkMoments:
 
     def begin_step(self, from_s: float) -> None:
         """`from_s` is the clock at the step's first barrier."""
-        self.begins, self.ends, self.order = {}, {}, []
+        self.begins, self.ends, self.loss_begins, self.order = {}, {}, {}, []
         self._in_step, self._from_s = True, from_s
         self._going_back = self._of_weights = None
 
@@ -124,8 +126,16 @@ class WorkMoments:
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda _gradient: self._backward_begins(place))
 
-    def _loss_is_there(self, part: int, microbatch: int) -> None:
-        self._end("forward", (part, microbatch))
+    def _loss_is_there(self, part: int, microbatch: int, value: Tensor) -> None:
+        place = part, microbatch
+        self._end("forward", place)
+        if value.requires_grad:
+            value.register_hook(lambda _gradient: self._loss_goes_back(place))
+
+    def _loss_goes_back(self, place: Place) -> None:
+        if self._in_step:
+            at_s = self._now_s()
+            self.loss_begins[place] = Moment(at_s, run_delay_s())
 
     def _backward_begins(self, place: Place) -> None:
         self._going_back, self._of_weights = place, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -173,3 +173,56 @@ def trains() -> None:
         return outputs
 
     around(ForwardOnly, "run", moved)
+
+
+def _in_first_evaluation(of: int, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """Of a run, not of its self-checks: `change` what one rank's stage holds, and put it back."""
+    changes = [False]
+
+    def evaluate(true: Any, trainer: Trainer) -> None:
+        first = trainer.test_steps_done == 0 and trainer.observer.watch is not None  # type: ignore[attr-defined]
+        changes[0] = first and rank() == of
+        true(trainer)
+        changes[0] = False
+
+    def run(true: Any, only: ForwardOnly, batch: Any) -> Any:
+        if not changes[0]:
+            return true(only, batch)
+        stage = only.plan.stage
+        held = dict([*stage.named_parameters(), *stage.named_buffers()])
+        now = {name: tensor.detach().clone() for name, tensor in held.items()}
+        with torch.no_grad():
+            change(held)
+            found = true(only, batch)
+            for name, tensor in held.items():
+                tensor.copy_(now[name])
+        return found
+
+    around(Trainer, "_evaluate", evaluate)
+    around(ForwardOnly, "run", run)
+
+
+@defect("a stage's parameters of the step before in an evaluation in mid-run", setting=settings.VIG)
+def parameters_before() -> None:
+    kept: dict[str, Tensor] = {}
+
+    def step(true: Any, trainer: Trainer, *args: Any) -> Any:
+        kept.update({n: p.detach().clone() for n, p in trainer.stage.named_parameters()})
+        return true(trainer, *args)
+
+    def change(held: dict[str, Tensor]) -> None:
+        for name, value in kept.items():
+            held[name].copy_(value)
+
+    around(Trainer, "_train_step", step)
+    _in_first_evaluation(0, change)
+
+
+@defect("initial running statistics in an evaluation in mid-run", setting=settings.VIG_ZBV)
+def initial_statistics() -> None:
+    def change(held: dict[str, Tensor]) -> None:
+        for name, tensor in held.items():
+            if name.endswith(("running_mean", "running_var")):
+                tensor.fill_(float(name.endswith("var")))
+
+    _in_first_evaluation(1, change)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnnhpc.core.schedule import Action
-from gnnhpc.engines.native import Held, NativeEngine
+from gnnhpc.engines.native import ForwardOnly, Held, NativeEngine
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.timing import OpenSpan, StepTimer
 from gnnhpc.engines.torch_pipelining import TimedStage
@@ -74,6 +75,26 @@ def order_exchanged() -> None:
             engine.order[place : place + 2] = [backward, weights]
 
     around(NativeEngine, "__init__", build)
+
+
+@defect("all of a stage's first part evaluated before its second one")
+def parts_after_one_another() -> None:
+    """As under interleaved: the first micro-batch comes back late."""
+
+    def build(true: Any, only: ForwardOnly, plan: Any) -> None:
+        true(only, plan)
+        only.order.sort(key=lambda action: action.part)
+
+    around(ForwardOnly, "__init__", build)
+
+
+@defect("waits booked as gradients of weights where none were left", setting=settings.VIG_ZBV)
+def waits_as_weights() -> None:
+    def weights(true: Any, engine: NativeEngine, links: PartLinks, m: int, held: Held) -> None:
+        with engine.plan.timer.span("weights", m, links.part.place):
+            time.sleep(0.01)
+
+    around(NativeEngine, "_weights", weights)
 
 
 @defect("a second part's gradients of weights never computed, later in the run")

@@ -6,10 +6,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import time
 from typing import Any
+
+from torch import Tensor
 
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.check import observations
+from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import StepRecord
@@ -17,7 +21,7 @@ from gnnhpc.records.writer import RecordWriter
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import around
+from tests.defects.patching import around, rank
 
 KIND = "timing"
 defect = functools.partial(planted, kind=KIND)
@@ -182,6 +186,36 @@ def wait_as_forward() -> None:
         return dataclasses.replace(times, spans=spans)
 
     change_times(busier)
+
+
+@defect("waiting before the loss goes back booked as backward", setting=settings.VIG)
+def wait_before_loss() -> None:
+    from gnnhpc.engines import native
+
+    def backward(true: Any, result: Tensor, gradient: Tensor | None) -> None:
+        if gradient is None and rank() == 1:
+            time.sleep(0.01)
+        true(result, gradient)
+
+    around(native, "backward", backward)
+
+
+@defect("waiting for the last rank booked as optimizer", setting=settings.VIG)
+def wait_as_optimizer() -> None:
+    def stop(true: Any, timer: StepTimer) -> StepTimes:
+        for opened in [each for each in timer._open if each.name == "optimizer"][-1:]:
+            opened.end = timer.clock.mark()
+        found: StepTimes = true(timer)
+        return found
+
+    def step(true: Any, engine: NativeEngine, batch: Any) -> Any:
+        trained = true(engine, batch)
+        if rank() == 0:
+            time.sleep(0.02)
+        return trained
+
+    around(StepTimer, "stop", stop)
+    around(NativeEngine, "train_step", step)
 
 
 @defect("half of the backwards booked as waiting", setting=settings.VIG)

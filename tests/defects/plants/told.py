@@ -172,3 +172,26 @@ def _built_as(implementation: str) -> Any:
         return true(model.model_copy(update={"implementation": implementation}), *args)
 
     return build
+
+
+@defect("another schedule told than the one that ran", setting=settings.VIG_1F1B)
+def another_schedule() -> None:
+    def result(true: Any, attempt: Attempt, status: Any) -> Any:
+        found = true(attempt, status)
+        return dataclasses.replace(found, layout=found.layout | {"schedule": "gpipe"})
+
+    around(Attempt, "result", result)
+
+
+@defect("more threads told than ranks had", setting=settings.VIG)
+def more_threads() -> None:
+    def result(true: Any, attempt: Attempt, status: Any) -> Any:
+        found = true(attempt, status)
+        return dataclasses.replace(found, provenance=found.provenance | {"threads": 16})
+
+    around(Attempt, "result", result)
+
+
+@defect("more threads told of each rank than it had", setting=settings.VIG)
+def more_threads_a_rank() -> None:
+    around(rank_facts, "rank_facts", lambda true, *args: true(*args) | {"threads": 16})

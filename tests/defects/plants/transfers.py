@@ -121,7 +121,7 @@ def no_backward_communication() -> None:
         links.gradients_in = links.gradients_out = None
 
     def only_last(true: Any, engine: NativeEngine, *args: Any) -> None:
-        if engine.plan.mesh.is_last:
+        if engine.plan.mesh.has_loss:
             true(engine, *args)
 
     around(PartLinks, "__init__", one_way)
