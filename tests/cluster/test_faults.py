@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,18 @@ def test_nodes_whose_names_do_not_resolve_still_find_each_other(user: User) -> N
     result = run.result(run.cells[0])
     assert result.status == "done"
     assert sorted(result.provenance["hosts"]) == ["nowhere1", "nowhere2"]
+
+
+@contextlib.contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Listens at `port`, unless another program already does, which is a stranger as well."""
+    with contextlib.ExitStack() as opened:
+        try:
+            opened.enter_context(socket.create_server(("", port)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        yield
 
 
 def test_ports_taken_by_strangers_are_passed_over(user: User) -> None:
