@@ -1,12 +1,11 @@
-"""What the all-reduce of replicas costs, and the most that hiding it behind a backward could win.
+"""What the all-reduce of replicas costs, and what reducing buckets during the backward wins.
 
-    python -m benchmarks.bench_allreduce [--models vig gat gcn sage] [--rounds 5]
+    python -m benchmarks.bench_allreduce [--models vig gat gcn sage] [--rounds 5] [--bucket-mib 0.5]
 
-Two replicas in one process each, by `allreduce_s` of their records: from when the last of them has
-come. A bucket may be on its way while earlier layers go backward, as DistributedDataParallel does
-(Li et al. 2020, arXiv:2006.15704, section 3.2.3); what cannot be hidden is the gradients of the
-layer that goes backward last. So the most to win is the all-reduce's seconds times the share of all
-other layers, if sending took no processor time from computing, which with gloo it does.
+Two replicas in one process each, in turn with and without `bucket_mib`, by `allreduce_s` of their
+records: from when the last of them has come. What cannot be hidden is the gradients of the layer
+that goes backward last. So the most to win is the all-reduce's seconds times the share of all other
+layers, if sending took no processor time from computing, which with gloo it does.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 from benchmarks.bench_gat import PUBMED_SHAPED
 from benchmarks.launch import WARMUP, Launcher, Measured
+from benchmarks.ratios import paired
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.spec.stage_cut import outline
 
@@ -47,13 +47,17 @@ def gradient_share(layers: list[LayerOutline]) -> tuple[float, float]:
     return sum(counts) * 4 / 2**20, 1 - first / sum(counts)
 
 
-def told(model: str, runs: list[Measured]) -> str:
-    """One model's line."""
-    steps, seconds = [], []
-    for run in runs:
-        steps += run.walls
-        both = zip(run.steps(0), run.steps(1), strict=True)
-        seconds += [max(step["allreduce_s"] for step in pair) for pair in both]
+def allreduces(runs: list[Measured]) -> list[float]:
+    """Seconds of each step, the slower replica's."""
+    pairs = [pair for run in runs for pair in zip(run.steps(0), run.steps(1), strict=True)]
+    return [max(step["allreduce_s"] for step in pair) for pair in pairs]
+
+
+def told(model: str, runs: list[Measured], in_buckets: list[Measured]) -> str:
+    """One model's line; a run of each, one after the other, are a pair."""
+    steps, seconds = [wall for run in runs for wall in run.walls], allreduces(runs)
+    won = paired([run.step_s for run in in_buckets], [run.step_s for run in runs]).ratio
+    buckets_s = median(allreduces(in_buckets))
     experiment = runs[0].experiment
     mib, share = gradient_share(list(outline(experiment)))
     step_s, reduce_s = median(steps), median(seconds)
@@ -65,7 +69,8 @@ def told(model: str, runs: list[Measured]) -> str:
         f"({low * 1e3:.2f} to {high * 1e3:.2f}) ms, {reduce_s / step_s:.2%} of it; "
         f"{share:.0%} could be hidden, which would win {reduce_s * share / step_s:.2%}; "
         f"at {BANDWIDTH / 1e6:.0f} Mbit/s, on paper, {slow_s * 1e3:.0f} ms, and "
-        f"{slow_s * share / slow_step_s:.1%}"
+        f"{slow_s * share / slow_step_s:.1%}; in buckets {buckets_s * 1e3:.2f} ms after the "
+        f"backward, {won.value:.3f} ({won.low:.3f} to {won.high:.3f}) times as fast"
     )
 
 
@@ -74,16 +79,19 @@ def main() -> None:
     parser.add_argument("--models", choices=SETTINGS, nargs="+", default=list(SETTINGS))
     parser.add_argument("--rounds", type=int, default=5, help="runs of each model")
     parser.add_argument("--steps", type=int, default=10, help="timed in each run")
+    parser.add_argument("--bucket-mib", type=float, default=0.5, help="of gradients")
     given = parser.parse_args()
-    runs: dict[str, list[Measured]] = {model: [] for model in given.models}
+    ways: list[dict[str, Any]] = [{}, {"bucket_mib": given.bucket_mib}]
+    runs: dict[str, list[list[Measured]]] = {model: [[] for _ in ways] for model in given.models}
     with tempfile.TemporaryDirectory(prefix="gnnhpc-allreduce-") as folder:
         launcher = Launcher(Path(folder))
         for _ in range(given.rounds):
             for model, done in runs.items():
                 changes = SETTINGS[model] | {"train_steps": WARMUP + given.steps}
-                done.append(launcher.run("dp2", 1, **changes))
+                for way, measured in zip(ways, done, strict=True):
+                    measured.append(launcher.run("dp2", 1, **changes, **way))
     for model, done in runs.items():
-        print(told(model, done))
+        print(told(model, *done))
 
 
 if __name__ == "__main__":

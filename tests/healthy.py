@@ -1,8 +1,8 @@
 """`python -m tests.healthy`: healthy cells of all kinds on real ranks; none may be accused.
 
 Cells are drawn at random from models, layouts, schedules, engines, what is computed again, ways to
-cut a graph, BatchNorm modes, precisions, optimizers and odd sizes, and make one run folder, of
-which a report is written.
+cut a graph, BatchNorm modes, precisions, optimizers, buckets of gradients and odd sizes, and make
+one run folder, of which a report is written.
 Prints every cell that is not done and valid and why each flag was raised, and how many cells the
 report flags; flags that the setting itself earns (chunks that lose edges, more ranks than
 processors) are counted apart from those that an idle machine should not raise. Exits with 1 if any
@@ -54,6 +54,7 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "seed": numbers.randint(0, 10**6),
         "spans": numbers.random() < 0.3,
         "checkpoint_every": numbers.choice([None, None, 2]),
+        "bucket_mib": numbers.choice([None, None, 1e-4]),
     }
     return common | (images(numbers, common) if numbers.random() < 0.5 else graph(numbers))
 

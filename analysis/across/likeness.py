@@ -23,6 +23,7 @@ MAY_DIFFER = (
     "parts",
     "engine",
     "checkpoint",
+    "bucket_mib",
     "chunks",
     "rebuild",
     "balance",

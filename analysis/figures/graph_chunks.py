@@ -37,6 +37,7 @@ _WHO_COMPUTES = (
     "parts",
     "balance",
     "checkpoint",
+    "bucket_mib",
 )
 """Settings that decide neither which edges are kept nor which nodes are computed."""
 ACCURACIES = ("test_accuracy", "val_accuracy")

@@ -23,7 +23,7 @@ _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "parts", "balance"),
-    *("chunks", "rebuild", "checkpoint"),
+    *("chunks", "rebuild", "checkpoint", "bucket_mib"),
 )
 """What one chunk of a graph may differ in and learn the same."""
 

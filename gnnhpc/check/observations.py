@@ -17,6 +17,7 @@ from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.overlapped_gradients import buckets_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
 from gnnhpc.models.later_weights import leaves_weights
@@ -129,6 +130,8 @@ class RankObservations:
     """Names the running system, which several host names may be of; None where it has no name."""
     workers: int = 0
     """Threads or processes that draw its mini-batches in advance."""
+    reductions_planned: int = 1
+    """All-reduces a step, where replicas share gradients."""
 
     @property
     def machine(self) -> str:
@@ -193,6 +196,12 @@ def _layers_of_parts(stage: Stage) -> list[list[str]]:
     return [[layer.name for layer in part.outlines] for part in stage.called]
 
 
+def _reductions_planned(stage: Stage, bucket_mib: float | None) -> int:
+    if bucket_mib is None:
+        return 1
+    return sum(len(buckets_of(part, bucket_mib)) for part in stage.called)
+
+
 def _largest_tensor(parts: TrainingParts) -> int:
     """Pixels times the widest that a layer is, which shows in a parameter, times their edges."""
     images = parts.batches.shape_after(-1)[0]
@@ -206,9 +215,16 @@ def _largest_tensor(parts: TrainingParts) -> int:
 
 
 def gather_observations(
-    mesh: Mesh, parts: TrainingParts, observer: RunObserver, environment: Environment
+    mesh: Mesh,
+    parts: TrainingParts,
+    observer: RunObserver,
+    environment: Environment,
+    bucket_mib: float | None,
 ) -> list[RankObservations]:
-    """Every rank's observations, in rank order, on every rank; a collective."""
+    """Every rank's observations, in rank order, on every rank; a collective.
+
+    `bucket_mib` is the experiment's.
+    """
     repeated, fewest = observer.sample_uses.together(mesh)
     graph = parts.batches.graph_facts()
     is_graph = bool(graph)
@@ -231,6 +247,7 @@ def gather_observations(
         repeated_samples=repeated,
         unused_samples=parts.batches.total_samples - fewest if is_graph and fewest else 0,
         reductions=parts.engine.gradients.reductions,
+        reductions_planned=_reductions_planned(parts.stage, bucket_mib),
         gpu=mesh.gpu,
         leaves_weights=[leaves_weights(part) for part in parts.stage.called],
         partitions=getattr(parts.engine, "partitions", _layers_of_parts(parts.stage)),

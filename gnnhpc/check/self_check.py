@@ -221,7 +221,7 @@ def _take_steps(
     except NotFiniteError as error:
         # On every rank: the loss is all ranks'.
         return seen, lambda dead: [], str(error)
-    observations = gather_observations(mesh, small, observer, environment)
+    observations = gather_observations(mesh, small, observer, environment, experiment.bucket_mib)
     graph = small.batches.graph_facts()
     given = (observations, part.outlines, mesh.layout, parts.planned, held_by(experiment), graph)
     return seen, lambda dead: audit(*given, dead), ""

@@ -59,6 +59,8 @@ class StagePlan:
     cut: Sequence[range] = ()
     """The layers of each part of the model, of which one process may hold several."""
     checkpoint: Checkpoint = "never"
+    bucket_mib: float | None = None
+    """Of gradients that replicas reduce while earlier layers go backward; none: all at the end."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -7,7 +7,9 @@ start.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -29,7 +31,11 @@ class Gradients:
         self.reductions = 0
         parameters = parameters_of(stage)
         devices = dict.fromkeys(p.device for p in parameters)
-        self.flats = [_flatten([p for p in parameters if p.device == each]) for each in devices]
+        self.flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
+
+    def last_of(self, _place: int) -> contextlib.AbstractContextManager[None]:
+        """Around what gives a part of the stage its last gradients in a step: nothing is done."""
+        return contextlib.nullcontext()
 
     def average(self) -> None:
         """Call once after a step's last backward; every replica then has the mean of all."""
@@ -54,12 +60,17 @@ class Gradients:
             flat.copy_(part)
 
     def norm(self) -> float | None:
-        """Added up in double precision: in single a million squares are off by 1e-4."""
-        norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
-        return math.hypot(*norms) if norms else None
+        return norm_of(self.flats)
 
 
-def _flatten(parameters: list[torch.nn.Parameter]) -> Tensor:
+def norm_of(flats: Sequence[Tensor]) -> float | None:
+    """Added up in double precision: in single a million squares are off by 1e-4."""
+    norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in flats]
+    return math.hypot(*norms) if norms else None
+
+
+def flatten(parameters: Sequence[Tensor]) -> Tensor:
+    """A buffer of zeros, of which each parameter's gradient is a view from now on."""
     sizes = [p.numel() for p in parameters]
     flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
     for p, part in zip(parameters, flat.split(sizes), strict=True):

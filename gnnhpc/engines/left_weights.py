@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from gnnhpc.engines.autograd import backward
@@ -15,11 +17,15 @@ def nothing_left(stage: Stage, timer: StepTimer) -> LaterWeights:
     return LaterWeights(lambda: timer.layer_going_back, stage.on_left)
 
 
-def compute_left(later: LaterWeights, timer: StepTimer) -> None:
-    """Within a span: all that a backward has left, each as of its layer."""
+def compute_left(
+    later: LaterWeights, timer: StepTimer, on_layer: Sequence[Callable[[str], None]] = ()
+) -> None:
+    """Within a span: all that a backward has left, of each layer, which `on_layer` is told."""
     for left in later.left:
         if left.layer is not None:
             timer.layer_backward(left.layer, timer.clock.mark())
+            for told in on_layer:
+                told(left.layer)
         with torch.no_grad():
             gradient = left.compute()
         backward(left.weight, gradient)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import WEIGHTS_APART, Kind
+from gnnhpc.core.schedule import WEIGHTS_APART, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.left_weights import compute_left, nothing_left
+from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
@@ -43,7 +43,9 @@ class NativeEngine:
         self.order = plan.order(training=True)
         self._last_kind: Kind = "weights" if plan.schedule in WEIGHTS_APART else "backward"
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
-        self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
+        self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
+        """Of each part, the action that gives it its last gradients."""
+        self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
 
     def train_step(self, batch: Batch) -> StepOutput:
@@ -59,12 +61,14 @@ class NativeEngine:
                 for links in self.training:
                     links.allow(done)
                 m, links = action.microbatch, self.training[action.part]
-                if action.kind == "forward":
-                    held[action.part, m] = self._forward(links, batch, m, outputs, losses)
-                elif action.kind == "backward":
-                    self._backward(links, m, held[action.part, m])
-                elif action.kind == "weights":
-                    self._weights(links, m, held[action.part, m])
+                last = done == self._ends[action.part]
+                with self.gradients.last_of(action.part) if last else contextlib.nullcontext():
+                    if action.kind == "forward":
+                        held[action.part, m] = self._forward(links, batch, m, outputs, losses)
+                    elif action.kind == "backward":
+                        self._backward(links, m, held[action.part, m])
+                    elif action.kind == "weights":
+                        self._weights(links, m, held[action.part, m])
                 if action.kind == self._last_kind:
                     self._release(links, held.pop((action.part, m)))
         with timer.span("wait"):
@@ -131,7 +135,7 @@ class NativeEngine:
         if held.later is None:
             return
         with timer.span("weights", m, links.part.place):
-            compute_left(held.later, timer)
+            compute_left(held.later, timer, links.part.stage.on_backward)
 
     def _release(self, links: PartLinks, held: Held) -> None:
         """What was received may be overwritten."""
@@ -189,6 +193,11 @@ class ForwardOnly:
         if links.activations_in is not None and received is not None:
             links.activations_in.release(received)
         return output
+
+
+def _last_of(order: Sequence[Action], kind: Kind, part: int) -> int:
+    """The number of a part's last action of this kind."""
+    return max(n for n, each in enumerate(order) if (each.kind, each.part) == (kind, part))
 
 
 def _shares_memory(a: Tensor, b: Tensor) -> bool:

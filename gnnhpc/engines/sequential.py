@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
 
 
@@ -22,7 +23,7 @@ class SequentialEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.gradients = Gradients(plan.stage, plan.mesh, plan.timer)
+        self.gradients = gradients_of(plan, [plan.microbatches - 1])
         add_gradients_in_place(plan.stage)
 
     def train_step(self, batch: Batch) -> StepOutput:
@@ -34,13 +35,19 @@ class SequentialEngine:
                 with timer.span("forward", m):
                     output = plan.stage(first_input(microbatch), microbatch.context)
                     loss = plan.loss(output, microbatch, batch.labelled)
-                with timer.span("backward", m):
-                    loss.backward()
-                    timer.layer_backward(None, timer.clock.mark())
+                last = m == plan.microbatches - 1
+                with self.gradients.last_of(0) if last else contextlib.nullcontext():
+                    self._backward(loss, m)
                 outputs.append(output.detach())
                 losses.append(loss.detach())
         self.gradients.average()
         return StepOutput(outputs, losses)
+
+    def _backward(self, loss: Tensor, m: int) -> None:
+        timer = self.plan.timer
+        with timer.span("backward", m):
+            loss.backward()
+            timer.layer_backward(None, timer.clock.mark())
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         plan = self.plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -67,10 +68,17 @@ class Stage(nn.Module):
         self._neighbours = neighbours(self.layers)
         self._together: dict[int, CalledTogether] = {}
         """Within a training step, by the first layer."""
+        self._cut_in: int | None = None
+        """The micro-batch of which calls end at certain layers."""
+        self._cut_neighbours: list[range] = []
+        self._cut_together: dict[int, CalledTogether] = {}
         self.on_layer: list[OnLayer] = []
         """Told of each layer, one after the other."""
         self.on_left: list[Listener] = []
         """Told of gradients of weights that a backward leaves for later."""
+        self.on_backward: list[Callable[[str], None]] = []
+        """Told of a layer when its backward begins, where that is seen: not within a call of
+        several, and not of one that hands its input on or has nothing to train up to it."""
 
     def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         """One micro-batch's activation [rows, ...] through all layers.
@@ -107,6 +115,8 @@ class Stage(nn.Module):
             # A layer that hands its input on has no backward; the mark before is that layer's.
             if timer is not None and isinstance(x, Tensor) and x.requires_grad and x is not given:
                 x.register_hook(_MarkBackward(timer, self.outlines[done - 1].name))
+                for told in self.on_backward:
+                    x.register_hook(partial(_tell, told, self.outlines[done - 1].name))
             start = end
         if timer is not None and began is not None and start is not None and again:
             timer.recomputed(began, start)
@@ -117,7 +127,8 @@ class Stage(nn.Module):
     ) -> tuple[Tensor | SparseRows, Mark | None, int]:
         """The output of this layer, or of all that one call computes from it on; when it ended; and
         which layer comes next."""
-        together = self._together.get(number)
+        cut = context.microbatch == self._cut_in
+        together = (self._cut_together if cut else self._together).get(number)
         if together is not None and isinstance(x, Tensor):
             found = together.forward(x, context, start)
             if found is not None:
@@ -163,18 +174,35 @@ class Stage(nn.Module):
             yield
         finally:
             for called in self.called:
-                called._together = {}
+                called._together, called._cut_together = {}, {}
+
+    def cut_calls(self, microbatch: int, firsts: Collection[int]) -> None:
+        """In one micro-batch no call computes a layer of `firsts` together with the one before."""
+        cuts = sorted({*firsts, len(self.layers)})
+        pieces = [
+            range(max(start, each.start), min(stop, each.stop))
+            for each in self._neighbours
+            for start, stop in itertools.pairwise([0, *cuts])
+        ]
+        self._cut_in = microbatch
+        self._cut_neighbours = [piece for piece in pieces if len(piece) > 1]
 
     def _prepare_calls(self) -> None:
-        for numbers in self._neighbours:
+        self._together = self._calls_of(self._neighbours)
+        self._cut_together = self._calls_of(self._cut_neighbours)
+
+    def _calls_of(self, neighbours: Sequence[range]) -> dict[int, CalledTogether]:
+        calls = {}
+        for numbers in neighbours:
             mine = slice(numbers.start, numbers.stop)
             layers = self.layers[mine]
             call = cast(InOneCall, layers[0]).prepare_call(layers)
             if call is not None:
-                self._together[numbers.start] = CalledTogether(
+                calls[numbers.start] = CalledTogether(
                     *(call, layers, self.outlines[mine], self._changes[mine]),
                     *(self.timer, self.on_layer),
                 )
+        return calls
 
     @property
     def parts(self) -> tuple[Stage, ...]:
@@ -230,6 +258,11 @@ def _outline_mismatch(layer: LayerOutline, rows: int, x: Tensor | SparseRows) ->
         f"{layer.name} gives {list(x.shape)} where its outline (rows: {layer.rows}) says "
         f"{[rows, *layer.shape]}"
     )
+
+
+def _tell(told: Callable[[str], None], layer: str, _gradient: Tensor) -> None:
+    """A gradient hook, which may not return anything."""
+    told(layer)
 
 
 class _MarkBackward:

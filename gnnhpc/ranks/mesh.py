@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
@@ -109,6 +109,12 @@ class Mesh:
         dist.all_reduce(travels, group=self.replicas)
         if self.staged:
             tensor.copy_(travels)
+
+    def begin_sum_over_replicas(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin to add up a CPU's `tensor` over this stage's replicas, of which there are several,
+        in place; what is returned waits for all of them."""
+        work = dist.all_reduce(tensor, group=self.replicas, async_op=True)
+        return cast(Callable[[], None], work.wait)
 
     def barrier(self) -> None:
         if self.control is not None:

@@ -316,7 +316,9 @@ class Worker:
         if experiment.test_steps and trained:
             layers = observer.watch.layers.kept if observer.watch is not None else []
             final = final_check(experiment, parts, mesh, root, trainer.last_outputs, layers)
-        observations = gather_observations(mesh, parts, observer, self.environment)
+        observations = gather_observations(
+            mesh, parts, observer, self.environment, self.cell.experiment.bucket_mib
+        )
         after = last_slices(experiment) if trained else []
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
         files = mesh.gather_objects(writer.written)
@@ -427,7 +429,9 @@ class Worker:
         from gnnhpc.check.plain.parts import held_by
 
         observer = self._observer
-        found = gather_observations(mesh, parts, observer, self.environment)
+        found = gather_observations(
+            mesh, parts, observer, self.environment, self.cell.experiment.bucket_mib
+        )
         graph, holders = parts.batches.graph_facts(), held_by(self.cell.experiment)
         dead = mesh.gather_objects(self._dead_layers)[0]
         checks = audit(found, parts.outlines, mesh.layout, parts.planned, holders, graph, dead)

@@ -78,6 +78,9 @@ class Experiment(Strict):
     checkpoint: CheckpointField = "never"
     """Of which micro-batches a stage keeps its input alone, and computes its forward again in
     backward: none, all, or all but the last. Nothing is written; see checkpoint_every."""
+    bucket_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of gradients that replicas reduce together while earlier layers go backward; none reduces all
+    of a stage's at once, after its last backward."""
     batch_size: Positive | None = None
     """Images, many small graphs, or nodes or links of a sampled graph, a mini-batch and replica;
     none for a graph that is not sampled, which is one mini-batch."""
@@ -219,6 +222,8 @@ class Experiment(Strict):
             raise ValueError(
                 f"checkpoint: found {self.checkpoint!r}; allowed: never for engine pipelining"
             )
+        if self.bucket_mib is not None and self.layout.replicas > 1:
+            self._check_buckets()
         if self.balance in ("time", "size") and self.engine != "torchgpipe":
             raise ValueError(
                 f"balance: found {self.balance!r}; allowed: cost, profile or counts for engine "
@@ -229,6 +234,13 @@ class Experiment(Strict):
                 "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, "
                 "torchgpipe measures the memory of GPUs alone"
             )
+
+    def _check_buckets(self) -> None:
+        """Of gradients, which our own engines reduce, and only where a CPU computes them."""
+        engine = self.engine if self.layout.stages > 1 else "native"
+        if (engine, self.device) != ("native", "cpu"):
+            where = "on gpu" if engine == "native" else f"for engine {engine}"
+            raise ValueError(f"bucket_mib: found {self.bucket_mib}; allowed: none {where}")
 
     def _check_sampled(self) -> None:
         """Without the number of layers, which the model's outline has."""

@@ -87,6 +87,7 @@ def set_up(
         fixed_rows=batches.fixed_rows,
         cut=planned,
         checkpoint=experiment.checkpoint,
+        bucket_mib=experiment.bucket_mib,
     )
     return TrainingParts(
         outlines=outlines,

@@ -156,6 +156,7 @@ class _Grid:
         self.parts = self._axis("parts", [1])
         if self.origin.get("parts", "").startswith(f"{key}."):
             self.check_parts_are_used(self.has_interleaved)
+        self._check_buckets_are_used()
         self.seeds = self._axis("seed", [0])
         self.chunks = self._axis("chunks", [None])
         self.batch_sizes = self._axis("batch_size", [None])
@@ -241,6 +242,14 @@ class _Grid:
             allowed = "nothing here, parts is for pipelines with schedule interleaved"
             raise InputError(self.where, self.origin["parts"], value, allowed)
 
+    def _check_buckets_are_used(self) -> None:
+        """Raises InputError for buckets that the grid itself asks for, where nothing is reduced."""
+        given = self.origin.get("bucket_mib", "").startswith(f"{self.key}.")
+        if given and all(layout.replicas == 1 for layout in self.layouts):
+            value = short_value(self.values["bucket_mib"])
+            allowed = "nothing here, bucket_mib is for layouts with replicas"
+            raise InputError(self.where, self.origin["bucket_mib"], value, allowed)
+
     def _repeats(self) -> int:
         repeats = self.values.get("repeats", 1)
         if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
@@ -286,6 +295,8 @@ class _Grid:
                     raw |= {"schedule": schedule, "parts": parts}
                 elif isinstance(raw.get("balance"), tuple):
                     del raw["balance"]
+                if layout.replicas == 1:
+                    raw.pop("bucket_mib", None)
                 yield self._experiment(raw)
 
     def _unused(self, model: Model, mini_batches: str) -> dict[str, str]:

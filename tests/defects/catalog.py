@@ -6,6 +6,7 @@ from tests.defects.defect import DEFECTS
 from tests.defects.plants import (
     again,
     between,
+    buckets,
     evaluation,
     exchanged_parts,
     graph_sets,
@@ -42,6 +43,7 @@ KINDS = (
         several_parts.KIND,
         weights_apart.KIND,
         there_and_back.KIND,
+        buckets.KIND,
         scaling.KIND,
         inputs.KIND,
         order.KIND,

@@ -286,6 +286,25 @@ EXPECTED: dict[str, Expected] = {
         Complaint("raw loss", "the loss is"),
         verify="of the raw labels",
     ),
+    "a bucket reduced a layer too early": Expected(
+        Complaint("replicas", "gradient norms differed between repl"),
+        verify="on replica 1 are not replica 0's",
+    ),
+    "buckets reduced before the last micro-batch": Expected(
+        Complaint("replicas", "gradient norms differed between repl"),
+        verify="on replica 1 are not replica 0's",
+    ),
+    "one bucket not reduced, later in the run": Expected(
+        Complaint("replica parameters", "differ between replicas 0 and 1"),
+        verify="on replica 1 are not replica 0's",
+    ),
+    "one bucket summed, not averaged": Expected(
+        Complaint("gradients used", "times the mean of what 2 replicas' backwards gave"),
+        verify="layer2.convolution differs by",
+    ),
+    "all gradients reduced at once where buckets were asked for": Expected(
+        Complaint("all-reduce", "reduced 10 times in 10 steps, 5 a step expected", "suspect"),
+    ),
     "gradients divided by the micro-batches twice": Expected(
         Complaint("gradients used", "is 0.25 times the mean of what 1 replicas'"),
         verify="scale: gradients are the twin's divided by",

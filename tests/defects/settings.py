@@ -75,6 +75,15 @@ GIN_WEIGHTS = Setting(
     | {"data": {**_GAT["data"], "nodes": 3_000, "edges": 12_000}},
 )
 VIG_REPLICAS = Setting("vig dp2", _VIG | _REPLICAS)
+_BUCKETS = {"bucket_mib": 1e-4}
+VIG_BUCKETS = Setting("vig dp2, a bucket a layer", _VIG | _REPLICAS | _BUCKETS)
+GCN_BUCKETS = Setting(
+    "gcn dp2, a bucket a layer",
+    _GAT | _BUCKETS | {"model": {"name": "gcn", "layers": 4}, "layout": "dp2"},
+)
+GCN_BUCKETS_PARTS = Setting(
+    "gcn dp2-pp2, zbv, a bucket a layer", _GAT | _ZBV | _BUCKETS | {"layout": "dp2-pp2"}
+)
 VIG_REPLICAS_SGD = Setting("vig dp2, sgd", _VIG | _REPLICAS | _SGD)
 VIG_SEQUENTIAL = Setting("vig seq", _VIG | {"layout": "seq"})
 VIG_MANY_IMAGES = Setting(
@@ -198,6 +207,7 @@ GAT_REPLICAS = Setting("gat dp2", _GAT | {"layout": "dp2", "microbatches": 2})
 SETTINGS = (
     *(GAT_WEIGHTS, GCN_WEIGHTS, GIN_WEIGHTS),
     *(VIG_ZBV, GCN_ZBV, GCN_ZBV_REPLICAS, GCN_ZBV_TORCH),
+    *(VIG_BUCKETS, GCN_BUCKETS, GCN_BUCKETS_PARTS),
     *(VIG_PARTS, GAT_PARTS, VIG_PARTS_AGAIN, VIG_PARTS_TORCH, VIG_PARTS_REPLICAS),
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),

@@ -154,6 +154,25 @@ def test_one_stage_has_no_schedule_to_vary() -> None:
     assert Counter(c.array for c in made) == Counter({"vig-seq": 2, "vig-pp2": 2})
 
 
+def test_buckets_are_for_replicas_alone() -> None:
+    """The runs without replicas are one cell each, whether or not a grid has buckets."""
+    layouts = {"layouts": ["seq", "pp2", "dp2", "dp2-pp2"], "microbatches": 5}
+    made = cells(spec(vig(**layouts), vig(**layouts, bucket_mib=0.5)))
+    found = Counter((str(c.experiment.layout), c.experiment.bucket_mib) for c in made)
+    assert found == Counter(
+        {
+            ("seq", None): 2,
+            ("pp2", None): 1,
+            **{(layout, mib): 1 for layout in ("dp2", "dp2-pp2") for mib in (None, 0.5)},
+        }
+    )
+    as_default = cells(spec(vig(layouts="seq"), bucket_mib=0.5))
+    assert [cell.experiment.bucket_mib for cell in as_default] == [None]
+    line = "grids.0.bucket_mib: found 0.5; allowed: nothing here, bucket_mib is for layouts with r"
+    with pytest.raises(InputError, match=re.escape(line)):
+        cells(spec(vig(layouts=["seq", "pp2"], microbatches=5, bucket_mib=0.5)))
+
+
 def test_parts_are_for_interleaved_pipelines_alone() -> None:
     grid = vig(
         models=[VIG | {"blocks": 3}],

@@ -94,6 +94,15 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "checkpoint: found 'often'; allowed: 'never', 'except_last' or 'always'": vig(
         checkpoint="often"
     ),
+    "bucket_mib: found 0.5; allowed: none for engine torchgpipe": vig(
+        layout="dp2-pp2", engine="torchgpipe", bucket_mib=0.5
+    ),
+    "bucket_mib: found 0.5; allowed: none for engine pipelining": vig(
+        layout="dp2-pp2", engine="pipelining", bucket_mib=0.5
+    ),
+    "bucket_mib: found 0.5; allowed: none on gpu": vig(layout="dp2", device="gpu", bucket_mib=0.5),
+    "bucket_mib: found 0; allowed: more than 0.0": vig(layout="dp2", bucket_mib=0),
+    "bucket_mib: found inf; allowed: a finite number": vig(bucket_mib=float("inf")),
     "checkpoint: found 'always'; allowed: never for engine pipelining": vig(
         layout="pp2", engine="pipelining", checkpoint="all"
     ),
