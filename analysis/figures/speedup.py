@@ -6,6 +6,7 @@ Each function takes a study and returns a figure, or the reason why the run has 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from analysis.figures.panels import (
     reference_handle,
     title_panels,
 )
-from analysis.figures.studies import Study, figure_label
+from analysis.figures.studies import Study, figure_label, is_missing
 from analysis.figures.style import (
     FULL_IN,
     NARROW_IN,
@@ -172,8 +173,13 @@ def _box_rows(settings: pd.DataFrame, study: Study) -> list[tuple[str, tuple[obj
         for row in mine.sort_values(["microbatches", *study.variants]).to_dict("records"):
             extra = figure_label({key: row[key] for key in study.variants})
             name = f"{layout}, {row['microbatches']}" + (f", {extra}" if extra else "")
-            rows.append((name, tuple(row.values())))
+            rows.append((name, _settings_key(row.values())))
     return rows
+
+
+def _settings_key(values: Iterable[object]) -> tuple[object, ...]:
+    """Values that can be looked up, as nan cannot, which is unlike itself."""
+    return tuple(None if is_missing(value) else value for value in values)
 
 
 def _draw_boxes(
@@ -189,7 +195,7 @@ def _draw_boxes(
     from matplotlib.cbook import boxplot_stats
 
     seconds = {
-        settings: part.to_numpy()
+        _settings_key(settings): part.to_numpy()
         for settings, part in steps.groupby(keys, observed=True, dropna=False)["step_s"]
     }
     drawn: list[tuple[int, tuple[object, ...]]] = []

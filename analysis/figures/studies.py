@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,13 +90,24 @@ def figure_label(settings: Mapping[str, object]) -> str:
 
 def settings_label(settings: Mapping[str, object]) -> str:
     """Settings as a short title; numbers, and words like `once`, with the name of the setting."""
-    words = []
-    for key, value in with_parts_in_words(settings):
-        whole = isinstance(value, float) and value.is_integer()
-        text = str(int(value)) if isinstance(value, float) and whole else str(value)
-        bare = isinstance(value, str) and key not in _NAMED
-        words.append(text if bare else f"{key.replace('_', ' ')} {text}")
-    return ", ".join(words)
+    return ", ".join(_in_words(key, value) for key, value in with_parts_in_words(settings))
+
+
+def is_missing(value: object) -> bool:
+    """Whether a cell does not have a setting: its value is None, and in a frame nan."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _in_words(key: str, value: object) -> str:
+    name = key.replace("_", " ")
+    if key == "bucket_mib":
+        return "no buckets" if is_missing(value) else f"buckets of {value:g} MiB"
+    if is_missing(value):
+        return f"no {name}"
+    whole = isinstance(value, float) and value.is_integer()
+    text = str(int(value)) if isinstance(value, float) and whole else str(value)
+    bare = isinstance(value, str) and key not in _NAMED
+    return text if bare else f"{name} {text}"
 
 
 def find_studies(run: Run, summary: pd.DataFrame) -> list[Study]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,21 @@ def test_cells_of_other_settings_are_in_no_mean_of_a_figure(tmp_path: Path) -> N
     assert names == ["halo, data nodes 2000", "halo, data nodes 3000"]
     panels = [one.get_title(loc="left") for one in drawn(loss_curves.replica_losses(vig)).axes]
     assert panels == ["batch size 50", "batch size 100"]
+
+
+def test_a_setting_that_some_cells_do_not_have_is_drawn_and_named(tmp_path: Path) -> None:
+    replicas = [e for e in small_sweep(1) if e.batch_size and e.layout.replicas > 1]
+    in_buckets = [e.model_copy(update={"bucket_mib": 0.5}) for e in replicas]
+    run = analysis.load(make_run(tmp_path / "run", [*replicas, *in_buckets]))
+    (study,) = find_studies(run, analysis.summarise(run))
+    boxes = drawn(speedup.step_times(study)).axes[0]
+    names = [label.get_text() for label in boxes.get_yticklabels()]
+    assert names == [
+        f"dp2-pp2, {microbatches}, {buckets}"
+        for microbatches in (5, 10)
+        for buckets in ("buckets of 0.5 MiB", "no buckets")
+    ]
+    assert len(boxes.patches) == len(names)
 
 
 def drawn(figure: Figure | str) -> Figure:
@@ -349,6 +365,10 @@ def test_settings_read_as_words() -> None:
     assert settings_label({"chunks": "contiguous", "rebuild": "layer"}) == (
         "contiguous, rebuild layer"
     )
+    assert settings_label({"checkpoint_every": None, "bucket_mib": math.nan}) == (
+        "no checkpoint every, no buckets"
+    )
+    assert settings_label({"bucket_mib": 0.25}) == "buckets of 0.25 MiB"
 
 
 def test_invalid_cells_are_in_no_study(tmp_path: Path) -> None:
