@@ -187,6 +187,7 @@ def test_groups_are_of_the_steps_that_count(before: Path) -> None:
     assert sum(seconds[cell, group][-1] for group in ("layer0", "layer1")) == pytest.approx(last)
 
 
+@pytest.mark.slow
 def test_equal_runs_are_called_slower_at_most_once_in_twenty_tries(tmp_path: Path) -> None:
     """Everything that is slower at all counts here: no tolerance."""
     experiments = sweep(3, ("vig",), train_steps=8, test_steps=4)

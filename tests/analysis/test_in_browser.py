@@ -15,6 +15,8 @@ from gnnhpc.records.schema import Check
 from tests.tools.browser import find_chromium, look_at, run_chromium
 from tests.tools.make_run import Story, make_run, small_sweep
 
+pytestmark = pytest.mark.slow
+
 SCREEN, PHONE = 1280, 390
 PAPER = 960
 """CSS pixels of a landscape page between its margins, of Letter, which is narrower than A4."""

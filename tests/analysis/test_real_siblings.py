@@ -20,7 +20,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run, vig
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 REFERENCE = {"model": {"name": "gat", "implementation": "reference"}}
 CELLS = [

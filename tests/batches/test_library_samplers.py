@@ -355,6 +355,7 @@ def test_a_batch_that_shared_memory_has_no_room_for_is_an_error(name: str) -> No
     assert not list(Path(SHARED_MEMORY).glob(f"torch_{worker.pid}_*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_a_worker_that_hangs_is_named_where_a_time_is_given(
     name: str, monkeypatch: pytest.MonkeyPatch

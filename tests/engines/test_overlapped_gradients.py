@@ -119,6 +119,7 @@ PIPELINES = [
 THERE_AND_BACK = [gat(layout="dp2-pp2", model=DEEP, schedule="zbv")]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("experiments", [PIPELINES, THERE_AND_BACK], ids=["there", "and back"])
 def test_two_replicas_of_pipelines_under_every_schedule(experiments: list[Experiment]) -> None:

@@ -186,6 +186,7 @@ def test_cancel_cancels_it_too(slurm: Path, tmp_path: Path) -> None:
     assert cancel(run) == ["Slurm job 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_local_run_that_is_waited_for_is_reported_here(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

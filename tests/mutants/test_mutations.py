@@ -65,6 +65,7 @@ def test_what_is_named_is_there(path: str) -> None:
     assert Path(ROOT, path).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted({one["file"] for one in ARGUED}))
 def test_an_argued_change_is_one_that_is_tried(file: str) -> None:
     tried = {(m.text, m.change) for m in mutants(Path(ROOT, file).read_text(encoding="utf-8"))}

@@ -16,6 +16,8 @@ from gnnhpc.records.schema import Result, read_lines
 from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main as jobs
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[1] / "data" / "run-folder-0.1.0.tar.gz"
 
 

@@ -207,8 +207,9 @@ def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, fl
     return made, mesh.transfers, float(value[0])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("staged", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("staged", [False, True])
 def test_links_are_made_and_used_in_one_order_on_all_ranks(staged: bool) -> None:
     found = spawn(talk_over_links, 6, staged)
     both = [[(way, peer) for way in ("backward", "forward")] for peer in range(6)]

@@ -60,7 +60,11 @@ def warn_at(*steps: int) -> None:
 Runs = tuple[Ran, list[Ran]]
 
 
-@pytest.fixture(scope="module", params=CELLS)
+QUICK = ("vig", "gat")
+PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """The same cell twice: whole, and in three attempts."""
     experiment = CELLS[request.param]
