@@ -214,13 +214,11 @@ void forward(const Batch& batch, i64 hidden, const float* x, const float* s, con
 template <class Row>
 struct Sums {
     std::vector<Row> lanes;
-    double bias[kChannels] = {};
+    double bias[kChannels];
 
-    Sums() = default;
-    explicit Sums(std::size_t hidden) : lanes(hidden, Row{}) {}
-
-    void clear(std::size_t hidden) {
-        lanes.assign(hidden, Row{});
+    // What the lanes hold is left: whoever writes them first does not read them.
+    void begin(std::size_t hidden) {
+        lanes.resize(hidden);
         std::fill(bias, bias + kChannels, 0.0);
     }
 };
@@ -239,18 +237,26 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
     };
     struct Row {
         Vec at[row_sums];
+
+        INLINE void add(const Row& other) {
+            for (int i = 0; i < row_sums; ++i) at[i] += other.at[i];
+        }
     };
     const auto units = pack<inputs>(first, second, hidden);
     const Floats degree_of = inputs > kChannels ? degrees(batch) : Floats();
     const i64 rows = batch.rows(), pieces = (rows + kPiece - 1) / kPiece;
     const bool few = pieces < 2 * kSingle;
     const i64 parts = std::max<i64>(std::min<i64>(pieces, 4), pieces / kSingle);
-    Sums<Row> single(few ? size(hidden) : 0);  // of all parts, where they are few
+    static thread_local std::vector<Row> kept;
+    std::vector<Row>& single = kept;  // of all parts, where they are few: this thread's
+    if (few) single.resize(size(hidden));
+    // Parts that follow each other are added as their last nodes are done, in the same order.
+    const bool at_once = few && batch.threads == 1;
     Doubles sums(size(hidden * row_sums), 0.0);
     std::fill(d_bias, d_bias + kChannels, 0.0);
     const auto part = [&](i64 from, i64 to) -> const Sums<Row>& {
         static thread_local Sums<Row> found;
-        found.clear(size(hidden));
+        found.begin(size(hidden));
         Cell cells[kGroups];
         for (i64 piece = from; piece < to; ++piece) {
             // The last piece may have less.
@@ -271,9 +277,14 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                 spread(d_y, count, cell.d_out);
                 std::fill(cell.d_in, cell.d_in + varied, Nodes(0.0f));
             }
+            const bool begins = piece == from, ends = at_once && piece + 1 == to;
+            Row *const lanes = found.lanes.data(), *const into = ends ? single.data() : lanes;
+            const Row zero = {};
+            const Row* before = begins ? &zero : lanes;
+            const i64 stride = begins ? 0 : 1;
             for (i64 j = 0; j < hidden; ++j) {
                 const Unit<inputs>& unit = units[size(j)];
-                Row row = found.lanes[size(j)];
+                Row row = before[j * stride];
                 for (int i = 0; i < filled; ++i) {
                     Cell& cell = cells[i];
                     const Gelu gelu(cell.given.to(unit));
@@ -291,7 +302,8 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
                     for (int k = 0; k < varied; ++k)
                         cell.d_in[k] = d_u * unit.in[k] + cell.d_in[k];
                 }
-                found.lanes[size(j)] = row;
+                if (ends && from > 0) row.add(into[j]);
+                into[j] = row;
             }
             for (int i = 0; i < filled; ++i) {
                 const i64 start = piece * kPiece + i * kGroup;
@@ -307,13 +319,18 @@ void backward(const Batch& batch, i64 hidden, const float* x, const float* s, co
         for (const Row& row : lanes)
             for (const Vec& of : row.at) *total++ += sum(of);
     };
+    bool first_part = true;
     add_parts(parts, pieces, batch.threads, part, [&](const Sums<Row>& found) {
         for (int c = 0; c < kChannels; ++c) d_bias[c] += found.bias[c];
         if (!few) return add_up(found.lanes);
-        for (std::size_t j = 0; j < single.lanes.size(); ++j)
-            for (int i = 0; i < row_sums; ++i) single.lanes[j].at[i] += found.lanes[j].at[i];
+        if (at_once) return;
+        if (first_part)
+            single = found.lanes;
+        else
+            for (std::size_t j = 0; j < single.size(); ++j) single[j].add(found.lanes[j]);
+        first_part = false;
     });
-    add_up(single.lanes);
+    if (few && parts > 0) add_up(single);
     const double* of = sums.data();
     for (i64 j = 0; j < hidden; ++j, of += row_sums) {
         // d_u was that of u / kScale, value that of GELU * kScale.
