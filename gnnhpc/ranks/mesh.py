@@ -16,6 +16,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.addresses import check_interface
 from gnnhpc.ranks.devices import check_sharing, exchange, own_device, uses_nccl
 from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.gloo_groups import one_thread_gloo
 from gnnhpc.ranks.rendezvous import StorePortServer
 from gnnhpc.ranks.store import connect
 
@@ -177,7 +178,7 @@ def join(
         check_sharing(everyone)
         nccl = uses_nccl(everyone)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if nccl else "gloo",
+        "cpu:gloo,cuda:nccl" if nccl else one_thread_gloo(),
         store=store,
         rank=environment.rank,
         world_size=environment.world_size,
@@ -196,7 +197,7 @@ def join(
             if stage == layout.stage_of(environment.rank):
                 replicas = group
     links = _link_groups(layout, environment.rank, timeout) if nccl else {}
-    control = dist.new_group(backend="gloo", timeout=timeout)
+    control = dist.new_group(backend="gloo" if nccl else None, timeout=timeout)
     mesh = Mesh(
         layout=layout,
         rank=environment.rank,
