@@ -22,12 +22,13 @@ Forward = Callable[[Tensor | SparseRows], Tensor]
 
 
 class _ScalarOf(torch.autograd.Function):
-    """A scalar made from an output, whose backward gives that output the received gradient."""
+    """A scalar made from an output, whose backward gives that output the received gradient; of no
+    value."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
         ctx.gradient = gradient
-        return output.new_zeros(())
+        return output.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:

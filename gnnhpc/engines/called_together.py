@@ -69,9 +69,10 @@ class CalledTogether:
                 timer.layer_forward(outline.name, began, ended)
         return marks[-1]
 
-    def _tell_backward(self, ended_s: Sequence[float]) -> None:
-        """The last layer's begins with the gradient of its output, which is marked elsewhere."""
+    def _tell_backward(self, began_s: float, ended_s: Sequence[float]) -> None:
+        """Of the last layer, which goes backward first, when the gradient of its output was there;
+        each other layer begins where the one after it has ended."""
         if self.timer is None:
             return
-        for outline, at in zip(self.outlines[-2::-1], ended_s[:0:-1], strict=True):
+        for outline, at in zip(self.outlines[::-1], [began_s, *ended_s[:0:-1]], strict=True):
             self.timer.layer_backward(outline.name, at)

@@ -41,6 +41,10 @@ class _Thread:
     cpu_before_s: float = 0.0
     delay_before_s: float | None = 0.0
 
+    def __post_init__(self) -> None:
+        self.clock = ~self.id << 3 | 6
+        """The number of its processor clock, as MAKE_THREAD_CPUCLOCK in Linux's headers."""
+
     @classmethod
     def find(cls, number: int) -> _Thread:
         schedstat = None
@@ -51,8 +55,11 @@ class _Thread:
 
     def read_cpu(self) -> float:
         """Its processor seconds; those last read of a thread that has ended."""
-        with contextlib.suppress(OSError):
-            self.cpu_s = time.clock_gettime(_cpu_clock(self.id))
+        # Not contextlib.suppress, which takes longer than the clock.
+        try:
+            self.cpu_s = time.clock_gettime(self.clock)
+        except OSError:
+            return self.cpu_s
         return self.cpu_s
 
     def read_delay(self) -> float | None:
@@ -69,11 +76,6 @@ class _Thread:
         """Since it began, of a thread that began after the look."""
         before, now = self.delay_before_s, self.read_delay()
         return None if before is None or now is None else now - before
-
-
-def _cpu_clock(thread: int) -> int:
-    """The number of a thread's processor clock, as MAKE_THREAD_CPUCLOCK in Linux's headers."""
-    return ~thread << 3 | 6
 
 
 @dataclass
@@ -137,6 +139,8 @@ class ComputeThreads:
         """Processor seconds of all, since they began; takes half a microsecond a thread."""
         if self.come_and_go:
             return time.process_time() - sum(thread.read_cpu() for thread in self._others)
+        if len(self._threads) == 1:
+            return self._threads[0].read_cpu()
         return sum(thread.read_cpu() for thread in self._threads)
 
     def since_look(self) -> ThreadUse:

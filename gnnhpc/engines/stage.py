@@ -110,11 +110,13 @@ class Stage(nn.Module):
         began = start = timer.clock.mark() if timer is not None else None
         done = 0
         while done < len(self.layers):
-            given = x
+            given, first = x, done
             x, end, done = self._from_layer(done, x, context, start)
             # A layer that hands its input on has no backward; the mark before is that layer's.
             if timer is not None and isinstance(x, Tensor) and x.requires_grad and x is not given:
-                x.register_hook(_MarkBackward(timer, self.outlines[done - 1].name))
+                # One call of several layers marks their backwards itself.
+                if done - first == 1:
+                    x.register_hook(_MarkBackward(timer, self.outlines[first].name))
                 for told in self.on_backward:
                     x.register_hook(partial(_tell, told, self.outlines[done - 1].name))
             start = end

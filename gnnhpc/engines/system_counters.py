@@ -28,11 +28,21 @@ def run_delay_s() -> float | None:
     a microsecond.
     """
     try:
-        if not hasattr(_of_thread, "schedstat"):
-            _of_thread.schedstat = SCHEDSTAT.open("rb", buffering=0)
-        return int(os.pread(_of_thread.schedstat.fileno(), 64, 0).split()[1]) / 1e9
+        number: int = _of_thread.number
+    except AttributeError:
+        number = _open_schedstat()
+    try:
+        return int(os.pread(number, 64, 0).split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _open_schedstat() -> int:
+    """The calling thread's, for as long as it lives; -1, which no file has, if there is none."""
+    with contextlib.suppress(OSError):
+        _of_thread.schedstat = SCHEDSTAT.open("rb", buffering=0)
+        _of_thread.number = _of_thread.schedstat.fileno()
+    return getattr(_of_thread, "number", -1)
 
 
 def steal_s() -> float | None:

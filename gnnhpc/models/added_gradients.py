@@ -55,6 +55,11 @@ def gradients_of(parameters: Weights) -> Weights:
     return type(parameters)._make(found)  # type: ignore[attr-defined, no-any-return]
 
 
+def is_told(parameter: Tensor) -> bool:
+    """Whether it has hooks that are called once a gradient is there."""
+    return bool(_HOOKS(parameter))
+
+
 def tell_added(parameters: Iterable[Tensor | None]) -> None:
     """Call the hooks that autograd calls once it has added to a gradient."""
     there = [p for p in parameters if p is not None]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-TellBackward = Callable[[Sequence[float]], None]
-"""Told when each layer's backward had ended, in the layers' order."""
+TellBackward = Callable[[float, Sequence[float]], None]
+"""Told when the last layer's backward began, and when each layer's had ended, in their order."""
 
 
 class Outputs(NamedTuple):

@@ -20,6 +20,7 @@ from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import run_delay_s
+from gnnhpc.models.added_gradients import AddsGradients
 from gnnhpc.models.later_weights import LeftGradient
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
@@ -161,8 +162,10 @@ class WorkMoments:
 
 
 def _first_trained(stage: Stage) -> list[nn.Parameter]:
-    """Of its first layer that has some, those that train."""
+    """Of its first layer that has some, those that train; one of them where they have their
+    gradients all at once, as each that is told takes some microseconds."""
     for layer in stage.layers:
         if found := [p for p in layer.parameters() if p.requires_grad]:
-            return found
+            at_once = isinstance(layer, AddsGradients) and layer.adds_gradients
+            return found[:1] if at_once else found
     return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from operator import attrgetter, is_not
 from typing import Any, Protocol, cast
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import vig_layers
-from gnnhpc.models.added_gradients import gradients_of, tell_added
+from gnnhpc.models.added_gradients import gradients_of, is_told, tell_added
 from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
@@ -26,6 +27,9 @@ class VigCall:
         self.layers = vig_layers.Layers(layers)
         self.weights = [each.weights for each in layers]
         self.parameters = [p for each in self.weights for p in each if p is not None]
+        self.prepared_with = self.versions()
+        # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
+        self.told = [p for p in reversed(self.parameters) if is_told(p)]
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
 
@@ -73,22 +77,22 @@ class _Layers(torch.autograd.Function):
     ) -> Tensor:
         computed = call.layers.forward(x, moves=not is_recomputing())
         found.append(computed)
-        ctx.call, ctx.tell_backward, ctx.versions = call, tell_backward, call.versions()
+        ctx.call, ctx.tell_backward = call, tell_backward
         ctx.save_for_backward(x, computed.between, computed.updates, computed.states)
         return computed.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        began_s = time.perf_counter()
         x, *saved = ctx.saved_tensors
         call: VigCall = ctx.call
-        if call.versions() != ctx.versions:
+        if call.versions() != call.prepared_with:
             raise RuntimeError("a weight was changed between a forward and its backward")
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
-        ctx.tell_backward(ended)
-        # Last layers first, as autograd would.
-        tell_added(reversed(call.parameters))
+        ctx.tell_backward(began_s, ended)
+        tell_added(call.told)
         return d_x, None, None, None, None
 
 
