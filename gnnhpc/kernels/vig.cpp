@@ -1,7 +1,8 @@
 // A ViG layer, Grapher or FFN, forward and backward: `gnnhpc.kernels.vig_torch` in C++.
 //
 // Here is the algebra on parameters and statistics that folds a layer into a small network a node
-// (`gnnhpc.kernels.vig_fold` explains it), in double; vig_nodes.h has what is done a node.
+// (`gnnhpc.kernels.vig_fold` explains it), in double; vig_conv.h has what is done a weight of the
+// convolution, vig_nodes.h what is done a node.
 
 #include <time.h>
 
@@ -9,6 +10,7 @@
 #include <memory>
 
 #include "openmp.h"
+#include "vig_conv.h"
 #include "vig_nodes.h"
 
 namespace {
@@ -83,55 +85,56 @@ void hidden_moments(i64 hidden, const Weights<const float>& of, const State<doub
     }
 }
 
-void fold_linear(i64 hidden, const Weights<const float>& of, double eps,
+// Linear and BatchNorm as one affine map of x - mean: three weights and a constant, which is the
+// BatchNorm's own bias where its mean is that of the batch.
+void fold_linear(i64 hidden, const Weights<const float>& of, bool by_batch, double eps,
                  const State<double>& state) {
     for (i64 j = 0; j < hidden; ++j) {
         const double scale = of.gamma1[j] / std::sqrt(state.variance1[j] + eps);
+        const double shift = by_batch ? 0.0 : scale * (of.b1[j] - state.mean1[j]);
         for (int k = 0; k < 3; ++k) state.folded[k * hidden + j] = scale * of.w1[j * 3 + k];
-        state.folded[3 * hidden + j] = of.beta1[j] + scale * (of.b1[j] - state.mean1[j]);
+        state.folded[3 * hidden + j] = of.beta1[j] + shift;
     }
 }
 
-void fold_conv(i64 hidden, const Weights<const float>& of, const State<double>& state) {
-    const double *f0 = state.folded, *f1 = f0 + hidden, *f2 = f1 + hidden, *f3 = f2 + hidden;
+// The constant for x itself, of weights and a constant for x - mean.
+double uncentred(const double* weights, double constant, const double* mean) {
+    return constant - (mean[0] * weights[0] + mean[1] * weights[1] + mean[2] * weights[2]);
+}
+
+// By the batch single precision does: the constant for x comes of the very weights that multiply
+// x, so what they are off by counts for x - mean alone, however large the mean. A BatchNorm's
+// running mean is not that of x, and all of x counts.
+void fold_conv(i64 hidden, const Weights<const float>& of, bool by_batch,
+               const State<double>& state) {
+    const auto columns = by_batch ? columns_of(hidden, state.folded) : std::vector<Columns>();
     for (i64 j = 0; j < hidden; ++j) {
         const float *root = of.root + j * hidden, *around = of.around + j * hidden;
-        double r0 = 0, r1 = 0, r2 = 0, r3 = 0, a0 = 0, a1 = 0, a2 = 0, a3 = 0;
-#pragma omp simd reduction(+ : r0, r1, r2, r3, a0, a1, a2, a3)
-        for (i64 i = 0; i < hidden; ++i) {
-            const double r = root[i], a = around[i];
-            r0 += r * f0[i], r1 += r * f1[i], r2 += r * f2[i], r3 += r * f3[i];
-            a0 += a * f0[i], a1 += a * f1[i], a2 += a * f2[i], a3 += a * f3[i];
-        }
-        const double row[8] = {r0, r1, r2, a0, a1, a2, a3, r3 + of.conv_bias[j]};
+        double own[8], *const neighbours = own + 4;
+        if (by_batch)
+            sum_row(hidden, root, around, columns, own);
+        else
+            sum_row(hidden, root, around, state.folded, own);
+        const double own_constant = uncentred(own, own[3], state.mean);
+        const double row[8] = {own[0], own[1], own[2], neighbours[0], neighbours[1], neighbours[2],
+                               uncentred(neighbours, neighbours[3], state.mean),
+                               own_constant + of.conv_bias[j]};
         std::copy(row, row + 8, state.first + j * 8);
     }
 }
 
-// Of the folded Linear and of the convolution's parameters; `d_folded` is [4][hidden].
+// Of the folded Linear and of the convolution's parameters; `d_folded` is [4][hidden], as `folded`
+// for x - mean: sums that nearly cancel are subtracted in double, before they are multiplied.
 void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const double>& state,
                  const double* d_first, double* d_folded, const Gradients& d) {
-    const double *f0 = state.folded, *f1 = f0 + hidden, *f2 = f1 + hidden, *f3 = f2 + hidden;
-    double *d0 = d_folded, *d1 = d0 + hidden, *d2 = d1 + hidden, *d3 = d2 + hidden;
-    std::fill(d_folded, d_folded + 4 * hidden, 0.0);
+    std::vector<RowGradients> rows;
     for (i64 j = 0; j < hidden; ++j) {
-        const float *root = of.root + j * hidden, *around = of.around + j * hidden;
-        float *d_root = d.root + j * hidden, *d_around = d.around + j * hidden;
-        const double* row = d_first + j * 8;
-        const double r0 = row[0], r1 = row[1], r2 = row[2], r3 = row[7];
-        const double a0 = row[3], a1 = row[4], a2 = row[5], a3 = row[6];
-        d.add(d.conv_bias + j, r3);
-#pragma omp simd
-        for (i64 i = 0; i < hidden; ++i) {
-            const double r = root[i], a = around[i];
-            d0[i] += r * r0 + a * a0;
-            d1[i] += r * r1 + a * a1;
-            d2[i] += r * r2 + a * a2;
-            d3[i] += r * r3 + a * a3;
-            d.add(d_root + i, r0 * f0[i] + r1 * f1[i] + r2 * f2[i] + r3 * f3[i]);
-            d.add(d_around + i, a0 * f0[i] + a1 * f1[i] + a2 * f2[i] + a3 * f3[i]);
-        }
+        rows.emplace_back(d_first + j * 8, state.mean);
+        d.add(d.conv_bias + j, d_first[j * 8 + 7]);
     }
+    std::fill(d_folded, d_folded + 4 * hidden, 0.0);
+    unfold_rows({of.root, of.around, d.root, d.around, hidden}, rows,
+                columns_of(hidden, state.folded), d_folded);
 }
 
 // Of the Linear and its BatchNorm; where that went by the batch, x's gradient through its mean and
@@ -146,7 +149,7 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
         const double inverse = 1.0 / std::sqrt(state.variance1[j] + eps);
         const double scale = of.gamma1[j] * inverse;
         const double d_constant = d_folded[3 * hidden + j], d_centred = scale * d_constant;
-        double d_scale = d_constant * (of.b1[j] - state.mean1[j]), d_w[3];
+        double d_scale = by_batch ? 0.0 : d_constant * (of.b1[j] - state.mean1[j]), d_w[3];
         for (int k = 0; k < 3; ++k) {
             d_scale += d_folded[k * hidden + j] * w[k];
             d_w[k] = d_folded[k * hidden + j] * scale;
@@ -158,7 +161,6 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
             const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
             for (int k = 0; k < 3; ++k) {
                 d_mean[k] -= w[k] * d_centred;
-                d_w[k] -= d_centred * m[k];
                 for (int l = 0; l < 3; ++l) {
                     d_w[k] += 2.0 * d_variance * cov[k * 3 + l] * w[l];
                     d_cov[k * 3 + l] += d_variance * w[k] * w[l];
@@ -266,17 +268,20 @@ void vig_forward(const i64* sizes, const float* x, const float* const* weights,
         moments(batch, x, state.mean, state.covariance);
         hidden_moments(hidden, of, state);
     }
-    fold_linear(hidden, of, eps[0], state);
+    fold_linear(hidden, of, !running, eps[0], state);
     if (of.root) {
-        fold_conv(hidden, of, state);
+        fold_conv(hidden, of, !running, state);
         const auto sums = rows_of_floats(batch);
         neighbour_sums(x, batch, [&](i64 line, const float* from) {
             copy_line(batch, line, from, sums.get());
         });
         forward<kConv>(batch, hidden, x, sums.get(), state.first, of.w2, of.b2, y);
     } else {
-        for (i64 j = 0; j < hidden; ++j)
-            for (int k = 0; k < 4; ++k) state.first[j * 4 + k] = state.folded[k * hidden + j];
+        for (i64 j = 0; j < hidden; ++j) {
+            double* row = state.first + j * 4;
+            for (int k = 0; k < 4; ++k) row[k] = state.folded[k * hidden + j];
+            row[3] = uncentred(row, row[3], state.mean);
+        }
         forward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, of.b2, y);
     }
     if (!running) {
@@ -333,8 +338,12 @@ void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, con
     } else {
         backward<kPlain>(batch, hidden, x, nullptr, state.first, of.w2, y, g, along, d_own, nullptr,
                          d_first.data(), d_second.data(), d_bias.data());
-        for (i64 j = 0; j < hidden; ++j)
-            for (int k = 0; k < 4; ++k) d_folded[size(k * hidden + j)] = d_first[size(j * 4 + k)];
+        for (i64 j = 0; j < hidden; ++j) {
+            const double *row = &d_first[size(j * 4)], d_constant = row[3];
+            for (int k = 0; k < 3; ++k)
+                d_folded[size(k * hidden + j)] = row[k] - state.mean[k] * d_constant;
+            d_folded[size(3 * hidden + j)] = d_constant;
+        }
     }
     for (i64 i = 0; i < hidden * 3; ++i) d.add(d.w2 + i, d_second[size(i)]);
     for (i64 c = 0; c < 3; ++c) d.add(d.b2 + c, d_bias[size(c)]);

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #if defined(__AVX512F__)
@@ -21,9 +22,33 @@ typedef std::int32_t Int __attribute__((vector_size(LANES * sizeof(float))));
 
 constexpr int kWide = 4;  // vectors of nodes side by side
 
-#define INLINE inline __attribute__((always_inline))
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE inline ALWAYS_INLINE
 
 INLINE Vec all(float value) { return value - Vec{}; }
+
+// A vector at any address; lanes past `count` are zero, and not stored.
+typedef float Loose __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+INLINE Vec load(const float* at, i64 count) {
+    if (count == LANES) return *reinterpret_cast<const Loose*>(at);
+    Vec vec = {};
+    std::copy(at, at + count, reinterpret_cast<float*>(&vec));
+    return vec;
+}
+
+// The same, and what lies `ahead` of it is fetched for later.
+INLINE Vec load(const float* at, i64 count, i64 ahead) {
+    __builtin_prefetch(at + ahead);
+    return load(at, count);
+}
+
+INLINE void store(const Vec& vec, float* at, i64 count) {
+    if (count == LANES)
+        *reinterpret_cast<Loose*>(at) = vec;
+    else
+        std::copy_n(reinterpret_cast<const float*>(&vec), count, at);
+}
 
 // A number each of kWide vectors of nodes, computed in step: the chains of dependent operations
 // of one vector fill the waits of another.
@@ -145,6 +170,16 @@ struct Gelu {
         return mirrored(tail - magnitude * density * kDensity, u);
     }
 };
+
+// Sum of the lanes in single precision, halves first.
+INLINE float quick_sum(const Vec& vec) {
+    typedef float Four __attribute__((vector_size(16), may_alias));
+    const Four* part = reinterpret_cast<const Four*>(&vec);
+    Four four = part[0];
+    if constexpr (LANES == 8) four += part[1];
+    if constexpr (LANES == 16) four = (four + part[1]) + (part[2] + part[3]);
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
 
 // Sum of the lanes, four at a time.
 INLINE double sum(const Vec& vec) {

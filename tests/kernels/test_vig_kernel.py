@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
+from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -108,27 +110,83 @@ def test_is_the_torch_form(
         running = vig_torch.Statistics(
             torch.randn(9), torch.rand(9) + 1, torch.randn(3), torch.rand(3) + 1
         )
-    ours = vig.forward(x, grid, given, running, EPS)
-    wide = vig_torch.Weights._make(None if w is None else w.double() for w in given)
-    wide_running = running and vig_torch.Statistics._make(part.double() for part in running)
-    exact = vig_torch.forward(x.double(), grid, wide, wide_running, EPS)
-    close(ours.out, exact.out, "out")
+    ours, theirs = both(x, g, grid, given, running)
+    close(ours.out, theirs.out, "out")
     for name, part, other in zip(
-        vig_torch.Statistics._fields, ours.statistics, exact.statistics, strict=True
+        vig_torch.Statistics._fields, ours.statistics, theirs.statistics, strict=True
     ):
         close(part, other, name)
+    assert_within(
+        ours.gradients, theirs.gradients, allowed(x.double(), g.double(), grid, given, running)
+    )
 
-    d_x, d_weights = vig.backward(
-        x, grid, given, ours.saved, g, EPS, by_batch=by_batch, wants_x=True
+
+@pytest.mark.parametrize("conv", [True, False])
+@pytest.mark.parametrize("by_batch", [True, False])
+def test_a_mean_far_above_the_spread(built: str, conv: bool, by_batch: bool) -> None:
+    """What the constant and the degree contribute nearly cancels what the mean does."""
+    given, grid, rows = weights(101, conv=conv), (8, 8), 5 * 64
+    x, g = 10 + torch.randn(rows, 3) / 10, torch.randn(rows, 3)
+    running = None
+    if not by_batch:
+        before = x @ given.w1.t() + given.b1
+        running = vig_torch.Statistics(
+            before.mean(0), before.var(0), torch.randn(3), torch.rand(3) + 1
+        )
+    ours, theirs = both(x, g, grid, given, running)
+    assert_within(
+        ours.gradients, theirs.gradients, allowed(x.double(), g.double(), grid, given, running)
     )
-    e_x, e_weights = vig_torch.backward(
-        x.double(), grid, wide, exact.saved, g.double(), EPS, by_batch=by_batch, wants_x=True
-    )
-    found, expected = (
-        {"input": dx} | {name: d for name, d in zip(NAMES, dw, strict=True) if d is not None}
-        for dx, dw in ((d_x, d_weights), (e_x, e_weights))
-    )
-    assert_within(found, expected, allowed(x.double(), g.double(), grid, wide, wide_running))
+
+
+def test_the_constant_is_that_of_the_weights(built: str) -> None:
+    """At the mean of x only the BatchNorm's bias is left, whatever the weights are off by."""
+    hidden = 101
+    given = weights(hidden, conv=True)
+    x = 100 + torch.randn(64, 3) / 10
+    _, state = vig.forward(x, (8, 8), given, None, EPS).saved
+    mean = x.double().mean(0)
+    first = state[-8 * hidden :].view(hidden, 8)
+    own = first[:, :3] @ mean + first[:, 7]
+    around = first[:, 3:6] @ mean + first[:, 6]
+    assert given.root is not None
+    assert given.relative is not None
+    assert given.conv_bias is not None
+    close(own, (given.root @ given.beta1 + given.conv_bias).double(), "own")
+    close(around, (given.relative @ given.beta1).double(), "around")
+
+
+class Found(NamedTuple):
+    """A layer's output, the statistics it used, and gradients by name."""
+
+    out: Tensor
+    statistics: tuple[Tensor, ...]
+    gradients: dict[str, Tensor]
+
+
+def both(
+    x: Tensor,
+    g: Tensor,
+    grid: vig_torch.Grid,
+    given: vig_torch.Weights,
+    running: vig_torch.Statistics | None,
+) -> tuple[Found, Found]:
+    """The kernel's, and those of the torch form in float64."""
+
+    def found(kernel: ModuleType, dtype: torch.dtype) -> Found:
+        of = vig_torch.Weights._make(None if w is None else w.to(dtype) for w in given)
+        by = running and vig_torch.Statistics._make(part.to(dtype) for part in running)
+        inputs = x.to(dtype)
+        done = kernel.forward(inputs, grid, of, by, EPS)
+        d_x, d_weights = kernel.backward(
+            *(inputs, grid, of, done.saved, g.to(dtype), EPS),
+            by_batch=running is None,
+            wants_x=True,
+        )
+        named = {name: d for name, d in zip(NAMES, d_weights, strict=True) if d is not None}
+        return Found(done.out, done.statistics, {"input": d_x} | named)
+
+    return found(vig, torch.float32), found(vig_torch, torch.float64)
 
 
 def allowed(
@@ -139,9 +197,8 @@ def allowed(
     running: vig_torch.Statistics | None,
 ) -> dict[str, float]:
     """How far off each gradient may be, by the plain layer of the same float64 parameters."""
-    state = {name: value for name, value in zip(NAMES, given, strict=True) if value is not None}
-    if running is not None:
-        state |= dict(zip(BUFFERS, running, strict=True))
+    named = [*zip(NAMES, given, strict=True), *zip(BUFFERS, running or [None] * 4, strict=True)]
+    state = {name: value.double() for name, value in named if value is not None}
     hidden = len(given.b1)
 
     def make() -> nn.Module:
