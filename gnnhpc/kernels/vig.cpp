@@ -12,6 +12,7 @@
 #include "openmp.h"
 #include "vig_conv.h"
 #include "vig_nodes.h"
+#include "vig_readout.h"
 
 namespace {
 
@@ -406,5 +407,24 @@ void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes,
         g = d_input;
         ended[i] = now_s();
     }
+}
+
+// The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes, threads. Weights
+// are fc1's [hidden][3] and [hidden], fc2's [classes][hidden] and [classes]. `pooled` [images][3]
+// is left for backward, logits are [images][classes].
+void vig_readout_forward(const i64* sizes, const float* x, const float* const* weights,
+                         float* pooled, float* logits) {
+    const Readout of(sizes, weights);
+    of.pool(x, pooled);
+    of.forward(pooled, logits);
+}
+
+// Gradients of the weights, from that of the logits, `added` to what is there or in its place; d_x
+// [images][nodes][3], null if not wanted.
+void vig_readout_backward(const i64* sizes, i64 added, const float* pooled, const float* g,
+                          const float* const* weights, float* d_x, float* const* d_weights) {
+    const Readout of(sizes, weights);
+    const Doubles d_pooled = of.backward(pooled, g, added, d_weights);
+    if (d_x) of.spread_to_nodes(d_pooled, d_x);
 }
 }

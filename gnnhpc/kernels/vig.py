@@ -46,7 +46,7 @@ def forward(
     kernel = library()
     calls.count_compiled(kernel, "vig_forward")
     kernel.vig_forward(
-        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         pointer(x),
         pointers(weights),
         None if running is None else pointers(running),
@@ -86,7 +86,7 @@ def backward(
     calls.count_compiled(kernel, "vig_backward")
     hidden = weights.b1.shape[0]
     kernel.vig_backward(
-        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         int(by_batch),
         int(into is not None),
         pointer(x),
@@ -110,8 +110,11 @@ def _prepared(kernel: ctypes.CDLL) -> ctypes.CDLL:
     kernel.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
     kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 12]
     kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 11]
-    for function in ("vig_forward", "vig_backward", "vig_layers_forward", "vig_layers_backward"):
-        getattr(kernel, function).restype = None
+    kernel.vig_readout_forward.argtypes = [pointer] * 5
+    kernel.vig_readout_backward.argtypes = [pointer, integer, *[pointer] * 5]
+    for function in ("vig", "vig_layers", "vig_readout"):
+        getattr(kernel, f"{function}_forward").restype = None
+        getattr(kernel, f"{function}_backward").restype = None
     return kernel
 
 
@@ -131,8 +134,8 @@ def state_length(hidden: int, *, conv: bool) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(*numbers: int) -> ctypes.Array[ctypes.c_int64]:
-    """Images, height, width, hidden, threads."""
+def sizes(*numbers: int) -> ctypes.Array[ctypes.c_int64]:
+    """Of a call, the number of threads last."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 

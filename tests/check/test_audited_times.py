@@ -177,7 +177,7 @@ def one_thread_that_says_two() -> None:
     def together(true: Any, layers: int, images: int, _threads: int, *rest: Any) -> None:
         true(layers, images, 1, *rest)
 
-    around(vig, "_sizes", sizes)
+    around(vig, "sizes", sizes)
     for name in ("vig_layers_forward", "vig_layers_backward"):
         around(vig.library(), name, together)
 

@@ -35,6 +35,7 @@ TESTS = (
     "tests/kernels/test_vig_kernel.py",
     "tests/kernels/test_not_finite.py",
     "tests/models/test_vig_fused.py",
+    "tests/models/test_vig_readout.py",
     "tests/models/test_gat_fused.py",
     "tests/models/test_gat.py",
     "tests/models/test_layer_implementations.py",

@@ -36,6 +36,7 @@ PRELOADED = [
     "gnnhpc.engines.torch_pipelining",
     "gnnhpc.models.gat.fused",
     "gnnhpc.models.vig.fused",
+    "gnnhpc.models.vig.readout",
     "gnnhpc.models.vig.reference",
     "gnnhpc.ranks.watchdog",
     "gnnhpc.run.header",

@@ -90,7 +90,7 @@ class Vig(Model):
         Raises ValueError for a layer of another model, or images that are not square with three
         channels.
         """
-        from gnnhpc.models.vig import fused, layer_parameters, reference
+        from gnnhpc.models.vig import fused, layer_parameters, readout, reference
 
         nodes, channels = layer.inputs
         side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
@@ -99,9 +99,10 @@ class Vig(Model):
             raise ValueError(
                 f"{layer.name}: square images of {wanted} channels, not {layer.inputs}"
             )
-        if layer.kind == "readout":
-            return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
         is_fused = self.implementation == "fused"
+        if layer.kind == "readout":
+            last = readout.FusedReadout if is_fused else reference.Readout
+            return last(self.readout_width, layer.shape[0], dtype=dtype)
         if layer.kind == "grapher":
             grapher = fused.FusedGrapher if is_fused else reference.Grapher
             return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)

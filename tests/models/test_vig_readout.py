@@ -1,0 +1,198 @@
+"""The readout in one call is torch's: logits, every gradient, on any machine."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.kernels import build, vig_readout
+from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels.calls import TORCH, counted
+from gnnhpc.models.context import Context
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.models.vig.readout import FusedReadout
+from gnnhpc.models.vig.reference import Readout
+
+needs_kernel = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+SIZES = [  # images, nodes, width, classes
+    (1, 1, 1, 1),
+    (1, 64, 16, 10),
+    (3, 7, 5, 2),
+    (5, 1024, 1024, 10),
+    (17, 33, 65, 3),
+    (40, 100, 300, 101),
+    (2, 9, 9000, 10),
+]
+
+
+def readouts(width: int, classes: int) -> tuple[nn.Module, nn.Module]:
+    """Ours in float32, and torch's of the same numbers in float64."""
+    torch.manual_seed(1)
+    ours = FusedReadout(width, classes, dtype=torch.float32)
+    exact = Readout(width, classes, dtype=torch.float64)
+    exact.load_state_dict(ours.state_dict())
+    return ours, exact
+
+
+def images(count: int, nodes: int) -> Tensor:
+    return torch.randn(count, nodes, 3, generator=torch.Generator().manual_seed(2)) * 0.1
+
+
+def results(readout: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Logits and all gradients, in float64."""
+    dtype = next(readout.parameters()).dtype
+    given = x.detach().to(dtype).requires_grad_()
+    logits = readout(given, Context())
+    gradient = torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
+    readout.zero_grad()
+    logits.backward(gradient.to(dtype))
+    found = {"logits": logits.detach(), "x": given.grad}
+    found |= {name: p.grad for name, p in readout.named_parameters()}
+    assert all(value is not None and value.dtype == dtype for value in found.values())
+    return {name: value.double() for name, value in found.items() if value is not None}
+
+
+def assert_equal(ours: dict[str, Tensor], exact: dict[str, Tensor], relative: float) -> None:
+    assert ours.keys() == exact.keys()
+    for name, value in exact.items():
+        error = float((ours[name] - value).abs().max() / value.abs().max())
+        assert error <= relative, f"{name}: {error:.1e}"
+
+
+@needs_kernel
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_it_is_torchs(sizes: tuple[int, int, int, int]) -> None:
+    count, nodes, width, classes = sizes
+    ours, exact = readouts(width, classes)
+    x = images(count, nodes)
+    called = counted()
+    assert_equal(results(ours, x), results(exact, x), 1e-6)
+    names = {name for (code, name) in counted() - called if code != TORCH}
+    assert names == {vig_readout.FORWARD, vig_readout.BACKWARD}
+
+
+def test_what_no_kernel_is_for_is_torchs_own() -> None:
+    _, exact = readouts(20, 4)
+    ours = FusedReadout(20, 4, dtype=torch.float64)
+    ours.load_state_dict(exact.state_dict())
+    x, called = images(3, 8), counted()
+    assert_equal(results(ours, x), results(exact, x), 0.0)
+    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
+
+
+def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, exact = readouts(20, 4)
+    monkeypatch.setenv("GNNHPC_KERNELS", "off")
+    build.load_kernel.cache_clear()
+    try:
+        called, found = counted(), results(ours, images(3, 8))
+    finally:
+        build.load_kernel.cache_clear()
+    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
+    assert_equal(found, results(exact, images(3, 8)), 1e-5)
+
+
+def test_it_starts_as_the_reference() -> None:
+    torch.manual_seed(4)
+    theirs = Readout(16, 3, dtype=torch.float32)
+    after = torch.rand(1)
+    torch.manual_seed(4)
+    ours = FusedReadout(16, 3, dtype=torch.float32)
+    assert torch.equal(torch.rand(1), after)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value), name
+
+
+@needs_kernel
+@pytest.mark.parametrize("width", [1024, 9000])
+def test_the_same_bits_on_any_number_of_threads(width: int) -> None:
+    found, threads = [], torch.get_num_threads()
+    ours, _ = readouts(width, 10)
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(results(ours, images(37, 50)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(other[name], value) for name, value in found[0].items())
+
+
+@needs_kernel
+def test_any_strides() -> None:
+    ours, _ = readouts(20, 4)
+    x = images(3, 8)
+    found = []
+    for inputs in (x.clone(), x.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
+        given = inputs.requires_grad_()
+        logits = ours(given, Context())
+        # The gradient of a mean over images has no strides.
+        (gradient,) = torch.autograd.grad(logits.mean(0).square().sum(), given)
+        assert gradient.is_contiguous()
+        found += [logits, gradient]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
+@needs_kernel
+def test_images_are_not_kept() -> None:
+    ours, _ = readouts(16, 3)
+    kept: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        ours(images(20, 100).requires_grad_(), Context())
+    assert sum(kept) == 20 * 3 + sum(p.numel() for p in ours.parameters())
+
+
+@needs_kernel
+@pytest.mark.parametrize("u", [-13.0, -9.0, -6.5, -5.0, -1.0, 0.0, 2.0, 7.0, 1e4])
+def test_units_far_from_zero_have_their_derivative(u: float) -> None:
+    """No BatchNorm keeps them near it; where all are below, it is the layers' whole gradient."""
+    weights = vig_readout.Weights(
+        torch.eye(3), torch.full((3,), u), torch.ones(1, 3), torch.zeros(1)
+    )
+    logits, pooled = vig_readout.forward(torch.zeros(1, 1, 3), weights)
+    d_x, _ = vig_readout.backward(pooled, 1, weights, torch.ones(1, 1), wants_x=True)
+    below = 0.5 * math.erfc(-u / math.sqrt(2))
+    slope = below + u * math.exp(-u * u / 2) / math.sqrt(2 * math.pi)
+    assert d_x is not None
+    assert d_x.flatten().tolist() == pytest.approx(3 * [slope], rel=0.01, abs=0)
+    assert float(logits) == pytest.approx(3 * u * below, rel=1e-6, abs=1e-6)
+
+
+@needs_kernel
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_not_hidden(bad: float) -> None:
+    ours, _ = readouts(32, 4)
+    x = images(3, 8)
+    x[1, 5, 2] = bad
+    x.requires_grad_()
+    logits = ours(x, Context())
+    assert logits.isfinite().all(1).tolist() == [True, False, True]
+    logits.sum().backward()
+    assert not all(p.grad.isfinite().all() for p in ours.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("shape", [(2, 16), (2, 16, 4), (1, 2, 16, 3)])
+def test_wrong_shapes_are_named(shape: tuple[int, ...]) -> None:
+    ours, _ = readouts(8, 2)
+    with pytest.raises(ValueError, match=r"expected \[images, nodes, 3\], found"):
+        ours(torch.zeros(shape), Context())
+
+
+def test_each_implementation_has_its_own() -> None:
+    from gnnhpc.data.settings import Cifar10
+    from gnnhpc.models.protocol import BuildOptions
+
+    for name, kind in (("fused", FusedReadout), ("reference", Readout)):
+        model = Vig.model_validate({"implementation": name})
+        last = model.outline(Cifar10().facts())[-1]
+        assert type(model.build(last, BuildOptions(torch.float32))) is kind
