@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 
@@ -11,9 +13,14 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
+from gnnhpc.engines.channels import GroupChannel
+from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Handover, Receiver, Sender, UnevenReceiver
 from gnnhpc.ranks.mesh import Direction
+
+SHARED_MEMORY = "shared memory"
+Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
 
 def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
@@ -22,6 +29,9 @@ def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
     for here, there in itertools.pairwise(links):
         if there.part.number == here.part.number + 1:
             here.hand_over_to(there)
+    # Both ends of all exist before any is waited for.
+    for each in links:
+        each.open()
     return links
 
 
@@ -35,6 +45,9 @@ class PartLinks:
 
     def __init__(self, plan: StagePlan, part: PartPlan, *, training: bool) -> None:
         self.plan, self.part, self.training = plan, part, training
+        self._shared: list[SharedSender | SharedReceiver] = []
+        self.ways: set[str] = set()
+        """How tensors come and go, in words."""
         mesh, parts = plan.mesh, len(plan.parts)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
         held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
@@ -46,7 +59,7 @@ class PartLinks:
             if part.is_first
             else self._receiver("forward", part.input_shape, min(held, plan.microbatches))
         )
-        self.activations_out = None if part.is_last else self._sender("forward")
+        self.activations_out = None if part.is_last else self._sender("forward", part.output_shape)
         self.gradients_in = (
             None
             if part.is_last or not training or not learns
@@ -55,7 +68,7 @@ class PartLinks:
         self.gradients_out = (
             None
             if part.is_first or not training or not part.upstream_trains
-            else self._sender("backward")
+            else self._sender("backward", part.input_shape)
         )
 
     def hand_over_to(self, there: PartLinks) -> None:
@@ -78,10 +91,12 @@ class PartLinks:
         peer = self._peer(-1 if direction == "forward" else 1)
         if peer is None:
             return None
-        group = mesh.link(direction, peer)
+        channel = self._channel(
+            SharedReceiver, direction, peer, -1 if direction == "forward" else 0, shape
+        )
         if mesh.staged:
             hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
-            return StagedReceiver(peer, group, hosts, mesh.device)
+            return StagedReceiver(channel, hosts, mesh.device)
         tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
         # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
         needs = [
@@ -90,18 +105,43 @@ class PartLinks:
             if (action.kind, action.part) == (direction, self.part.place)
         ]
         kind = Receiver if plan.fixed_rows else UnevenReceiver
-        tag = self._tag(-1 if direction == "forward" else 0)
-        return kind(peer, group, tensors, needs if mesh.links else None, tag)
+        return kind(channel, tensors, needs if mesh.links else None)
 
-    def _sender(self, direction: Direction) -> Sender | None:
+    def _sender(self, direction: Direction, shape: tuple[int, ...]) -> Sender | None:
         mesh = self.plan.mesh
         peer = self._peer(1 if direction == "forward" else -1)
         if peer is None:
             return None
-        group = mesh.link(direction, peer)
-        if mesh.staged:
-            return StagedSender(peer, group)
-        return Sender(peer, group, self._tag(0 if direction == "forward" else -1))
+        channel = self._channel(
+            SharedSender, direction, peer, 0 if direction == "forward" else -1, shape
+        )
+        return StagedSender(channel) if mesh.staged else Sender(channel)
+
+    def _channel(
+        self,
+        shared: type[Shared],
+        direction: Direction,
+        peer: int,
+        before: int,
+        shape: tuple[int, ...],
+    ) -> Shared | GroupChannel:
+        """One end, of kind `shared` where both ranks can share memory; `before` as in `_tag`."""
+        plan, mesh = self.plan, self.plan.mesh
+        by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
+        # A slot has room for so many rows, and NCCL's groups are there to be used.
+        if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
+            self.ways.add(mesh.transfers or "")
+            return by_group
+        slot_bytes = math.prod(shape) * plan.dtype.itemsize
+        channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
+        self._shared.append(channel)
+        self.ways.add(SHARED_MEMORY)
+        return channel
+
+    def open(self) -> None:
+        """Wait for the other ends; both must have been made, or be made by another thread."""
+        for channel in self._shared:
+            channel.open()
 
     def _tag(self, before: int) -> int:
         """Of the cut after this part, or before it (-1): the same on both its sides, and another

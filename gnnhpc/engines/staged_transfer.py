@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from gnnhpc.engines.channels import ReceivingEnd, SendingEnd
 from gnnhpc.engines.transfer import Receiver, Sender
 
 
@@ -22,12 +22,11 @@ class StagedReceiver(Receiver):
 
     def __init__(
         self,
-        peer: int,
-        group: dist.ProcessGroup,
+        channel: ReceivingEnd,
         buffers: Sequence[Tensor],
         device: torch.device,
     ) -> None:
-        super().__init__(peer, group, buffers)
+        super().__init__(channel, buffers)
         self._device = device
         self._copied: deque[tuple[torch.cuda.Event | None, Tensor]] = deque()
 
@@ -53,8 +52,8 @@ class StagedReceiver(Receiver):
 class StagedSender(Sender):
     """Copies to the host's memory, and sends from there."""
 
-    def __init__(self, peer: int, group: dist.ProcessGroup) -> None:
-        super().__init__(peer, group)
+    def __init__(self, channel: SendingEnd) -> None:
+        super().__init__(channel)
         self._hosts: list[Tensor] = []
         """One for each tensor sent in a step."""
         self._used = 0

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import torch.distributed as dist
 from torch import Tensor
+
+from gnnhpc.engines.channels import ReceivingEnd, SendingEnd, Transfer
 
 
 class Receiver:
@@ -18,24 +19,19 @@ class Receiver:
     Receives are posted before their tensors are needed, one for each free buffer, so that they come
     while others are computed with. `needs[n]` is how many of the stage's actions must be done
     before the n-th may be posted (gnnhpc.core.early_receives); without it there is no such limit.
-    `tag` tells the parts of a stage from each other, which the same peer may send to.
     """
 
     def __init__(
         self,
-        peer: int,
-        group: dist.ProcessGroup,
+        channel: ReceivingEnd,
         buffers: Sequence[Tensor],
         needs: Sequence[int] | None = None,
-        tag: int = 0,
     ) -> None:
-        self._peer = peer
-        self._group = group
-        self._tag = tag
+        self._channel = channel
         self._buffers = list(buffers)
         self._needs = needs
         self._free: deque[Tensor] = deque(self._buffers)
-        self._posted: deque[tuple[dist.Work, Tensor]] = deque()
+        self._posted: deque[tuple[Transfer, Tensor]] = deque()
         self._expected = 0
         self._count = 0
         """How many were posted in this step."""
@@ -58,9 +54,7 @@ class Receiver:
     def _post(self) -> None:
         while self._count < self._expected and self._free and self._may_post():
             buffer = self._buffer()
-            work = dist.irecv(buffer, src=self._peer, group=self._group, tag=self._tag)
-            assert work is not None
-            self._posted.append((work, buffer))
+            self._posted.append((self._channel.receive(buffer), buffer))
             self._count += 1
 
     def _buffer(self) -> Tensor:
@@ -72,8 +66,8 @@ class Receiver:
 
     def take(self) -> Tensor:
         """The next tensor; blocks until it is received. Return it with `release`."""
-        work, buffer = self._posted.popleft()
-        work.wait()
+        transfer, buffer = self._posted.popleft()
+        transfer.wait()
         return buffer
 
     def release(self, taken: Tensor) -> None:
@@ -130,21 +124,17 @@ class Handover:
 class Sender:
     """Sends to one peer without waiting; `flush` waits until all is sent."""
 
-    def __init__(self, peer: int, group: dist.ProcessGroup, tag: int = 0) -> None:
-        self._peer = peer
-        self._group = group
-        self._tag = tag
-        self._sent: list[tuple[dist.Work, Tensor]] = []
+    def __init__(self, channel: SendingEnd) -> None:
+        self._channel = channel
+        self._sent: list[tuple[Transfer, Tensor]] = []
 
     def send(self, tensor: Tensor) -> None:
         contiguous = tensor.contiguous()
-        work = dist.isend(contiguous, dst=self._peer, group=self._group, tag=self._tag)
-        assert work is not None
         # The tensor must outlive the transfer.
-        self._sent.append((work, contiguous))
+        self._sent.append((self._channel.send(contiguous), contiguous))
         self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
 
     def flush(self) -> None:
-        for work, _ in self._sent:
-            work.wait()
+        for transfer, _ in self._sent:
+            transfer.wait()
         self._sent.clear()

@@ -39,6 +39,9 @@ class Environment:
     """The same on all ranks of one start, and different for every other start."""
     host: str
     cpus: int
+    node: str = ""
+    """The same on ranks that the launcher started on one node, which may be one of several that
+    a machine plays."""
     several_hosts: bool = False
     """Whether ranks may be on more than this host."""
     job_id: str | None = None
@@ -110,6 +113,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             rank=_number(env, "RANK"),
             world_size=_number(env, "WORLD_SIZE"),
             local_rank=_number(env, "LOCAL_RANK", 0),
+            node=_node(env, env.get("GROUP_RANK") or _first_of_node(env)),
             first_host=_required(env, "MASTER_ADDR"),
             port=_number(env, "MASTER_PORT"),
             several_hosts=env.get("LOCAL_WORLD_SIZE") != env["WORLD_SIZE"],
@@ -122,6 +126,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             rank=_number(env, "SUBMITIT_LOCAL_GLOBALID"),
             world_size=_number(env, "SUBMITIT_LOCAL_NTASKS"),
             local_rank=_number(env, "SUBMITIT_LOCAL_LOCALID"),
+            node=_node(env, "0"),
             first_host="127.0.0.1",
             port=None,
             job_key=f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
@@ -134,6 +139,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             rank=_number(env, "SLURM_PROCID"),
             world_size=_number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1)),
             local_rank=_number(env, "SLURM_LOCALID", 0),
+            node=_node(env, env.get("SLURM_NODEID", "")),
             first_host=_first_host(env),
             port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
             several_hosts=_nodes(env) > 1,
@@ -199,6 +205,16 @@ def _first_host(env: Mapping[str, str]) -> str:
     names = expand_nodelist(nodelist)
     name = names[0] if names else "127.0.0.1"
     return name if resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+
+
+def _node(env: Mapping[str, str], number: str) -> str:
+    """By what Slurm or the system calls it, and by the launcher's number."""
+    return f"{number} {env.get('SLURMD_NODENAME') or socket.gethostname()}"
+
+
+def _first_of_node(env: Mapping[str, str]) -> str:
+    """The rank of the first process on this node, where a launcher numbers no nodes."""
+    return f"from {_number(env, 'RANK') - _number(env, 'LOCAL_RANK', 0)}"
 
 
 def _nodes(env: Mapping[str, str]) -> int:

@@ -18,6 +18,7 @@ from gnnhpc.ranks.devices import check_sharing, exchange, own_device, uses_nccl
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.gloo_groups import one_thread_gloo
 from gnnhpc.ranks.rendezvous import StorePortServer
+from gnnhpc.ranks.shared_memory import Peer, find_peers
 from gnnhpc.ranks.store import connect
 
 COLLECTIVE_S = 1800.0
@@ -55,6 +56,8 @@ class Mesh:
     """Of a process that holds several stages, those after the first one's."""
     ends_at: int | None = None
     """Which stage holds the model's last layers; None for the one with the highest number."""
+    peers: Mapping[int, Peer] = field(default_factory=dict)
+    """The ranks of this pipeline, on CPUs of this node, with which memory can be shared."""
     met: list[int] = field(default_factory=lambda: [0])
     """How often this rank has met all others at a barrier."""
 
@@ -95,7 +98,7 @@ class Mesh:
 
     @property
     def transfers(self) -> str | None:
-        """How tensors travel between ranks; None for a rank that is alone."""
+        """How process groups send tensors between ranks; None for a rank that is alone."""
         if self.control is None:
             return None
         if self.staged:
@@ -177,6 +180,10 @@ def join(
         everyone = exchange(store, mine, layout.world_size)
         check_sharing(everyone)
         nccl = uses_nccl(everyone)
+    peers: dict[int, Peer] = {}
+    if device.type == "cpu" and layout.stages > 1:
+        pipeline = layout.pipeline_ranks(layout.replica_of(environment.rank))
+        peers = find_peers(store, environment, pipeline)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if nccl else one_thread_gloo(),
         store=store,
@@ -213,6 +220,7 @@ def join(
         gpu=mine.gpu,
         more_devices=more,
         ends_at=ends_at,
+        peers=peers,
     )
     if nccl:
         _connect(mesh)

@@ -1,0 +1,104 @@
+"""Channels between ranks of one node, through memory that both have mapped.
+
+The thread that computes copies, a few microseconds a tensor, where gloo's thread would take its
+processor. A channel has a slot for each micro-batch of a step, so that a send waits only for what
+was sent a whole step before. The peer can always take that, so no schedule comes to a standstill.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnhpc.engines.channels import GroupChannel, Transfer
+from gnnhpc.kernels.channel import Slots, bytes_needed
+from gnnhpc.ranks.shared_memory import Peer, SharedMemory
+
+_LOOK_MS = 100
+"""How often a rank that waits looks whether the other one has ended."""
+
+
+class SharedSender:
+    """The sending end, whose memory it is; it tells the receiving end which by a group."""
+
+    def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
+        self._peer = peer
+        self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
+        self._slots = Slots(self._memory.bytes, slots, slot_bytes)
+        self._place = torch.tensor([self._memory.fd, slots, slot_bytes])
+        self._told = by.send(self._place)
+
+    def open(self) -> None:
+        """Wait until the other end knows the memory."""
+        self._told.wait()
+
+    def send(self, tensor: Tensor) -> Transfer:
+        """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
+        while not self._slots.send(tensor, _LOOK_MS):
+            if self._peer.has_ended():
+                raise self._peer.lost()
+        return _DONE
+
+
+class SharedReceiver:
+    """The receiving end."""
+
+    def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
+        self._peer = peer
+        self._sizes = [slots, slot_bytes]
+        self._place = torch.zeros(3, dtype=torch.int64)
+        self._told = by.receive(self._place)
+        self._slots: Slots | None = None
+
+    def open(self) -> None:
+        """Wait for the other end. Raises RuntimeError for one of other sizes."""
+        self._told.wait()
+        fd, *sizes = self._place.tolist()
+        if sizes != self._sizes:
+            raise RuntimeError(
+                f"rank {self._peer.rank} sends {sizes[0]} tensors of {sizes[1]} bytes a step, "
+                f"where {self._sizes[0]} of {self._sizes[1]} bytes are expected"
+            )
+        slots, slot_bytes = sizes
+        memory = self._peer.open(fd, bytes_needed(slots, slot_bytes))
+        self._slots = Slots(memory, slots, slot_bytes)
+
+    def receive(self, into: Tensor) -> Transfer:
+        """It is copied when it is waited for, in the order of these calls."""
+        return _Taking(self, into)
+
+    def take(self, into: Tensor) -> None:
+        """Copy the next tensor. Raises RuntimeError if none is left and the peer has ended."""
+        assert self._slots is not None, "open comes first"
+        while not self._slots.take(into, _LOOK_MS):
+            # What it sent before it ended counts.
+            if self._peer.has_ended():
+                if self._slots.take(into, 0):
+                    return
+                raise self._peer.lost()
+
+
+class _Taking:
+    """A tensor to be received."""
+
+    def __init__(self, receiver: SharedReceiver, into: Tensor) -> None:
+        self._receiver, self._into = receiver, into
+
+    def wait(self) -> None:
+        self._receiver.take(self._into)
+
+    def is_completed(self) -> bool:
+        return False
+
+
+class _Done:
+    """A tensor that is sent: nothing is left to do."""
+
+    def wait(self) -> None:
+        """It is done."""
+
+    def is_completed(self) -> bool:
+        return True
+
+
+_DONE = _Done()

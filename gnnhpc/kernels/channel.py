@@ -1,0 +1,64 @@
+"""Calls the compiled channel between two processes; `channel.cpp` says what lies in its memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from torch import Tensor
+
+from gnnhpc.kernels.build import load_kernel
+
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_uint64
+_DONE, _NOT_YET = 0, 1
+
+
+def is_here() -> bool:
+    """Whether the kernel can be compiled and loaded."""
+    return load_kernel("channel") is not None
+
+
+def bytes_needed(slots: int, slot_bytes: int) -> int:
+    """Of a channel's memory."""
+    library: Any = load_kernel("channel")
+    library.channel_bytes.restype = _SIZE
+    return int(library.channel_bytes(_SIZE(slots), _SIZE(slot_bytes)))
+
+
+class Slots:
+    """One end of a channel of `slots` messages of up to `slot_bytes` bytes.
+
+    `memory` [bytes_needed], uint8, is the same for both ends, and zero before the first message.
+    """
+
+    def __init__(self, memory: Tensor, slots: int, slot_bytes: int) -> None:
+        assert memory.numel() >= bytes_needed(slots, slot_bytes)
+        library: Any = load_kernel("channel")
+        self._memory = memory
+        self._place = (memory.data_ptr(), slots, slot_bytes)
+        self._send, self._take = library.channel_send, library.channel_take
+        for function in (self._send, self._take):
+            function.argtypes = (_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, ctypes.c_int)
+
+    def send(self, tensor: Tensor, timeout_ms: int) -> bool:
+        """Copy a contiguous tensor's bytes into the next slot; false where none is free in time.
+
+        Raises RuntimeError for more bytes than a slot has.
+        """
+        return self._call(self._send, tensor, timeout_ms)
+
+    def take(self, into: Tensor, timeout_ms: int) -> bool:
+        """Copy the next message into a contiguous tensor; false where none comes in time.
+
+        Raises RuntimeError for a message of other size than the tensor.
+        """
+        return self._call(self._take, into, timeout_ms)
+
+    def _call(self, function: Any, tensor: Tensor, timeout_ms: int) -> bool:
+        assert tensor.is_contiguous()
+        result = function(*self._place, tensor.data_ptr(), tensor.nbytes, timeout_ms)
+        if result not in (_DONE, _NOT_YET):
+            raise RuntimeError(
+                f"a message of other size than the {tensor.nbytes} bytes of a buffer"
+            )
+        return bool(result == _DONE)
