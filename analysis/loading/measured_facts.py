@@ -87,9 +87,20 @@ def measured_facts(headers: Headers, result: Result | None) -> Facts:
         **{name: read(headers, result) for name, read in FACTS.items()},
         **_each_of("versions", "", headers, leave_out="gnnhpc"),
         **_each_of("kernels", "kernel ", headers),
+        **_transfers(headers, result),
         **_each_of("site", SITE, headers, leave_out="name"),
         **_each_of("variables", VARIABLE, headers),
     }
+
+
+def _transfers(headers: Headers, result: Result | None) -> Facts:
+    """Between the stages of this layout: those of another may be on more nodes."""
+    ways = [header.get("transfers") for header in headers]
+    if result is None or not ways or not all(ways):
+        return {}
+    layout, engine = (result.experiment.get(key) for key in ("layout", "engine"))
+    every = {way for of_rank in ways for way in str(of_rank).split(" and ")}
+    return {f"transfers of {layout} by {engine}": " and ".join(sorted(every, reverse=True))}
 
 
 def _each_of(key: str, prefix: str, headers: Headers, leave_out: str = "") -> Facts:

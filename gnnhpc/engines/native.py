@@ -48,6 +48,12 @@ class NativeEngine:
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
 
+    @property
+    def transfers(self) -> str | None:
+        """How tensors come from and go to other stages, in words; None where there are none."""
+        ways = {way for links in (*self.training, *self.forward_only.links) for way in links.ways}
+        return " and ".join(sorted(ways, reverse=True)) or None
+
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)

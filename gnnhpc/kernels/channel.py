@@ -58,7 +58,5 @@ class Slots:
         assert tensor.is_contiguous()
         result = function(*self._place, tensor.data_ptr(), tensor.nbytes, timeout_ms)
         if result not in (_DONE, _NOT_YET):
-            raise RuntimeError(
-                f"a message of other size than the {tensor.nbytes} bytes of a buffer"
-            )
+            raise RuntimeError(f"a message of other size than {tensor.nbytes} bytes, as planned")
         return bool(result == _DONE)

@@ -51,6 +51,9 @@ class Header:
     """Rank of torch.distributed that holds the stage; None in records that are older."""
     device_facts: dict[str, Any] | None = None
     """A GPU's name, driver, CUDA and NCCL; None on a CPU and in records that are older."""
+    transfers: str | None = None
+    """How tensors come from and go to other stages, such as `shared memory and gloo`; None where
+    there is no other and in records that are older."""
     slurm: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     startup_s: dict[str, float] = field(default_factory=dict)
@@ -66,7 +69,7 @@ class Header:
     cpu_capability: str | None = None
     """Instructions that torch uses, such as AVX2."""
     variables: dict[str, str] | None = None
-    """Environment variables that are set and change rounding."""
+    """Environment variables that are set and change rounding, or how tensors travel."""
     site: dict[str, Any] | None = None
     """Name and settings of the site that the job was started with, as far as they matter."""
     schema: int = SCHEMA

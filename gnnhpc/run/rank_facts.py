@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from gnnhpc.engines import Engine
+from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.ranks.device_facts import device_facts
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.ranks.shared_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.records.provenance import cpu_model
 from gnnhpc.train.setup import TrainingParts
 
@@ -23,10 +26,13 @@ VARIABLES = (
     "NVIDIA_TF32_OVERRIDE",
 )
 """Environment variables by which a library chooses other instructions, and so rounds otherwise."""
+_RECORDED = (*VARIABLES, SHARED_MEMORY_VARIABLE)
+"""And the one by which tensors travel otherwise, on a node where they need not."""
 
 
 def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
-    """Host, CPU, threads, device and kernels of this rank; to be asked for after the set-up."""
+    """Host, CPU, threads, device, transfers and kernels of this rank; to be asked for after the
+    set-up."""
     return {
         "host": environment.host,
         "cpu_model": cpu_model(),
@@ -35,7 +41,15 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "threads": torch.get_num_threads(),
         "device": str(mesh.device),
         "device_facts": device_facts(mesh),
+        "transfers": transfers_between_stages(mesh, parts.engine),
         "implementation": parts.implementation,
         "kernels": kernel_statuses(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ},
     }
+
+
+def transfers_between_stages(mesh: Mesh, engine: Engine) -> str | None:
+    """How tensors of this rank's stage come and go, in words; None without other stages."""
+    if isinstance(engine, NativeEngine):
+        return engine.transfers
+    return mesh.transfers if mesh.layout.stages > 1 else None

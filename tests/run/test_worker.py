@@ -135,7 +135,7 @@ def test_result_and_headers_tell_what_decides_whether_times_may_be_compared(
         assert facts["threads"] == provenance["threads"]
         assert facts["cpu_model"]
         assert (facts["device"], facts["device_facts"]) == ("cpu", None)
-        assert facts["kernels"].keys() <= {"vig", "gat"}
+        assert facts["kernels"].keys() <= {"vig", "gat", "channel"}
         if facts["implementation"].startswith("fused"):
             assert facts["kernels"]
 
