@@ -1,4 +1,4 @@
 """One process among the ranks of a cell: environment, mesh, store, signals, watchdog.
 
-Imports core.
+Imports kernels and core.
 """

@@ -93,9 +93,7 @@ def find_peers(store: Any, environment: Environment, ranks: Sequence[int]) -> di
     value of GNNHPC_SHARED_MEMORY that is neither yes nor no.
     """
     mine = environment.rank
-    probe = SharedMemory(_PROBE_BYTES) if _can_share() else None
-    if probe is not None:
-        probe.bytes.copy_(torch.frombuffer(bytearray(os.urandom(_PROBE_BYTES)), dtype=torch.uint8))
+    probe = _probe() if _can_share() else None
     offer = probe and {
         "node": environment.node,
         "pid": os.getpid(),
@@ -115,6 +113,16 @@ def find_peers(store: Any, environment: Environment, ranks: Sequence[int]) -> di
     # Once all have said what they opened, the probe may go.
     opened = {rank: json.loads(store.get(f"memory-opened/{rank}")) for rank in others}
     return {rank: peer for rank, peer in found.items() if mine in opened[rank]}
+
+
+def _probe() -> SharedMemory | None:
+    """A few bytes that no other process has; None where the system refuses such memory."""
+    try:
+        probe = SharedMemory(_PROBE_BYTES)
+    except OSError:
+        return None
+    probe.bytes.copy_(torch.frombuffer(bytearray(os.urandom(_PROBE_BYTES)), dtype=torch.uint8))
+    return probe
 
 
 def _can_share() -> bool:

@@ -150,6 +150,18 @@ EXPECTED: dict[str, Expected] = {
         Complaint("gradients used", "times the mean of what 2 replicas' backwards"),
         verify="though its output and the layers after it ag",
     ),
+    "a tensor counted as sent before it is copied": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1"),
+        verify="output of stage 0 is not the input of stage 1",
+    ),
+    "a slot written before it was taken, later in the run": Expected(
+        Complaint("cuts", "the output of stage 0 is not the input of stage 1"),
+        verify="output of stage 0 is not the input of stage 1",
+    ),
+    "slots counted otherwise by the rank that takes": Expected(
+        Complaint("cuts", "is not the input of stage 1 of micro-batches [3]: it is that of [0]"),
+        verify="output of stage 0 is not the input of stage 1",
+    ),
     "the input of one part of a stage taken for another's": Expected(
         Complaint("cuts", "output of part 1 of stage 0 is not the input of part 1 of stage 1"),
         verify="output of part 1 of stage 0 is not the input",

@@ -35,7 +35,12 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     """What this rank computed in two steps and an evaluation: gradients, then outputs, summed."""
     torch.set_num_threads(1)
     os.environ["GNNHPC_SHARED_MEMORY"] = "0" if way == "plain" else "1"
-    mesh = join(read_environment(), experiment.layout, torch.device("cpu"))
+    mesh = join(
+        read_environment(),
+        experiment.layout,
+        torch.device("cpu"),
+        ends_at=experiment.loss_stage,
+    )
     if way == "staged":
         mesh = dataclasses.replace(mesh, staged=True)
     if way == "linked":
