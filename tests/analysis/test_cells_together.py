@@ -301,6 +301,19 @@ def test_a_difference_is_named_by_its_fact(tmp_path: Path) -> None:
     assert list(run.cells["difference"]) == [words for _, words in other] + [""] * 10
 
 
+def test_transfers_are_a_fact_of_each_layout_and_engine(tmp_path: Path) -> None:
+    """Stages of pp4 may be on two nodes, where those of pp2 are on one."""
+    by_gloo = vig("pp2", repeat=2)
+    cells = [vig("pp2"), vig("pp2", repeat=1), by_gloo, vig("pp4"), vig("dp2")]
+    root = make_run(tmp_path / "run", cells)
+    ways = ["shared memory", "shared memory", "gloo", "shared memory and gloo", None]
+    for cell, way in zip(cells, ways, strict=True):
+        change(root, cell, measured_with(transfers=way))
+    found = load(root).cells["difference"]
+    words = "transfers of pp2 by native gloo beside shared memory"
+    assert list(found) == ["", "", words, "", ""]
+
+
 def test_ranks_of_two_kinds_are_a_fact_of_their_own(tmp_path: Path) -> None:
     cells = [vig(), vig("pp2")]
     root = make_run(tmp_path / "run", cells)

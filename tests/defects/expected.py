@@ -92,7 +92,7 @@ EXPECTED: dict[str, Expected] = {
         verify="grapher in train step",
     ),
     "a receive buffer re-used before its backward": Expected(
-        Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"),
+        Complaint("self-check", "though its output and the layers after it agree"),
         verify="grapher differs by",
     ),
     "a gradient sent back to the wrong micro-batch": Expected(
