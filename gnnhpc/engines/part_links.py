@@ -46,8 +46,7 @@ class PartLinks:
     def __init__(self, plan: StagePlan, part: PartPlan, *, training: bool) -> None:
         self.plan, self.part, self.training = plan, part, training
         self._shared: list[SharedSender | SharedReceiver] = []
-        self.ways: set[str] = set()
-        """How tensors come and go, in words."""
+        self._by_group = False
         mesh, parts = plan.mesh, len(plan.parts)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
         held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
@@ -130,13 +129,19 @@ class PartLinks:
         by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
         # A slot has room for so many rows, and NCCL's groups are there to be used.
         if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
-            self.ways.add(mesh.transfers or "")
+            self._by_group = True
             return by_group
         slot_bytes = math.prod(shape) * plan.dtype.itemsize
         channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
         self._shared.append(channel)
-        self.ways.add(SHARED_MEMORY)
         return channel
+
+    @property
+    def ways(self) -> set[str]:
+        """How tensors come and go, in words."""
+        by_group = self._by_group or not all(channel.shares for channel in self._shared)
+        found = {SHARED_MEMORY} if any(channel.shares for channel in self._shared) else set()
+        return found | ({self.plan.mesh.transfers or ""} if by_group else set())
 
     def open(self) -> None:
         """Wait for the other ends; both must have been made, or be made by another thread."""

@@ -7,6 +7,8 @@ was sent a whole step before. The peer can always take that, so no schedule come
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor
 
@@ -17,16 +19,32 @@ from gnnhpc.ranks.shared_memory import Peer, SharedMemory
 _LOOK_MS = 100
 """How often a rank that waits looks whether the other one has ended."""
 
+_NONE = -1
+"""In place of a file descriptor."""
+
 
 class SharedSender:
-    """The sending end, whose memory it is; it tells the receiving end which by a group."""
+    """The sending end, whose memory it is; it tells the receiving end which by a group.
+
+    Where this process may not have so much memory, as its files may not be so large (`ulimit -f`),
+    tensors travel by the group.
+    """
 
     def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
-        self._peer = peer
-        self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
-        self._slots = Slots(self._memory.bytes, slots, slot_bytes)
-        self._place = torch.tensor([self._memory.fd, slots, slot_bytes])
+        self._peer, self._by = peer, by
+        self._slots: Slots | None = None
+        self._fd = _NONE
+        with contextlib.suppress(OSError):
+            self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
+            self._slots = Slots(self._memory.bytes, slots, slot_bytes)
+            self._fd = self._memory.fd
+        self._place = torch.tensor([self._fd, slots, slot_bytes])
         self._told = by.send(self._place)
+
+    @property
+    def shares(self) -> bool:
+        """Whether tensors pass through memory, once it is open."""
+        return self._slots is not None
 
     def open(self) -> None:
         """Wait until the other end knows the memory."""
@@ -34,6 +52,8 @@ class SharedSender:
 
     def send(self, tensor: Tensor) -> Transfer:
         """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
+        if self._slots is None:
+            return self._by.send(tensor)
         while not self._slots.send(tensor, _LOOK_MS):
             if self._peer.has_ended():
                 raise self._peer.lost()
@@ -44,11 +64,16 @@ class SharedReceiver:
     """The receiving end."""
 
     def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
-        self._peer = peer
+        self._peer, self._by = peer, by
         self._sizes = [slots, slot_bytes]
         self._place = torch.zeros(3, dtype=torch.int64)
         self._told = by.receive(self._place)
         self._slots: Slots | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether tensors pass through memory, once it is open."""
+        return self._slots is not None
 
     def open(self) -> None:
         """Wait for the other end. Raises RuntimeError for one of other sizes."""
@@ -59,12 +84,16 @@ class SharedReceiver:
                 f"rank {self._peer.rank} sends {sizes[0]} tensors of {sizes[1]} bytes a step, "
                 f"where {self._sizes[0]} of {self._sizes[1]} bytes are expected"
             )
+        if fd == _NONE:
+            return
         slots, slot_bytes = sizes
         memory = self._peer.open(fd, bytes_needed(slots, slot_bytes))
         self._slots = Slots(memory, slots, slot_bytes)
 
     def receive(self, into: Tensor) -> Transfer:
         """It is copied when it is waited for, in the order of these calls."""
+        if self._slots is None:
+            return self._by.receive(into)
         return _Taking(self, into)
 
     def take(self, into: Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 import time
@@ -208,6 +209,37 @@ def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[floa
     assert outputs[killed].returncode == -signal.SIGKILL
     said = f"Connection closed by peer: rank {killed} has ended {taken}\n"
     assert outputs[1 - killed].stdout == said, outputs[1 - killed].stderr
+
+
+def without_memory() -> list[float]:
+    """Where files, and so memory that is one, may not be so large: then they come by the group."""
+    mesh, peer, tells = joined()
+    if mesh.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
+    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, BYTES, mesh.peers[peer], tells)
+    end.open()
+    assert not end.shares
+    found = []
+    if isinstance(end, SharedSender):
+        sender = Sender(end)
+        for number in range(SLOTS):
+            sender.send(numbered(number))
+        sender.flush()
+    else:
+        receiver = Receiver(end, [torch.empty(ROWS) for _ in range(2)])
+        receiver.expect(SLOTS)
+        for _ in range(SLOTS):
+            taken = receiver.take()
+            found.append(float(taken[0]))
+            receiver.release(taken)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    mesh.barrier()
+    leave(mesh)
+    return found
+
+
+def test_a_process_that_may_not_have_the_memory_sends_by_its_group() -> None:
+    assert spawn(without_memory, 2) == [[], [0.0, 1.0, 2.0, 3.0]]
 
 
 def left_behind() -> list[str]:
