@@ -386,6 +386,7 @@ def end_with_workers_that_hang(folder: str) -> None:
         os._exit(1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 def test_workers_that_hang_end_with_their_rank(tmp_path: Path) -> None:
     needs_dgl()

@@ -11,6 +11,7 @@ from tests.tools.cells import gat, manifest_of, run
 pytestmark = pytest.mark.distributed
 
 
+@pytest.mark.slow
 def test_a_stage_that_hands_its_input_on_evaluates_right(tmp_path: Path) -> None:
     """In evaluation a stage of dropout alone returns the very buffer that it received into."""
     graph = {"name": "synthetic-citation", "nodes": 10_000, "edges": 40_000, "features": 32}

@@ -86,6 +86,7 @@ def compare(experiments: list[Experiment]) -> list[tuple[list[str], int]]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_replicas_of_one_stage() -> None:
     """All but the first layers' gradients are on their way before the backward has ended."""

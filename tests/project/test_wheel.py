@@ -108,6 +108,7 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     assert (run / "report/summary.csv").read_text().count("vig,synthetic-cifar10,seq") >= 1
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_by_itself_and_the_hint_says_how_to_look(console: Console) -> None:
     done = console.run(
         "gnnhpc", "submit", "raffi-vig-small", "--name", "apart", "--cluster", "local", *SMALL

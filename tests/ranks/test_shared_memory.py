@@ -104,6 +104,7 @@ def peers_of_mesh(layout: str) -> list[int]:
     return sorted(mesh.peers)
 
 
+@pytest.mark.slow
 @distributed
 def test_ranks_of_a_pipeline_not_replicas_of_a_stage() -> None:
     assert spawn(peers_of_mesh, 4, "dp2-pp2") == [[1], [0], [3], [2]]

@@ -74,6 +74,7 @@ def verify(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
     [["model.first=nothing"], ["model.first=frozen"], ["model.first=train"]],
     ids=["no parameters", "frozen", "trained"],
 )
+@pytest.mark.slow
 def test_a_first_stage_of_any_kind_passes(folder: Path, settings: list[str]) -> None:
     """Gradients are sent to those that train, whether or not the outline counts parameters."""
     done = verify(folder, *settings)
