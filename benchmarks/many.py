@@ -14,11 +14,14 @@ from benchmarks.launch import WARMUP, Launcher, Measured
 from benchmarks.ratios import against_limit, paired
 from benchmarks.table import Parts, Row, not_measured
 from gnnhpc.core.bounds import bound
+from gnnhpc.core.schedule import ScheduleName
 
 ENGINES = ("native", "pipelining")
 MICROBATCHES = (5, 10, 20)
 INTERLEAVED_MICROBATCHES, PARTS = (4, 10), (1, 2, 4)
 OF_BOUND_GOAL = 0.95
+ONE_BOUND: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
+"""Schedules of the same bound, of which 1F1B holds fewer micro-batches at a time."""
 START_LIMIT_S = 6.0
 SMALL = {"name": "vig", "blocks": 2}
 SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_size": 16}
@@ -86,8 +89,7 @@ class _TwoStages:
 
     microbatches: int
     parts: int = 1
-    one_to_one: bool = False
-    """1F1B."""
+    schedule: ScheduleName = "gpipe"
 
     @property
     def bound(self) -> float:
@@ -95,19 +97,17 @@ class _TwoStages:
 
     @property
     def changes(self) -> dict[str, Any]:
-        if self.one_to_one:
-            return {"schedule": "1f1b"}
-        return {"schedule": "interleaved", "parts": self.parts} if self.parts > 1 else {}
+        return {"schedule": self.schedule, **({"parts": self.parts} if self.parts > 1 else {})}
 
     @property
     def what(self) -> str:
         return f"pp2 against the best sequential run, ViG, {self.microbatches} micro-batches"
 
     @property
-    def schedule(self) -> str:
-        if self.one_to_one:
-            return "1F1B"
-        return f"interleaved in {self.parts} parts a stage" if self.parts > 1 else "GPipe"
+    def named(self) -> str:
+        if self.parts > 1:
+            return f"interleaved in {self.parts} parts a stage"
+        return {"gpipe": "GPipe", "1f1b": "1F1B"}[self.schedule]
 
     @property
     def of_bound(self) -> str:
@@ -118,9 +118,8 @@ def _best_sequential(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[
     """Speedup of two stages over the best sequential run, which has one micro-batch, as a share of
     the schedule's bound: what it might take, beside what it takes."""
     counts = MICROBATCHES[:1] if quick else MICROBATCHES
-    # Both have the same bound; 1F1B holds fewer micro-batches at a time.
-    pipelines = [_TwoStages(count, one_to_one=name) for count in counts for name in (False, True)]
-    names = {one: f"{one.what}, {one.schedule}: {one.of_bound}" for one in pipelines}
+    pipelines = [_TwoStages(count, 1, name) for count in counts for name in ONE_BOUND]
+    names = {one: f"{one.what}, {one.named}: {one.of_bound}" for one in pipelines}
     if cpus < 2:
         for what in names.values():
             yield not_measured(what, OF_BOUND_GOAL, f"{cpus} CPU, 2 ranks")
@@ -134,10 +133,14 @@ def _best_sequential(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[
 def _interleaved(launcher: Launcher, cpus: int, *, quick: bool) -> Iterator[Row]:
     """Likewise of several parts a stage, whose bound is higher, beside GPipe; and the speedup."""
     counts = INTERLEAVED_MICROBATCHES[:1] if quick else INTERLEAVED_MICROBATCHES
-    pipelines = [_TwoStages(count, parts) for count in counts for parts in PARTS]
+    pipelines = [
+        _TwoStages(count, parts, "interleaved" if parts > 1 else "gpipe")
+        for count in counts
+        for parts in PARTS
+    ]
     names = {
         one: [
-            f"{one.what}, {one.schedule}: {of}"
+            f"{one.what}, {one.named}: {of}"
             for of in ("seconds a step, alone and in two stages", one.of_bound)
         ]
         for one in pipelines

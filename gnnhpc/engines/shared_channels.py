@@ -33,12 +33,12 @@ class SharedSender:
     def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
         self._peer, self._by = peer, by
         self._slots: Slots | None = None
-        self._fd = _NONE
+        fd = _NONE
         with contextlib.suppress(OSError):
             self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
             self._slots = Slots(self._memory.bytes, slots, slot_bytes)
-            self._fd = self._memory.fd
-        self._place = torch.tensor([self._fd, slots, slot_bytes])
+            fd = self._memory.fd
+        self._place = torch.tensor([fd, slots, slot_bytes])
         self._told = by.send(self._place)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -18,11 +19,19 @@ def is_here() -> bool:
     return load_kernel("channel") is not None
 
 
+@functools.cache
+def _library() -> Any:
+    """The kernel, which must be here."""
+    library: Any = load_kernel("channel")
+    library.channel_bytes.argtypes, library.channel_bytes.restype = (_SIZE, _SIZE), _SIZE
+    for function in (library.channel_send, library.channel_take):
+        function.argtypes = (_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, ctypes.c_int)
+    return library
+
+
 def bytes_needed(slots: int, slot_bytes: int) -> int:
     """Of a channel's memory."""
-    library: Any = load_kernel("channel")
-    library.channel_bytes.restype = _SIZE
-    return int(library.channel_bytes(_SIZE(slots), _SIZE(slot_bytes)))
+    return int(_library().channel_bytes(slots, slot_bytes))
 
 
 class Slots:
@@ -33,12 +42,9 @@ class Slots:
 
     def __init__(self, memory: Tensor, slots: int, slot_bytes: int) -> None:
         assert memory.numel() >= bytes_needed(slots, slot_bytes)
-        library: Any = load_kernel("channel")
         self._memory = memory
         self._place = (memory.data_ptr(), slots, slot_bytes)
-        self._send, self._take = library.channel_send, library.channel_take
-        for function in (self._send, self._take):
-            function.argtypes = (_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, ctypes.c_int)
+        self._send, self._take = _library().channel_send, _library().channel_take
 
     def send(self, tensor: Tensor, timeout_ms: int) -> bool:
         """Copy a contiguous tensor's bytes into the next slot; false where none is free in time.

@@ -46,6 +46,14 @@ def can_add(parameters: Iterable[Tensor | None]) -> bool:
     return True
 
 
+def input_to_train(x: Tensor) -> Tensor | None:
+    """To be given to a function of autograd beside x; None where x needs a gradient itself.
+
+    Without an input that needs a gradient autograd would not call the backward.
+    """
+    return None if x.requires_grad else torch.empty(0, requires_grad=True)
+
+
 def gradients_of(parameters: Weights) -> Weights:
     """The tensors to add to, in the same form; zeros where one was taken away since `can_add`."""
     for parameter in parameters:

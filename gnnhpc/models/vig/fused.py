@@ -18,7 +18,7 @@ from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.vig_layers import Layer
 from gnnhpc.kernels.vig_torch import Moved, Result, Statistics, Weights
-from gnnhpc.models.added_gradients import can_add, gradients_of, tell_added
+from gnnhpc.models.added_gradients import can_add, gradients_of, input_to_train, tell_added
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
 from gnnhpc.models.one_call import InOneCall
@@ -98,9 +98,7 @@ def _apply(
     call = _Call(grid, norm1, norm2, weights, kernels)
     apply, x = cast(Any, _Layer).apply, x.contiguous()
     if layer.adds_gradients and kernels is vig_kernel and can_add(weights):
-        # Without an input that needs a gradient autograd would not call the backward.
-        trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
-        return cast(Tensor, apply(x, call, trained))
+        return cast(Tensor, apply(x, call, input_to_train(x)))
     return cast(Tensor, apply(x, call, None, *weights))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import vig_layers
-from gnnhpc.models.added_gradients import gradients_of, is_told, tell_added
+from gnnhpc.models.added_gradients import gradients_of, input_to_train, is_told, tell_added
 from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
@@ -36,11 +36,9 @@ class VigCall:
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
         if not self.takes(x):
             raise ValueError(f"{x.dtype} {list(x.shape)} are no images of these layers")
-        # Without an input that needs a gradient autograd would not call the backward.
-        trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
         found: list[Any] = []
         apply = cast(Any, _Layers).apply
-        last = apply(x.contiguous(), self, tell_backward, found, trained)
+        last = apply(x.contiguous(), self, tell_backward, found, input_to_train(x))
         (computed,) = found
         return Outputs(computed.between, last, computed.ended_s)
 

@@ -15,7 +15,13 @@ from torch.autograd.function import once_differentiable
 from gnnhpc.kernels import calls, vig_readout
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.vig_readout import Weights
-from gnnhpc.models.added_gradients import AddsGradients, can_add, gradients_of, tell_added
+from gnnhpc.models.added_gradients import (
+    AddsGradients,
+    can_add,
+    gradients_of,
+    input_to_train,
+    tell_added,
+)
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig import fused
 from gnnhpc.models.vig.layer_parameters import CHANNELS
@@ -39,9 +45,7 @@ class FusedReadout(AddsGradients, Readout):
         weights = Weights(fc1["weight"], fc1["bias"], fc2["weight"], fc2["bias"])
         apply, x = cast(Any, _Readout).apply, x.contiguous()
         if self.adds_gradients and can_add(weights):
-            # Without an input that needs a gradient autograd would not call the backward.
-            trained = None if x.requires_grad else torch.empty(0, requires_grad=True)
-            return cast(Tensor, apply(x, weights, trained))
+            return cast(Tensor, apply(x, weights, input_to_train(x)))
         return cast(Tensor, apply(x, weights, None, *weights))
 
 
