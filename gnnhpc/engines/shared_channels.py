@@ -8,12 +8,14 @@ was sent a whole step before. The peer can always take that, so no schedule come
 from __future__ import annotations
 
 import contextlib
+import time
 
 import torch
 from torch import Tensor
 
 from gnnhpc.engines.channels import GroupChannel, Transfer
 from gnnhpc.kernels.channel import Slots, bytes_needed
+from gnnhpc.ranks.mesh import COLLECTIVE_S
 from gnnhpc.ranks.shared_memory import Peer, SharedMemory
 
 _LOOK_MS = 100
@@ -54,9 +56,11 @@ class SharedSender:
         """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
         if self._slots is None:
             return self._by.send(tensor)
+        began_s = time.monotonic()
         while not self._slots.send(tensor, _LOOK_MS):
             if self._peer.has_ended():
                 raise self._peer.lost()
+            _check_wait(self._peer, began_s)
         return _DONE
 
 
@@ -99,12 +103,20 @@ class SharedReceiver:
     def take(self, into: Tensor) -> None:
         """Copy the next tensor. Raises RuntimeError if none is left and the peer has ended."""
         assert self._slots is not None, "open comes first"
+        began_s = time.monotonic()
         while not self._slots.take(into, _LOOK_MS):
             # What it sent before it ended counts.
             if self._peer.has_ended():
                 if self._slots.take(into, 0):
                     return
                 raise self._peer.lost()
+            _check_wait(self._peer, began_s)
+
+
+def _check_wait(peer: Peer, began_s: float) -> None:
+    """Raises RuntimeError where a peer that lives has been waited for as long as gloo would."""
+    if time.monotonic() - began_s > COLLECTIVE_S:
+        raise RuntimeError(f"Timed out waiting {COLLECTIVE_S:g} s for rank {peer.rank}")
 
 
 class _Taking:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.engines import shared_channels
 from gnnhpc.engines.channels import GroupChannel
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.transfer import Receiver, Sender
@@ -265,3 +266,25 @@ def left_behind() -> list[str]:
 
 def test_nothing_is_left_behind() -> None:
     assert spawn(left_behind, 2) == [[], []]
+
+
+def silent() -> list[str]:
+    """What each rank says of one that lives and neither sends nor takes."""
+    shared_channels.COLLECTIVE_S = 0.5
+    mesh, end = ends()
+    try:
+        while True:
+            if isinstance(end, SharedSender):
+                end.send(numbered(1))
+            else:
+                end.take(torch.zeros(ROWS))
+                time.sleep(2)
+    except RuntimeError as error:
+        said = [str(error)]
+    mesh.barrier()
+    leave(mesh)
+    return said
+
+
+def test_a_rank_that_lives_is_not_waited_for_without_end() -> None:
+    assert spawn(silent, 2)[0] == ["Timed out waiting 0.5 s for rank 1"]
