@@ -92,7 +92,9 @@ void fold_linear(i64 hidden, const Weights<const float>& of, bool by_batch, doub
                  const State<double>& state) {
     for (i64 j = 0; j < hidden; ++j) {
         const double scale = of.gamma1[j] / std::sqrt(state.variance1[j] + eps);
-        const double shift = by_batch ? 0.0 : scale * (of.b1[j] - state.mean1[j]);
+        // Times zero, and not zero: a bias that is no number has to reach the loss.
+        const double shift = by_batch ? 0.0 * static_cast<double>(of.b1[j])
+                                      : scale * (of.b1[j] - state.mean1[j]);
         for (int k = 0; k < 3; ++k) state.folded[k * hidden + j] = scale * of.w1[j * 3 + k];
         state.folded[3 * hidden + j] = of.beta1[j] + shift;
     }

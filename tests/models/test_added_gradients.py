@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -133,3 +135,14 @@ def test_a_single_row_has_no_variance() -> None:
     made = layer("ffn", adds=True)
     with pytest.raises(ValueError, match="more than 1 row"):
         made(torch.rand(1, 1, 3), Context())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", ["grapher", "ffn"])
+def test_a_bias_that_is_no_number_reaches_the_output(kind: str, value: float) -> None:
+    """Though BatchNorm takes a bias away again, its batch's mean is no number either."""
+    made = layer(kind, adds=True)
+    with torch.no_grad():
+        made.get_parameter("fc1.bias")[0] = value
+    output = made(torch.rand(IMAGES, GRID[0] * GRID[1], 3), Context())
+    assert not output.isfinite().any()
