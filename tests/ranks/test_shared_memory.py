@@ -75,8 +75,11 @@ def in_turn(cases: list[tuple[Variables, tuple[int, ...]]]) -> list[list[int]]:
             peers = find_peers(place, read_environment(), range(3))
         assert all(peer.rank == rank for rank, peer in peers.items())
         found.append(sorted(peers))
-    store.set(f"end/{first.rank}", "")
-    store.wait([f"end/{rank}" for rank in range(3)])
+    if first.rank:
+        store.set(f"end/{first.rank}", "")
+    else:
+        # The store ends with this process: it answers nobody who still waits.
+        store.wait(["end/1", "end/2"])
     return found
 
 
