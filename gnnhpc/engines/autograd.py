@@ -9,42 +9,50 @@ saves; it keeps what a layer holds otherwise.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.variable import Variable
 
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.recomputation import recomputing
 
 Forward = Callable[[Tensor | SparseRows], Tensor]
-
-
-class _ScalarOf(torch.autograd.Function):
-    """A scalar made from an output, whose backward gives that output the received gradient; of no
-    value."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, gradient: Tensor) -> Tensor:
-        ctx.gradient = gradient
-        return output.new_empty(())
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
+_engine: Any = Variable._execution_engine
 
 
 def backward(result: Tensor, gradient: Tensor | None) -> None:
     """Backward from a loss, or from an output whose gradient the next stage has sent.
 
-    `result.backward(gradient)` is the same, but compares the two shapes by means of sympy, which
-    takes half a second to import.
+    `result.backward(gradient)` is the same, but its Python takes a tenth of a millisecond where a
+    kernel has driven that out of the caches, and compares the two shapes by means of sympy, which
+    takes half a second to import. Megatron-LM's schedules call the engine of autograd so too.
     """
-    scalar: Tensor = result
-    if gradient is not None:
-        scalar = _ScalarOf.apply(result, gradient)  # type: ignore[no-untyped-call]
-    scalar.backward()
+    if gradient is None:
+        gradient = _one(result.dtype, result.device)
+    if gradient.shape != result.shape:
+        raise GnnhpcError(
+            f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"
+        )
+    _engine.run_backward(
+        (result,),
+        (gradient,),
+        keep_graph=False,
+        create_graph=False,
+        inputs=(),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
+
+
+@functools.cache
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The gradient of a loss."""
+    return torch.ones((), dtype=dtype, device=device)
 
 
 def computed_again(

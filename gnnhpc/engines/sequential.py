@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
@@ -46,7 +47,7 @@ class SequentialEngine:
     def _backward(self, loss: Tensor, m: int) -> None:
         timer = self.plan.timer
         with timer.span("backward", m):
-            loss.backward()
+            backward(loss, None)
             timer.layer_backward(None, timer.clock.mark())
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:

@@ -1,0 +1,56 @@
+"""Backward from a loss, or from the gradient of an output: what torch's own does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.engines.autograd import backward
+
+
+def model(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.tanh(x @ weight)
+
+
+@pytest.mark.parametrize("is_loss", [True, False])
+def test_gradients_and_hooks_are_torchs(is_loss: bool) -> None:
+    found = []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        x, weight = (torch.randn(3, 3, requires_grad=True) for _ in range(2))
+        result, told = model(x, weight), list[Tensor]()
+        given = None if is_loss else torch.randn(3, 3)
+        if is_loss:
+            result = result.square().sum()
+        result.register_hook(told.append)
+        weight.register_post_accumulate_grad_hook(lambda p, told=told: told.append(p.grad.clone()))
+        backward(result, given) if ours else result.backward(given)
+        assert x.grad is not None
+        found.append([*told, x.grad])
+    assert len(found[0]) == 3
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_gradient_of_a_loss_is_one_each_time() -> None:
+    """It is made once, and nobody may have changed it."""
+    for _ in range(2):
+        weight = torch.zeros((), requires_grad=True)
+        backward(weight * 1.0, None)
+        assert weight.grad is not None
+        assert weight.grad.item() == 1.0
+        weight.grad.mul_(3.0)
+        leaf = torch.zeros((), requires_grad=True)
+        backward(leaf, None)
+        assert leaf.grad is not None
+        leaf.grad.mul_(3.0)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3, 1)])
+def test_a_gradient_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    x = torch.randn(3, 3, requires_grad=True)
+    with pytest.raises(GnnhpcError, match=r"was given for \[3, 3\]"):
+        backward(model(x, x), torch.ones(shape))
+    with pytest.raises(GnnhpcError, match=r"a gradient of \[\] was given for \[3, 3\]"):
+        backward(model(x, x), None)
