@@ -7,7 +7,9 @@ Activations of graphs are larger than that. Mapped anew in each step, every page
 by the system when it is first written, which took up to half of a step; kept in the heap, they are
 there at once, for up to a third more memory, as those of the next step do not fit in all gaps.
 Activations of images are smaller: in the heap nothing is gained, so theirs are mapped separately,
-from a lower threshold on, and a peak says what was held at once.
+from a lower threshold on, and a peak says what was held at once. Those of a micro-batch may be
+smaller still, and lie in the heap: of its free end as much is kept as a step's micro-batches take.
+By itself glibc keeps 128 KiB (M_TRIM_THRESHOLD), and has the system clear the same pages again.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import ctypes
 
 LARGE = 8 << 20
 """Bytes. Smaller blocks are allocated too often to be worth a mapping each time."""
+_HEAP_END = 32 << 20
 _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_TRIM_THRESHOLD = -3, -4, -1
 _NEVER = 2**31 - 1
 
@@ -29,7 +32,7 @@ def give_back_freed_memory() -> None:
 
 def map_large_blocks_separately() -> bool:
     """Map blocks of `LARGE` and more separately, from now on; false if the C library cannot."""
-    return _set((_M_MMAP_THRESHOLD, LARGE))
+    return _set((_M_MMAP_THRESHOLD, LARGE), (_M_TRIM_THRESHOLD, _HEAP_END))
 
 
 def keep_freed_memory() -> bool:
