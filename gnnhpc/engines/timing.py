@@ -7,7 +7,7 @@ import itertools
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -208,7 +208,8 @@ class StepTimer:
         return _Around(self, name, microbatch, part)
 
     def begin(self, name: SpanName, microbatch: int | None = None, part: int = 0) -> OpenSpan:
-        delay_s = run_delay_s()
+        # A wait may wait: its thread's for a processor is no other.
+        delay_s = None if name == "wait" else run_delay_s()
         opened = OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
         opened.part = part
         self._open.append(opened)
@@ -219,7 +220,8 @@ class StepTimer:
     def end(self, opened: OpenSpan) -> None:
         opened.cpu_s = self.threads.cpu_s() - opened.cpu_before_s
         opened.end = self.clock.mark()
-        opened.delay_after_s = run_delay_s()
+        if opened.name != "wait":
+            opened.delay_after_s = run_delay_s()
         self.work += 1
         self.doing = "waiting for the other ranks"
 
@@ -261,6 +263,14 @@ class StepTimer:
     def layer_backward(self, name: str | None, at: Mark) -> None:
         """Layer `name`'s backward begins at `at`; None ends a micro-batch's backward."""
         self._backward.append((name, at))
+
+    def layers_forward(self, names: Sequence[str], marks: Sequence[Mark]) -> None:
+        """Each begins at its mark, and ends at the next one's."""
+        self._forward.extend(zip(names, marks, marks[1:], strict=False))
+
+    def layers_backward(self, names: Sequence[str], marks: Sequence[Mark]) -> None:
+        """Each layer's backward begins at its mark."""
+        self._backward.extend(zip(names, marks, strict=False))
 
     @property
     def layer_going_back(self) -> str | None:

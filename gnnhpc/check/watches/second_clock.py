@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
@@ -139,6 +139,7 @@ class SecondClock:
         self._hooked = True
         self._recomputed.attach(stage)
         self._moments.attach(stage, loss)
+        self._moments.on_backward = self._backward_begins
         for called in stage.called:
             for part in called.parts:
                 last = part is called.parts[-1]
@@ -244,15 +245,12 @@ class SecondClock:
         if self._in_step and self._forward_from is not None and not is_recomputing():
             self._forward_s += seconds() - self._forward_from
 
-    def _forward_ends(self, _part: nn.Module, _given: tuple[Any, ...], output: Any) -> None:
+    def _forward_ends(self, *_: Any) -> None:
         self._part_ends()
         if not is_recomputing():
             self._note("forward")
-        # torchgpipe's first forward of what it computes again gives nothing that needs a gradient.
-        if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(self._backward_begins)
 
-    def _backward_begins(self, _gradient: Tensor) -> None:
+    def _backward_begins(self) -> None:
         self._note("backward")
         self._backward_from = seconds()
 

@@ -48,6 +48,8 @@ class WorkMoments:
     """When a loss's own backward began, before that of the part that gave its output."""
     order: list[Action] = field(default_factory=list)
     """All that was begun."""
+    on_backward: Callable[[], None] | None = None
+    """Told when the gradient of a part's output is there, as one hook does for two."""
     _in_step: bool = False
     _going_back: Place | None = None
     _of_weights: Place | None = None
@@ -139,6 +141,8 @@ class WorkMoments:
             self.loss_begins[place] = Moment(at_s, run_delay_s())
 
     def _backward_begins(self, place: Place) -> None:
+        if self.on_backward is not None:
+            self.on_backward()
         self._going_back, self._of_weights = place, None
         self._begin("backward", place)
 
