@@ -174,6 +174,9 @@ class Stage(nn.Module):
             called._prepare_calls()
         try:
             yield
+            for called in self.called:
+                for together in (*called._together.values(), *called._cut_together.values()):
+                    together.call.end()
         finally:
             for called in self.called:
                 called._together, called._cut_together = {}, {}

@@ -367,50 +367,6 @@ void vig_backward(const i64* sizes, i64 by_batch, i64 added, const float* x, con
         });
 }
 
-// Layers one after the other, each as `vig_forward` by the batch's statistics, which `moved`, or null,
-// has moved. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; 4 statistics, 2 counts
-// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its
-// state; and when it had ended (CLOCK_MONOTONIC, seconds).
-void vig_layers_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
-                        const float* const* weights, const double* eps, float* const* moved,
-                        i64* const* batches, const double* momentum, float* ys, float* outs,
-                        float* out, double* states, double* ended) {
-    for (i64 i = 0; i < layers; ++i) {
-        const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        const i64 length = images * shape[0] * shape[1] * kChannels;
-        float* at = i + 1 < layers ? outs + i * length : out;
-        vig_forward(sizes, x, weights + i * 11, nullptr, eps + i * 2,
-                    moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
-                    moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
-        x = at;
-        states += vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
-        ended[i] = now_s();
-    }
-}
-
-// Back through the same layers; gradients of weights are added. g is that of `out`; `states` begins
-// with the first layer's. `ended` is when a layer's backward had ended, by layer.
-void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
-                         const float* ys, const float* outs, const float* g,
-                         const float* const* weights, const double* eps, const double* states,
-                         float* d_x, float* const* gradients, double* ended) {
-    const i64 length = images * shapes[0] * shapes[1] * kChannels;
-    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
-    for (i64 i = 0; i < layers; ++i)
-        states += vig_state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
-    for (i64 i = layers - 1; i >= 0; --i) {
-        const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        states -= vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
-        float* d_input = i > 0 ? between.get() + (i % 2) * length : d_x;
-        vig_backward(sizes, 1, 1, i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
-                     weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
-        g = d_input;
-        ended[i] = now_s();
-    }
-}
-
 // The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes, threads. Weights
 // are fc1's [hidden][3] and [hidden], fc2's [classes][hidden] and [classes]. `pooled` [images][3]
 // is left for backward, logits are [images][classes].
@@ -428,5 +384,67 @@ void vig_readout_backward(const i64* sizes, i64 added, const float* pooled, cons
     const Readout of(sizes, weights);
     const Doubles d_pooled = of.backward(pooled, g, added, d_weights);
     if (d_x) of.spread_to_nodes(d_pooled, d_x);
+}
+
+// Layers one after the other, each as `vig_forward` by the batch's statistics, which `moved`, or null,
+// has moved. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; 4 statistics, 2 counts
+// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its
+// state; and when it had ended (CLOCK_MONOTONIC, seconds). Then, where `readout` is not null (hidden,
+// classes), the readout of the last layer's output, which is in `outs` too: `out` are the logits.
+void vig_layers_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
+                        const float* const* weights, const double* eps, float* const* moved,
+                        i64* const* batches, const double* momentum, float* ys, float* outs,
+                        float* out, double* states, const i64* readout,
+                        const float* const* readout_weights, float* pooled, double* ended) {
+    i64 nodes = 0;
+    for (i64 i = 0; i < layers; ++i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        nodes = shape[0] * shape[1];
+        const i64 length = images * nodes * kChannels;
+        float* at = readout || i + 1 < layers ? outs + i * length : out;
+        vig_forward(sizes, x, weights + i * 11, nullptr, eps + i * 2,
+                    moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
+                    moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
+        x = at;
+        states += vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
+        ended[i] = now_s();
+    }
+    if (!readout) return;
+    const i64 sizes[] = {images, nodes, readout[0], readout[1], threads};
+    vig_readout_forward(sizes, x, readout_weights, pooled, out);
+    ended[layers] = now_s();
+}
+
+// Back through the same; gradients of weights are added. g is that of `out`; `states` begins with the
+// first layer's. `ended` is when a layer's backward had ended, by layer, and the readout's.
+void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
+                         const float* ys, const float* outs, const float* g,
+                         const float* const* weights, const double* eps, const double* states,
+                         float* d_x, float* const* gradients, const i64* readout,
+                         const float* const* readout_weights, const float* pooled,
+                         float* const* readout_gradients, double* ended) {
+    const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
+    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
+    const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
+    if (readout) {
+        const i64 sizes[] = {images, nodes, readout[0], readout[1], threads};
+        float* d_output = output_of(layers - 1);
+        vig_readout_backward(sizes, 1, pooled, g, readout_weights, d_output, readout_gradients);
+        g = d_output;
+        ended[layers] = now_s();
+    }
+    for (i64 i = 0; i < layers; ++i)
+        states += vig_state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
+    for (i64 i = layers - 1; i >= 0; --i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        states -= vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
+        float* d_input = i > 0 ? output_of(i - 1) : d_x;
+        vig_backward(sizes, 1, 1, i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
+                     weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
+        g = d_input;
+        ended[i] = now_s();
+    }
 }
 }

@@ -108,8 +108,8 @@ def _prepared(kernel: ctypes.CDLL) -> ctypes.CDLL:
     kernel.vig_state_length.restype = integer
     kernel.vig_forward.argtypes = [pointer] * 11
     kernel.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
-    kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 12]
-    kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 11]
+    kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 15]
+    kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 15]
     kernel.vig_readout_forward.argtypes = [pointer] * 5
     kernel.vig_readout_backward.argtypes = [pointer, integer, *[pointer] * 5]
     for function in ("vig", "vig_layers", "vig_readout"):

@@ -1,7 +1,8 @@
 """Layers of ViG one after the other in one call: the C++ kernel's, of a training micro-batch.
 
-Between two layers nothing is done in Python. Of a micro-batch of few images, whose activations
-push Python's own memory out of the caches, that takes longer than it does by itself.
+After them the readout may be a part of it. Between two layers nothing is done in Python: in a
+micro-batch of few images, whose activations push Python's own memory out of the caches, that takes
+longer than it does by itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import ctypes
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels import calls, vig
+from gnnhpc.kernels import calls, vig, vig_readout
+from gnnhpc.kernels.vig_readout import CHANNELS
 from gnnhpc.kernels.vig_torch import Grid, Moved, Weights
 
 
@@ -36,35 +37,46 @@ class Layer(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Of `n` layers."""
+    """Of `n` layers, and of the readout after them where there is one."""
 
     out: Tensor
-    """[images, nodes, 3]"""
-    between: Tensor
-    """Outputs of all but the last layer, [n-1, images, nodes, 3]."""
-    updates: Tensor
-    """Before each layer's second BatchNorm, [n, images, nodes, 3]."""
-    states: Tensor
-    """What else backward needs, float64 [...]."""
+    """[images, nodes, 3], or logits [images, classes]"""
+    saved: Tensor
+    """What backward needs, float32 [...]."""
     ended_s: list[float]
-    """When each layer had ended, by `time.perf_counter`."""
+    """When each had ended, by `time.perf_counter`."""
 
 
-@dataclass
+class _Room(NamedTuple):
+    """Where numbers begin in what a forward leaves for its backward, counted in float32, after the
+    layers' states, which are float64."""
+
+    updates: int
+    """Before each layer's second BatchNorm, [n, images, nodes, 3]."""
+    between: int
+    """Outputs of all that is not the last, [..., images, nodes, 3]."""
+    pooled: int
+    """The readout's, [images, 3]."""
+    length: int
+
+
 class Gradients:
-    """Where those of the weights are added, of all layers."""
+    """Where those of the weights are added, of all layers and of the readout."""
 
-    tensors: list[Weights]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, tensors: Sequence[Weights], readout: vig_readout.Weights | None = None
+    ) -> None:
+        self.tensors = list(tensors)
+        self.readout = readout
         self.addresses = _all_addresses(self.tensors)
+        self.readout_addresses = None if readout is None else vig.pointers(readout)
 
 
 class Layers:
     """Calls that are prepared once for all micro-batches of a step."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = list(layers)
+    def __init__(self, layers: Sequence[Layer], readout: vig_readout.Weights | None = None) -> None:
+        self._layers, self._readout = list(layers), readout
         """Held, as the kernel is given addresses."""
         self._count = len(layers)
         self._hidden = [each.weights.b1.shape[0] for each in layers]
@@ -75,6 +87,7 @@ class Layers:
         self.nodes = nodes.pop() if nodes else None
         """Of an image; None if any will do."""
         self._shapes: dict[int, ctypes.Array[ctypes.c_int64]] = {}
+        self._rooms: dict[tuple[int, int], _Room] = {}
         self._weights = _all_addresses([each.weights for each in layers])
         self._eps = _doubles([eps for each in layers for eps in each.eps])
         self._moved = _all_addresses([each.moved.statistics for each in layers])
@@ -84,43 +97,72 @@ class Layers:
             vig.state_length(hidden, conv=each.weights.root is not None)
             for each, hidden in zip(layers, self._hidden, strict=True)
         )
+        self._readout_shape = None if readout is None else vig.sizes(*readout.w2.shape[::-1])
+        self._readout_weights = None if readout is None else vig.pointers(readout)
+        self._kernel = vig.library()
+        self._ended = (ctypes.c_double * (self._count + (readout is not None)))()
 
     def forward(self, x: Tensor, *, moves: bool) -> Forward:
         """x `[images, nodes, 3]`; running statistics are moved if the micro-batch `moves` them."""
-        count, (images, nodes, channels) = self._count, x.shape
-        out, between = torch.empty_like(x), x.new_empty(count - 1, images, nodes, channels)
-        updates = x.new_empty(count, images, nodes, channels)
-        states = torch.empty(self._state_length, dtype=torch.float64)
-        ended = (ctypes.c_double * count)()
-        kernel = vig.library()
-        calls.count_compiled(kernel, "vig_forward", count)
-        kernel.vig_layers_forward(
-            *(count, images, torch.get_num_threads(), self._shapes_of(nodes)),
+        images, nodes, _ = x.shape
+        room = self._room_for(images, nodes)
+        readout = self._readout
+        out = torch.empty(x.shape if readout is None else (images, len(readout.w2)))
+        # One tensor: each takes some microseconds.
+        saved = torch.empty(room.length)
+        at = saved.data_ptr()
+        self._count_calls("vig_forward", vig_readout.FORWARD)
+        self._kernel.vig_layers_forward(
+            *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
             *(vig.pointer(x), self._weights, self._eps),
             *((self._moved, self._batches, self._momentum) if moves else (None, None, None)),
-            *(updates.data_ptr(), between.data_ptr(), out.data_ptr(), states.data_ptr()),
-            ended,
+            *(at + 4 * room.updates, at + 4 * room.between, out.data_ptr(), at),
+            *(self._readout_shape, self._readout_weights, at + 4 * room.pooled, self._ended),
         )
-        return Forward(out, between, updates, states, list(ended))
+        return Forward(out, saved, list(self._ended))
+
+    def between(self, x: Tensor, saved: Tensor) -> Tensor:
+        """Outputs of all that is not the last, [..., images, nodes, 3], as a forward of x has left
+        them."""
+        images, nodes, channels = x.shape
+        room, one = self._room_for(images, nodes), images * nodes * channels
+        shape = (room.pooled - room.between) // one, *x.shape
+        return saved.as_strided(shape, (one, nodes * channels, channels, 1), room.between)
 
     def backward(
-        self, x: Tensor, of: Sequence[Tensor], g: Tensor, into: Gradients, *, wants_x: bool
+        self, x: Tensor, saved: Tensor, g: Tensor, into: Gradients, *, wants_x: bool
     ) -> tuple[Tensor | None, list[float]]:
-        """Gradient of x, and when each layer's backward had ended; `of` is the forward's outputs
-        between layers, updates and states."""
-        between, updates, states = of
-        count, d_x = self._count, torch.empty_like(x) if wants_x else None
-        ended = (ctypes.c_double * count)()
-        kernel = vig.library()
-        calls.count_compiled(kernel, "vig_backward", count)
-        kernel.vig_layers_backward(
-            *(count, x.shape[0], torch.get_num_threads(), self._shapes_of(x.shape[1])),
-            *(vig.pointer(each) for each in (x, updates, between, g)),
-            *(self._weights, self._eps, vig.pointer(states)),
-            None if d_x is None else d_x.data_ptr(),
-            *(into.addresses, ended),
+        """Gradient of x, from that of the forward's output, and when each backward had ended."""
+        images, nodes, _ = x.shape
+        room = self._room_for(images, nodes)
+        d_x = torch.empty_like(x) if wants_x else None
+        at = vig.pointer(saved)
+        self._count_calls("vig_backward", vig_readout.BACKWARD)
+        self._kernel.vig_layers_backward(
+            *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
+            *(vig.pointer(x), at + 4 * room.updates, at + 4 * room.between, vig.pointer(g)),
+            *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr()),
+            *(into.addresses, self._readout_shape, self._readout_weights, at + 4 * room.pooled),
+            *(into.readout_addresses, self._ended),
         )
-        return d_x, list(ended)
+        return d_x, list(self._ended)
+
+    def _count_calls(self, of_layers: str, of_readout: str) -> None:
+        calls.count_compiled(self._kernel, of_layers, self._count)
+        if self._readout is not None:
+            calls.count_compiled(self._kernel, of_readout)
+
+    def _room_for(self, images: int, nodes: int) -> _Room:
+        key = images, nodes
+        if key not in self._rooms:
+            one, count = images * nodes * CHANNELS, self._count
+            has_readout = self._readout is not None
+            updates = 2 * self._state_length
+            between = updates + count * one
+            pooled = between + (count if has_readout else count - 1) * one
+            length = pooled + (images * CHANNELS if has_readout else 0)
+            self._rooms[key] = _Room(updates, between, pooled, length)
+        return self._rooms[key]
 
     def _shapes_of(self, nodes: int) -> ctypes.Array[ctypes.c_int64]:
         """Height, width and hidden units of each layer."""

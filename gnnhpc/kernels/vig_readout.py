@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import calls, vig
 
+CHANNELS = 3
 FORWARD, BACKWARD = "vig_readout_forward", "vig_readout_backward"
 
 

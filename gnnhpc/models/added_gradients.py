@@ -70,7 +70,7 @@ def is_told(parameter: Tensor) -> bool:
 
 def tell_added(parameters: Iterable[Tensor | None]) -> None:
     """Call the hooks that autograd calls once it has added to a gradient."""
-    there = [p for p in parameters if p is not None]
-    for parameter, hooks in zip(there, map(_HOOKS, there), strict=True):
-        for hook in list(hooks.values()) if hooks else ():
+    for parameter in parameters:
+        hooks = None if parameter is None else _HOOKS(parameter)
+        for hook in tuple(hooks.values()) if hooks else ():
             hook(parameter)

@@ -6,7 +6,7 @@ parameters or their gradients' buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ TellBackward = Callable[[float, Sequence[float]], None]
 class Outputs(NamedTuple):
     """Of several layers one after the other."""
 
-    between: Tensor
-    """Of all but the last layer, [layers-1, ...], without gradients."""
+    between: Callable[[], Tensor]
+    """Gives those of all but the last layer, [layers-1, ...], without gradients."""
     last: Tensor
     ended_s: Sequence[float]
     """When each layer had ended, by `time.perf_counter`."""
@@ -34,7 +34,11 @@ class OneCall(Protocol):
         ...
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
-        """Raises ValueError for an input that it does not take."""
+        """Of an input that it takes."""
+        ...
+
+    def end(self) -> None:
+        """After all micro-batches; raises RuntimeError where a weight was changed meanwhile."""
         ...
 
 
@@ -59,25 +63,30 @@ def neighbours(layers: Sequence[nn.Module]) -> list[range]:
     return found
 
 
-def is_watched_within(layers: Sequence[nn.Module]) -> bool:
-    """Whether hooks are to be called between these layers, or more than a call can.
+def hooks_within(layers: Sequence[nn.Module]) -> list[Mapping[int, Any]]:
+    """Where torch keeps hooks that are to be called between these layers, or that are more than a
+    call can.
 
-    Of the layers alone: what a layer calls within is its own matter.
-
-    Before the first layer and after the last one `call_hooks_before` and `call_hooks_after` call
-    those of `register_forward_pre_hook` and `register_forward_hook`.
+    Of the layers alone: what a layer calls within is its own matter. Before the first layer and
+    after the last one `call_hooks_before` and `call_hooks_after` call those of
+    `register_forward_pre_hook` and `register_forward_hook`.
     """
-    if torch_module._has_any_global_hook():
-        return True
-    return any(
-        layer._backward_hooks
-        or layer._backward_pre_hooks
-        or layer._forward_hooks_with_kwargs
-        or layer._forward_pre_hooks_with_kwargs
-        or (layer._forward_pre_hooks and layer is not layers[0])
-        or (layer._forward_hooks and layer is not layers[-1])
-        for layer in layers
-    )
+    found: list[Mapping[int, Any]] = []
+    for layer in layers:
+        found += [
+            layer._backward_hooks,
+            layer._backward_pre_hooks,
+            layer._forward_hooks_with_kwargs,
+            layer._forward_pre_hooks_with_kwargs,
+        ]
+    found += [layer._forward_pre_hooks for layer in layers[1:]]
+    found += [layer._forward_hooks for layer in layers[:-1]]
+    return found
+
+
+def any_hook(places: Iterable[Mapping[int, Any]]) -> bool:
+    """Whether one of these, or all modules, have one."""
+    return any(places) or torch_module._has_any_global_hook()
 
 
 def call_hooks_before(layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:

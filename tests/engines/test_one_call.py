@@ -18,6 +18,7 @@ from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels import vig_layers
 from gnnhpc.models.one_call import InOneCall, neighbours
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from gnnhpc.models.vig.readout import FusedReadout
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts, set_up
@@ -73,7 +74,7 @@ def train(experiment: Experiment, change: Callable[[TrainingParts], None] | None
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (FusedFfn, FusedGrapher):
+    for kind in (FusedFfn, FusedGrapher, FusedReadout):
         monkeypatch.setattr(kind, "prepare_call", staticmethod(lambda layers: None))
 
 
@@ -106,16 +107,16 @@ def test_each_layer_is_told_its_seconds() -> None:
 
 
 def test_a_calls_times_are_those_of_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of four layers the first three take 1, 2 and 4 s forward, the last three back."""
+    """Of five layers the first four take 1, 2, 4 and 8 s forward, the last four back."""
     forward, backward = vig_layers.Layers.forward, vig_layers.Layers.backward
 
     def told_forward(*args: Any, **kwargs: Any) -> vig_layers.Forward:
         now = time.perf_counter()
-        return forward(*args, **kwargs)._replace(ended_s=[now + 1, now + 3, now + 7, now + 7])
+        return forward(*args, **kwargs)._replace(ended_s=[now + n for n in (1, 3, 7, 15, 15)])
 
     def told_backward(*args: Any, **kwargs: Any) -> Any:
         now = time.perf_counter()
-        return backward(*args, **kwargs)[0], [now + 7, now + 7, now + 3, now + 1]
+        return backward(*args, **kwargs)[0], [now + n for n in (15, 15, 7, 3, 1)]
 
     monkeypatch.setattr(vig_layers.Layers, "forward", told_forward)
     monkeypatch.setattr(vig_layers.Layers, "backward", told_backward)
@@ -124,14 +125,14 @@ def test_a_calls_times_are_those_of_their_layers(monkeypatch: pytest.MonkeyPatch
     parts.timer.start()
     parts.engine.train_step(batch)
     found = list(parts.timer.stop().layers.values())
-    assert [round(forward) for forward, _ in found[:3]] == [1, 2, 4]
-    assert [round(backward) for _, backward in found[3:0:-1]] == [1, 2, 4]
+    assert [round(forward) for forward, _ in found[:4]] == [1, 2, 4, 8]
+    assert [round(backward) for _, backward in found[:0:-1]] == [1, 2, 4, 8]
 
 
 def test_layers_are_told_to_who_looks_at_them(calls: list[int]) -> None:
     """Every input and output, and by hooks the first input and the last output."""
     parts, batch = made(cell(microbatches=2))
-    first, *_, last, _readout = parts.stage.layers
+    first, *_, last = parts.stage.layers
     told: list[tuple[str, Tensor, Tensor]] = []
     parts.stage.on_layer.append(
         lambda layer, _changes, x, output, _context: told.append((layer.name, x, output))
@@ -145,7 +146,7 @@ def test_layers_are_told_to_who_looks_at_them(calls: list[int]) -> None:
     for (_, _, output), (_, x, _) in itertools.pairwise(told[:5]):
         assert torch.equal(output, x)
     assert hooked[0] is told[0][1]
-    assert hooked[1] is told[3][2]
+    assert hooked[1] is told[4][2]
 
 
 def _between(parts: TrainingParts) -> None:
@@ -175,8 +176,35 @@ def _subclass(parts: TrainingParts) -> None:
     parts.stage.layers[1].__class__ = Doubled
 
 
+def _before_the_readout(parts: TrainingParts) -> None:
+    parts.stage.layers[-1].register_forward_pre_hook(lambda _layer, given: (2 * given[0], given[1]))
+
+
+def _frozen_readout(parts: TrainingParts) -> None:
+    weight = parts.stage.layers[-1].get_parameter("fc2.weight")
+    weight.requires_grad_(False)
+    weight.grad = None
+
+
+def _readout_without_bias(parts: TrainingParts) -> None:
+    parts.stage.layers[-1].get_submodule("fc1").bias = None
+
+
+class OwnReadout(FusedReadout):
+    def forward(self, x: Tensor, context: Any) -> Tensor:
+        return 2 * super().forward(x, context)
+
+
+def _own_readout(parts: TrainingParts) -> None:
+    parts.stage.layers[-1].__class__ = OwnReadout
+
+
 @pytest.mark.parametrize(
-    "change", [_between, _frozen, _changed_gradient, _in_evaluation, _subclass]
+    "change",
+    [
+        *(_between, _frozen, _changed_gradient, _in_evaluation, _subclass),
+        *(_before_the_readout, _frozen_readout, _readout_without_bias, _own_readout),
+    ],
 )
 def test_layers_that_need_more_are_called_one_by_one(
     change: Callable[[TrainingParts], None], calls: list[int], monkeypatch: pytest.MonkeyPatch
@@ -194,7 +222,7 @@ def test_a_hook_that_changes_what_a_call_is_given_or_gives(
     calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(parts: TrainingParts) -> None:
-        first, *_, last, _readout = parts.stage.layers
+        first, *_, last = parts.stage.layers
         first.register_forward_pre_hook(lambda _layer, given: (2 * given[0], *given[1:]))
         last.register_forward_hook(lambda _layer, _given, output: output + 1)
 
@@ -215,7 +243,7 @@ def test_an_input_that_a_call_does_not_take(calls: list[int]) -> None:
     with parts.stage.one_step(), pytest.raises((ValueError, RuntimeError)):
         parts.stage(images[:, :60], microbatch.context)
     assert told == [1]
-    with parts.stage.one_step(), pytest.raises(ValueError, match="no images of these layers"):
+    with parts.stage.one_step(), pytest.raises(ValueError, match="no input of these layers"):
         parts.stage.layers[0].register_forward_pre_hook(lambda _layer, given: (images, *given[1:]))
         parts.stage(images.float(), microbatch.context)
     assert calls == []
@@ -237,17 +265,43 @@ def test_a_gradient_put_elsewhere_within_a_step(monkeypatch: pytest.MonkeyPatch)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_a_weight_changed_between_a_forward_and_its_backward() -> None:
+@pytest.mark.parametrize("name", ["fc1.weight", "norm1.bias"])
+@pytest.mark.parametrize("layer", [1, 4], ids=["ffn", "readout"])
+def test_a_weight_changed_within_a_step(layer: int, name: str) -> None:
     parts, batch = made(cell(microbatches=2))
-    weight = parts.stage.layers[1].get_parameter("fc1.weight")
+    name = "fc2.bias" if layer == 4 else name
+    weight = parts.stage.layers[layer].get_parameter(name)
 
     def change(_layer: nn.Module, _given: Any, _output: Any) -> None:
         with torch.no_grad():
             weight.add_(1.0)
 
     parts.stage.layers[-1].register_forward_hook(change)
-    with pytest.raises(RuntimeError, match="changed between a forward and its backward"):
+    with pytest.raises(RuntimeError, match="a weight was changed in place within a step"):
         parts.engine.train_step(batch)
+
+
+def test_a_gradient_put_elsewhere_behind_a_calls_back() -> None:
+    """A hook may change its own parameter's alone."""
+    parts, batch = made(cell(microbatches=2))
+    hooked, other = (parts.stage.layers[n].get_parameter("fc1.weight") for n in (0, 1))
+
+    def taken(_parameter: Tensor) -> None:
+        assert other.grad is not None
+        other.grad = other.grad.clone()
+
+    hooked.register_post_accumulate_grad_hook(taken)
+    with pytest.raises(RuntimeError, match="a gradient was put elsewhere within a step"):
+        parts.engine.train_step(batch)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_no_gradients_of_gradients() -> None:
+    parts, batch = made(cell(microbatches=1))
+    (microbatch,) = batch.microbatches
+    with parts.stage.one_step(), pytest.raises(RuntimeError, match="have no gradients"):
+        output = parts.stage(microbatch.inputs, microbatch.context)
+        output.sum().backward(create_graph=True)
 
 
 def test_calls_are_good_for_one_step(calls: list[int]) -> None:

@@ -23,30 +23,55 @@ from gnnhpc.models.added_gradients import (
     tell_added,
 )
 from gnnhpc.models.context import Context
+from gnnhpc.models.one_call import InOneCall
 from gnnhpc.models.vig import fused
 from gnnhpc.models.vig.layer_parameters import CHANNELS
+from gnnhpc.models.vig.one_call import prepare_call
 from gnnhpc.models.vig.reference import Readout
 
 
-class FusedReadout(AddsGradients, Readout):
+class FusedReadout(InOneCall, AddsGradients, Readout):
     """The readout, `[B, H*W, 3]` to logits `[B, classes]`; in torch where there is no kernel.
 
     Raises ValueError for another input.
     """
 
+    prepare_call = staticmethod(prepare_call)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         if x.dim() != 3 or x.shape[2] != CHANNELS:
             raise ValueError(f"expected [images, nodes, {CHANNELS}], found {list(x.shape)}")
-        if fused.kernels_for(x.dtype, x.device) is not vig_kernel:
+        weights = self._weights()
+        if not _fits_kernel(weights, x.dtype, x.device):
             calls.count(calls.TORCH, vig_readout.FORWARD)
             return super().forward(x, context)
-        # From the modules' own dictionaries, as the other layers find theirs.
-        fc1, fc2 = (cast(Any, self._modules[name])._parameters for name in ("fc1", "fc2"))
-        weights = Weights(fc1["weight"], fc1["bias"], fc2["weight"], fc2["bias"])
         apply, x = cast(Any, _Readout).apply, x.contiguous()
         if self.adds_gradients and can_add(weights):
             return cast(Tensor, apply(x, weights, input_to_train(x)))
         return cast(Tensor, apply(x, weights, None, *weights))
+
+    def for_one_call(self) -> Weights | None:
+        """None where its forward is another one, or leaves something to autograd."""
+        if "forward" in vars(self) or type(self).forward is not _AS_WRITTEN:
+            return None
+        weights = self._weights()
+        fits = _fits_kernel(weights, torch.float32, torch.device("cpu"))
+        return weights if fits and self.adds_gradients and can_add(weights) else None
+
+    def _weights(self) -> Weights:
+        """From the modules' own dictionaries, as the other layers find theirs."""
+        fc1, fc2 = (cast(Any, self._modules[name])._parameters for name in ("fc1", "fc2"))
+        return Weights(fc1["weight"], fc1["bias"], fc2["weight"], fc2["bias"])
+
+
+_AS_WRITTEN = FusedReadout.forward
+
+
+def _fits_kernel(weights: Weights, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernel computes with such weights and images."""
+    if fused.kernels_for(dtype, device) is not vig_kernel:
+        return False
+    return all(each is not None and each.dtype == dtype for each in weights)
 
 
 class _Readout(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -166,7 +166,12 @@ def layers_from_the_start() -> None:
         first["start"] = start if name in names or not names else first["start"]
         true(timer, name, first["start"], end)
 
+    def mark_all(_true: Any, timer: StepTimer, names: Sequence[str], marks: Sequence[Any]) -> None:
+        for number, name in enumerate(names):
+            timer.layer_forward(name, marks[number], marks[number + 1])
+
     around(StepTimer, "layer_forward", mark)
+    around(StepTimer, "layers_forward", mark_all)
 
 
 @defect("the end of a micro-batch's backward not marked", setting=settings.VIG)
