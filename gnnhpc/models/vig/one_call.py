@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any, Protocol, cast
 
 import torch
@@ -35,7 +35,8 @@ class VigCall:
         self._prepared_with = self._versions()
         # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
-        self.into = self._gradients()
+        self._into: vig_layers.Gradients | None = None
+        self._held: list[Tensor | None] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
         found: list[vig_layers.Forward] = []
@@ -59,20 +60,22 @@ class VigCall:
             before = parameter.grad
             tell_added((parameter,))
             if parameter.grad is not before:
-                self.into = self._gradients()
+                self._into = None
 
     def end(self) -> None:
         if self._versions() != self._prepared_with:
             raise RuntimeError("a weight was changed in place within a step")
-        if any(p.grad is not held for p, held in zip(self.parameters, self._held, strict=True)):
+        found = [p.grad for p in self.parameters]
+        if self._into is not None and any(map(is_not, found, self._held)):
             raise RuntimeError("a gradient was put elsewhere within a step, and not by its hook")
 
-    def _gradients(self) -> vig_layers.Gradients:
-        """Where gradients are added."""
-        readout = None if self.readout is None else gradients_of(self.readout)
-        found = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
-        self._held = [p.grad for p in self.parameters]
-        return found
+    def into(self) -> vig_layers.Gradients:
+        """Where gradients are added; again where a hook has put others in their place."""
+        if self._into is None:
+            readout = None if self.readout is None else gradients_of(self.readout)
+            self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
+            self._held = [p.grad for p in self.parameters]
+        return self._into
 
     def _versions(self) -> int:
         """Grows where a weight is changed in place."""
@@ -102,8 +105,8 @@ class _Layers(torch.autograd.Function):
             raise RuntimeError("gradients of these layers have no gradients")
         x, saved = ctx.saved_tensors
         call: VigCall = ctx.call
-        wants_x = ctx.needs_input_grad[0]
-        d_x, ended = call.layers.backward(x, saved, grad.contiguous(), call.into, wants_x=wants_x)
+        wants_x, into = ctx.needs_input_grad[0], call.into()
+        d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(began_s, ended)
         call.tell_added()
         return d_x, None, None, None, None
@@ -121,9 +124,9 @@ def prepare_call(layers: Sequence[nn.Module]) -> VigCall | None:
     """None where one of the layers has to be called by itself, or times cannot be told."""
     if not vig_layers.tells_time():
         return None
-    found = [cast(ForOneCall, layer).for_one_call() for layer in layers]
+    *found, last = (cast(ForOneCall, layer).for_one_call() for layer in layers)
+    readout = last if isinstance(last, vig_readout.Weights) else None
+    if readout is None:
+        found.append(last)
     prepared = [each for each in found if isinstance(each, vig_layers.Layer)]
-    readouts = [each for each in found[1:] if isinstance(each, vig_readout.Weights)]
-    if len(prepared) + len(readouts) < len(layers):
-        return None
-    return VigCall(prepared, *readouts)
+    return VigCall(prepared, readout) if 0 < len(prepared) == len(found) else None
