@@ -97,7 +97,8 @@ class Layers:
             vig.state_length(hidden, conv=each.weights.root is not None)
             for each, hidden in zip(layers, self._hidden, strict=True)
         )
-        self._readout_shape = None if readout is None else vig.sizes(*readout.w2.shape[::-1])
+        self._readout_shape = None if readout is None else _integers(readout.w2.shape[::-1])
+        """Hidden units and classes."""
         self._readout_weights = None if readout is None else vig.pointers(readout)
         self._kernel = vig.library()
         self._ended = (ctypes.c_double * (self._count + (readout is not None)))()

@@ -149,5 +149,5 @@ def test_calls_end_at_a_bucket_in_the_last_micro_batch_alone() -> None:
     with stage.one_step():
         assert list(stage._together) == [whole.start]
         cut = {first: len(call.layers) for first, call in stage._cut_together.items()}
-    assert (whole, cut) == (range(4), {1: 2})
+    assert (whole, cut) == (range(5), {1: 2})
     assert not stage._cut_together
