@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.facts import Facts, Kind
 
 Rows = Literal["same", "hop", "pool"]
@@ -62,6 +62,14 @@ def hops(layers: Iterable[LayerOutline]) -> int:
 def row_changes(layers: Iterable[LayerOutline]) -> int:
     """How many of them give other rows than they are given."""
     return sum(layer.rows != "same" for layer in layers)
+
+
+def outline_mismatch(layer: LayerOutline, rows: int, found: Sequence[int]) -> GnnhpcError:
+    """Of a layer that gives another shape than its outline says of so many rows."""
+    return GnnhpcError(
+        f"{layer.name} gives {list(found)} where its outline (rows: {layer.rows}) says "
+        f"{[rows, *layer.shape]}"
+    )
 
 
 def parameter_count(layers: Sequence[LayerOutline]) -> int | None:

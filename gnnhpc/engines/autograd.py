@@ -33,7 +33,12 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
     takes half a second to import. Megatron-LM's schedules call the engine of autograd so too.
     """
     if gradient is None:
-        gradient = _one(result.dtype, result.device)
+        if result.numel() != 1:
+            raise GnnhpcError(
+                f"backward begins with a loss of one number, not of {list(result.shape)}"
+            )
+        # A copy, as a hook may change it in place.
+        gradient = _one(result.dtype, result.device).clone().view_as(result)
     if gradient.shape != result.shape:
         raise GnnhpcError(
             f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.outline import LayerOutline, outline_mismatch
 from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
@@ -49,7 +49,8 @@ class CalledTogether:
         """The last layer's output, and when it ended, where it began at `start`; None where the
         layers have to be called one by one.
 
-        Raises ValueError where a hook before the first layer changes x to what is not taken.
+        Raises ValueError where a hook before the first layer changes x to what is not taken, and
+        GnnhpcError for an output whose shape is not that of the last layer's outline.
         """
         if any_hook(self._within) or not self.call.takes(x):
             return None
@@ -61,6 +62,8 @@ class CalledTogether:
         last = outputs.last
         if layers[-1]._forward_hooks:
             last = call_hooks_after(layers[-1], (outputs.between()[-1], context), last)
+        if last.shape != (len(given), *self.outlines[-1].shape):
+            raise outline_mismatch(self.outlines[-1], len(given), last.shape)
         if self._on_layer:
             between = outputs.between()
             for n, (before, after) in enumerate(itertools.pairwise([given, *between, last])):

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.core.balance import stage_slices
-from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.outline import LayerOutline, row_changes
+from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.called_together import CalledTogether, OnLayer
 from gnnhpc.engines.clock import Mark
@@ -153,7 +152,7 @@ class Stage(nn.Module):
         if layer.rows != "same":
             rows = context.chunk.rows[changes]
         if len(x) != rows or x.shape[1:] != layer.shape:
-            raise _outline_mismatch(layer, rows, x)
+            raise outline_mismatch(layer, rows, x.shape)
         for told in self.on_layer:
             told(layer, changes, given, x, context)
         if timer is None or start is None:
@@ -255,13 +254,6 @@ def _through_hop(module: nn.Module, x: Any, context: Context, hop: int) -> Any:
         return module(x, context)
     return in_turn.through(
         lambda rows, chunk: module(rows, dataclasses.replace(context, graph=chunk)), x, hop
-    )
-
-
-def _outline_mismatch(layer: LayerOutline, rows: int, x: Tensor | SparseRows) -> GnnhpcError:
-    return GnnhpcError(
-        f"{layer.name} gives {list(x.shape)} where its outline (rows: {layer.rows}) says "
-        f"{[rows, *layer.shape]}"
     )
 
 

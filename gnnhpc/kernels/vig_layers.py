@@ -42,14 +42,14 @@ class Forward(NamedTuple):
     out: Tensor
     """[images, nodes, 3], or logits [images, classes]"""
     saved: Tensor
-    """What backward needs, float32 [...]."""
+    """What backward needs, in bytes."""
     ended_s: list[float]
     """When each had ended, by `time.perf_counter`."""
 
 
 class _Room(NamedTuple):
-    """Where numbers begin in what a forward leaves for its backward, counted in float32, after the
-    layers' states, which are float64."""
+    """Where numbers begin in what a forward leaves for its backward, in bytes: after the layers'
+    states, which are float64, all are float32."""
 
     updates: int
     """Before each layer's second BatchNorm, [n, images, nodes, 3]."""
@@ -108,17 +108,17 @@ class Layers:
         images, nodes, _ = x.shape
         room = self._room_for(images, nodes)
         readout = self._readout
-        out = torch.empty(x.shape if readout is None else (images, len(readout.w2)))
-        # One tensor: each takes some microseconds.
-        saved = torch.empty(room.length)
+        out = torch.empty_like(x) if readout is None else x.new_empty(images, len(readout.w2))
+        # One tensor, as each takes some microseconds; of bytes, so that nobody rounds its numbers.
+        saved = torch.empty(room.length, dtype=torch.uint8)
         at = saved.data_ptr()
         self._count_calls("vig_forward", vig_readout.FORWARD)
         self._kernel.vig_layers_forward(
             *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
             *(vig.pointer(x), self._weights, self._eps),
             *((self._moved, self._batches, self._momentum) if moves else (None, None, None)),
-            *(at + 4 * room.updates, at + 4 * room.between, out.data_ptr(), at),
-            *(self._readout_shape, self._readout_weights, at + 4 * room.pooled, self._ended),
+            *(at + room.updates, at + room.between, out.data_ptr(), at),
+            *(self._readout_shape, self._readout_weights, at + room.pooled, self._ended),
         )
         return Forward(out, saved, list(self._ended))
 
@@ -127,8 +127,9 @@ class Layers:
         them."""
         images, nodes, channels = x.shape
         room, one = self._room_for(images, nodes), images * nodes * channels
-        shape = (room.pooled - room.between) // one, *x.shape
-        return saved.as_strided(shape, (one, nodes * channels, channels, 1), room.between)
+        shape = (room.pooled - room.between) // (4 * one), *x.shape
+        strides = one, nodes * channels, channels, 1
+        return saved.view(torch.float32).as_strided(shape, strides, room.between // 4)
 
     def backward(
         self, x: Tensor, saved: Tensor, g: Tensor, into: Gradients, *, wants_x: bool
@@ -141,9 +142,9 @@ class Layers:
         self._count_calls("vig_backward", vig_readout.BACKWARD)
         self._kernel.vig_layers_backward(
             *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
-            *(vig.pointer(x), at + 4 * room.updates, at + 4 * room.between, vig.pointer(g)),
+            *(vig.pointer(x), at + room.updates, at + room.between, vig.pointer(g)),
             *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr()),
-            *(into.addresses, self._readout_shape, self._readout_weights, at + 4 * room.pooled),
+            *(into.addresses, self._readout_shape, self._readout_weights, at + room.pooled),
             *(into.readout_addresses, self._ended),
         )
         return d_x, list(self._ended)
@@ -156,12 +157,12 @@ class Layers:
     def _room_for(self, images: int, nodes: int) -> _Room:
         key = images, nodes
         if key not in self._rooms:
-            one, count = images * nodes * CHANNELS, self._count
+            one, count = 4 * images * nodes * CHANNELS, self._count
             has_readout = self._readout is not None
-            updates = 2 * self._state_length
+            updates = 8 * self._state_length
             between = updates + count * one
             pooled = between + (count if has_readout else count - 1) * one
-            length = pooled + (images * CHANNELS if has_readout else 0)
+            length = pooled + (4 * images * CHANNELS if has_readout else 0)
             self._rooms[key] = _Room(updates, between, pooled, length)
         return self._rooms[key]
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels import vig_layers
@@ -277,22 +278,79 @@ def test_a_weight_changed_within_a_step(layer: int, name: str) -> None:
             weight.add_(1.0)
 
     parts.stage.layers[-1].register_forward_hook(change)
-    with pytest.raises(RuntimeError, match="a weight was changed in place within a step"):
+    with pytest.raises(RuntimeError, match="a weight was changed within a step"):
         parts.engine.train_step(batch)
 
 
-def test_a_gradient_put_elsewhere_behind_a_calls_back() -> None:
-    """A hook may change its own parameter's alone."""
+def test_a_weight_put_elsewhere_within_a_step() -> None:
     parts, batch = made(cell(microbatches=2))
-    hooked, other = (parts.stage.layers[n].get_parameter("fc1.weight") for n in (0, 1))
+    weight = parts.stage.layers[1].get_parameter("fc1.weight")
 
-    def taken(_parameter: Tensor) -> None:
-        assert other.grad is not None
-        other.grad = other.grad.clone()
+    def change(_layer: nn.Module, _given: Any, _output: Any) -> None:
+        weight.data = weight.data + 1.0
 
-    hooked.register_post_accumulate_grad_hook(taken)
-    with pytest.raises(RuntimeError, match="a gradient was put elsewhere within a step"):
+    parts.stage.layers[-1].register_forward_hook(change)
+    with pytest.raises(RuntimeError, match="a weight was changed within a step"):
         parts.engine.train_step(batch)
+
+
+def test_a_weight_changed_where_no_call_was_used(calls: list[int]) -> None:
+    """By a hook between layers, such as one that keeps it in bounds."""
+    parts, batch = made(cell(microbatches=2))
+    layer = parts.stage.layers[1]
+
+    def keep(_layer: nn.Module, _given: Any) -> None:
+        with torch.no_grad():
+            layer.get_parameter("fc1.weight").clamp_(-1, 1)
+
+    layer.register_forward_pre_hook(keep)
+    parts.engine.train_step(batch)
+    assert calls == []
+
+
+@pytest.mark.parametrize("classes", [9, 11, 1000])
+def test_a_readout_of_other_classes_than_its_outline(classes: int) -> None:
+    parts, batch = made(cell(microbatches=2))
+    readout = parts.stage.layers[-1]
+    width = readout.get_parameter("fc1.bias").shape[0]
+    readout.fc2 = nn.Linear(width, classes)
+    for parameter in readout.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with pytest.raises(GnnhpcError, match=rf"readout gives \[4, {classes}\] where its outline"):
+        parts.engine.train_step(batch)
+
+
+def test_a_type_for_new_tensors_that_is_not_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = cell(microbatches=2)
+    plain = train(experiment)
+    parts, batch = made(experiment)
+    torch.set_default_dtype(torch.float64)
+    try:
+        output = parts.engine.train_step(batch)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    found = [*output.outputs, *output.losses]
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=False))
+
+
+def test_a_gradient_put_aside_for_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a hook of another parameter: the micro-batch's counts where it was put."""
+
+    def change(parts: TrainingParts) -> None:
+        hooked, other = (parts.stage.layers[n].get_parameter("fc1.weight") for n in (0, 1))
+        held: list[Tensor] = []
+
+        def exchange(_parameter: Tensor) -> None:
+            assert other.grad is not None
+            before, other.grad = other.grad, held.pop() if held else torch.zeros_like(other)
+            held.append(before)
+
+        hooked.register_post_accumulate_grad_hook(exchange)
+
+    ours = train(cell(microbatches=4), change)
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=4), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")

@@ -83,6 +83,27 @@ def test_what_no_kernel_is_for_is_torchs_own() -> None:
     assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
 
 
+@needs_kernel
+@pytest.mark.parametrize("change", ["no bias", "other type", "narrow"])
+def test_weights_that_no_kernel_is_for_are_torchs(change: str) -> None:
+    ours, theirs = readouts(20, 4)[0], Readout(20, 4, dtype=torch.float32)
+    theirs.load_state_dict(ours.state_dict())
+    for each in (ours, theirs):
+        if change == "no bias":
+            each.fc1.bias = None  # type: ignore[assignment]
+        elif change == "other type":
+            each.fc2 = each.fc2.double()
+        else:
+            each.fc1 = torch.nn.Linear(3, 16)
+    x, called = images(3, 8), counted()
+    if change == "no bias":
+        assert torch.equal(ours(x, None), theirs(x, None))
+    else:
+        with pytest.raises(RuntimeError, match=r"dtype|shapes"):
+            ours(x, None)
+    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
+
+
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, exact = readouts(20, 4)
     monkeypatch.setenv("GNNHPC_KERNELS", "off")

@@ -17,7 +17,7 @@ from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
 
-_VERSION = attrgetter("_version")
+_GRAD = attrgetter("grad")
 
 
 class VigCall:
@@ -32,13 +32,15 @@ class VigCall:
         self.weights = [each.weights for each in layers]
         all_weights = [*self.weights, *([] if readout is None else [readout])]
         self.parameters = [p for each in all_weights for p in each if p is not None]
-        self._prepared_with = self._versions()
+        self._prepared_with = self._state()
+        self._called = False
         # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
+        self._called = True
         found: list[vig_layers.Forward] = []
         apply, x = cast(Any, _Layers).apply, x.contiguous()
         last = apply(x, self, tell_backward, found, input_to_train(x))
@@ -54,32 +56,21 @@ class VigCall:
         images, nodes, _ = x.shape
         return images * nodes > 1 and self.layers.nodes in (None, nodes)
 
-    def tell_added(self) -> None:
-        """Call the hooks of gradients, which may put others in the place of those."""
-        for parameter in self.told:
-            before = parameter.grad
-            tell_added((parameter,))
-            if parameter.grad is not before:
-                self._into = None
-
     def end(self) -> None:
-        if self._versions() != self._prepared_with:
-            raise RuntimeError("a weight was changed in place within a step")
-        found = [p.grad for p in self.parameters]
-        if self._into is not None and any(map(is_not, found, self._held)):
-            raise RuntimeError("a gradient was put elsewhere within a step, and not by its hook")
+        if self._called and self._state() != self._prepared_with:
+            raise RuntimeError("a weight was changed within a step")
 
     def into(self) -> vig_layers.Gradients:
-        """Where gradients are added; again where a hook has put others in their place."""
-        if self._into is None:
+        """Where gradients are added; again where somebody has put others in their place."""
+        if self._into is None or any(map(is_not, map(_GRAD, self.parameters), self._held)):
             readout = None if self.readout is None else gradients_of(self.readout)
             self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
             self._held = [p.grad for p in self.parameters]
         return self._into
 
-    def _versions(self) -> int:
-        """Grows where a weight is changed in place."""
-        return sum(map(_VERSION, self.parameters))
+    def _state(self) -> list[tuple[int, int]]:
+        """Another one once a weight was changed in place, or lies elsewhere."""
+        return [(p.data_ptr(), p._version) for p in self.parameters]
 
 
 class _Layers(torch.autograd.Function):
@@ -108,7 +99,7 @@ class _Layers(torch.autograd.Function):
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(began_s, ended)
-        call.tell_added()
+        tell_added(call.told)
         return d_x, None, None, None, None
 
 

@@ -71,7 +71,10 @@ def _fits_kernel(weights: Weights, dtype: torch.dtype, device: torch.device) -> 
     """Whether the kernel computes with such weights and images."""
     if fused.kernels_for(dtype, device) is not vig_kernel:
         return False
-    return all(each is not None and each.dtype == dtype for each in weights)
+    if not all(each is not None and each.dtype == dtype for each in weights):
+        return False
+    w1, b1, w2, b2 = (each.shape for each in weights)
+    return w1 == (*b1, CHANNELS) and w2 == (*b2, *b1)
 
 
 class _Readout(torch.autograd.Function):
