@@ -1025,9 +1025,7 @@ EXPECTED: dict[str, Expected] = {
     "the best evaluation reported as the last": Expected(
         Complaint("reported", "the result's test_loss is")
     ),
-    "waiting booked as forward": Expected(
-        Complaint("spans", "before its stage began to compute", "suspect")
-    ),
+    "waiting booked as forward": Expected(Complaint("spans", "forward spans of", "suspect")),
     "waiting before the loss goes back booked as backward": Expected(
         Complaint("spans", "backward spans of", "suspect"),
     ),
@@ -1191,7 +1189,7 @@ EXPECTED: dict[str, Expected] = {
         Complaint("unlike", "threads a rank 2 beside 1", "suspect")
     ),
     "a repeat without a compiler": Expected(
-        Complaint("siblings", "unlike: implementation fused/torch beside fused/c++")
+        Complaint("unlike", "implementation fused/torch beside fused/c++", "suspect")
     ),
     "a repeat whose losses leave the others'": Expected(
         Complaint("siblings", "training loss of step 0 is")
