@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels import calls, vig, vig_readout
-from gnnhpc.kernels.vig_readout import CHANNELS
 from gnnhpc.kernels.vig_torch import Grid, Moved, Weights
 
 
@@ -87,7 +86,7 @@ class Layers:
         self.nodes = nodes.pop() if nodes else None
         """Of an image; None if any will do."""
         self._shapes: dict[int, ctypes.Array[ctypes.c_int64]] = {}
-        self._rooms: dict[tuple[int, int], _Room] = {}
+        self._rooms: dict[torch.Size, _Room] = {}
         self._weights = _all_addresses([each.weights for each in layers])
         self._eps = _doubles([eps for each in layers for eps in each.eps])
         self._moved = _all_addresses([each.moved.statistics for each in layers])
@@ -106,7 +105,7 @@ class Layers:
     def forward(self, x: Tensor, *, moves: bool) -> Forward:
         """x `[images, nodes, 3]`; running statistics are moved if the micro-batch `moves` them."""
         images, nodes, _ = x.shape
-        room = self._room_for(images, nodes)
+        room = self._room_for(x.shape)
         readout = self._readout
         out = torch.empty_like(x) if readout is None else x.new_empty(images, len(readout.w2))
         # One tensor, as each takes some microseconds; of bytes, so that nobody rounds its numbers.
@@ -126,7 +125,7 @@ class Layers:
         """Outputs of all that is not the last, [..., images, nodes, 3], as a forward of x has left
         them."""
         images, nodes, channels = x.shape
-        room, one = self._room_for(images, nodes), images * nodes * channels
+        room, one = self._room_for(x.shape), images * nodes * channels
         shape = (room.pooled - room.between) // (4 * one), *x.shape
         strides = one, nodes * channels, channels, 1
         return saved.view(torch.float32).as_strided(shape, strides, room.between // 4)
@@ -136,7 +135,7 @@ class Layers:
     ) -> tuple[Tensor | None, list[float]]:
         """Gradient of x, from that of the forward's output, and when each backward had ended."""
         images, nodes, _ = x.shape
-        room = self._room_for(images, nodes)
+        room = self._room_for(x.shape)
         d_x = torch.empty_like(x) if wants_x else None
         at = vig.pointer(saved)
         self._count_calls("vig_backward", vig_readout.BACKWARD)
@@ -154,17 +153,18 @@ class Layers:
         if self._readout is not None:
             calls.count_compiled(self._kernel, of_readout)
 
-    def _room_for(self, images: int, nodes: int) -> _Room:
-        key = images, nodes
-        if key not in self._rooms:
-            one, count = 4 * images * nodes * CHANNELS, self._count
+    def _room_for(self, shape: torch.Size) -> _Room:
+        """For images of this shape, as the input and each layer's output have it."""
+        if shape not in self._rooms:
+            images, nodes, channels = shape
+            one, count = 4 * images * nodes * channels, self._count
             has_readout = self._readout is not None
             updates = 8 * self._state_length
             between = updates + count * one
             pooled = between + (count if has_readout else count - 1) * one
-            length = pooled + (4 * images * CHANNELS if has_readout else 0)
-            self._rooms[key] = _Room(updates, between, pooled, length)
-        return self._rooms[key]
+            length = pooled + (4 * images * channels if has_readout else 0)
+            self._rooms[shape] = _Room(updates, between, pooled, length)
+        return self._rooms[shape]
 
     def _shapes_of(self, nodes: int) -> ctypes.Array[ctypes.c_int64]:
         """Height, width and hidden units of each layer."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gnnhpc.kernels import calls, vig
 
-CHANNELS = 3
 FORWARD, BACKWARD = "vig_readout_forward", "vig_readout_backward"
 
 
