@@ -61,7 +61,11 @@ class CalledTogether:
         outputs = self.call.forward(given, self._tell_backward)
         last = outputs.last
         if layers[-1]._forward_hooks:
-            last = call_hooks_after(layers[-1], (outputs.between()[-1], context), last)
+            before = outputs.between()[-1].requires_grad_()
+            last = call_hooks_after(layers[-1], (before, context), last)
+            if last is not outputs.last:
+                # Another output may be made of the input too, which stays within the call.
+                before.register_hook(_refuse)
         if last.shape != (len(given), *self.outlines[-1].shape):
             raise outline_mismatch(self.outlines[-1], len(given), last.shape)
         if self._on_layer:
@@ -89,3 +93,7 @@ class CalledTogether:
         each other layer begins where the one after it has ended."""
         if self._timer is not None:
             self._timer.layers_backward(self._names[::-1], [began_s, *ended_s[:0:-1]])
+
+
+def _refuse(_gradient: Tensor) -> None:
+    raise RuntimeError("a hook gave its layer's input a gradient, which one call of layers loses")

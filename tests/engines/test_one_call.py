@@ -353,6 +353,36 @@ def test_a_gradient_put_aside_for_a_micro_batch(monkeypatch: pytest.MonkeyPatch)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize("layer", [1, 4], ids=["ffn", "readout"])
+def test_a_gradients_memory_put_elsewhere_by_its_hook(
+    layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Tensor] = []
+
+    def change(parts: TrainingParts) -> None:
+        weight = parts.stage.layers[layer].get_parameter("fc1.weight")
+
+        def moved(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            kept.append(parameter.grad.data)
+            parameter.grad.data = parameter.grad.data.clone()
+
+        weight.register_post_accumulate_grad_hook(moved)
+
+    ours = train(cell(microbatches=4), change)
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=4), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_hook_that_makes_an_output_of_its_layers_input() -> None:
+    parts, batch = made(cell(microbatches=1))
+    readout = parts.stage.layers[-1]
+    readout.register_forward_hook(lambda _layer, given, output: output + given[0].mean())
+    with pytest.raises(RuntimeError, match="a hook gave its layer's input a gradient"):
+        parts.engine.train_step(batch)
+
+
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_no_gradients_of_gradients() -> None:
     parts, batch = made(cell(microbatches=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter, is_not
 from typing import Any, Protocol, cast
@@ -38,6 +38,7 @@ class VigCall:
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
+        self._held_at: list[int] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
         self._called = True
@@ -59,6 +60,8 @@ class VigCall:
     def end(self) -> None:
         if self._called and self._state() != self._prepared_with:
             raise RuntimeError("a weight was changed within a step")
+        if self._into is not None and _addresses(self._held) != self._held_at:
+            raise RuntimeError("a gradient was put elsewhere within a step")
 
     def into(self) -> vig_layers.Gradients:
         """Where gradients are added; again where somebody has put others in their place."""
@@ -66,11 +69,24 @@ class VigCall:
             readout = None if self.readout is None else gradients_of(self.readout)
             self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
             self._held = [p.grad for p in self.parameters]
+            self._held_at = _addresses(self._held)
         return self._into
+
+    def tell_added(self) -> None:
+        """Call the hooks of gradients, which may put what those hold elsewhere."""
+        before = _addresses(p.grad for p in self.told)
+        tell_added(self.told)
+        if _addresses(p.grad for p in self.told) != before:
+            self._into = None
 
     def _state(self) -> list[tuple[int, int]]:
         """Another one once a weight was changed in place, or lies elsewhere."""
         return [(p.data_ptr(), p._version) for p in self.parameters]
+
+
+def _addresses(tensors: Iterable[Tensor | None]) -> list[int]:
+    """0 for none."""
+    return [0 if each is None else each.data_ptr() for each in tensors]
 
 
 class _Layers(torch.autograd.Function):
@@ -99,7 +115,7 @@ class _Layers(torch.autograd.Function):
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(began_s, ended)
-        tell_added(call.told)
+        call.tell_added()
         return d_x, None, None, None, None
 
 
