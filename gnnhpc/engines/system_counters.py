@@ -20,21 +20,39 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _of_thread = threading.local()
 
 
-def run_delay_s() -> float | None:
-    """How long the calling thread could have run and had no processor, since it began; None where
-    the system does not say.
+def read_schedstat() -> bytes:
+    """What the system says of the calling thread now (proc(5)), for `delay_in`; empty where it says
+    nothing.
 
-    The second number of its schedstat (proc(5)), in ns; the file stays open, so that reading takes
-    a microsecond.
+    The file stays open, so that reading takes a microsecond.
     """
     try:
-        number: int = _of_thread.number
+        return os.pread(_of_thread.number, 64, 0)
     except AttributeError:
         number = _open_schedstat()
+    except OSError:
+        return b""
     try:
-        return int(os.pread(number, 64, 0).split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
+        return os.pread(number, 64, 0)
+    except OSError:
+        return b""
+
+
+def delay_in(schedstat: bytes) -> float | None:
+    """How long the thread could have run and had no processor, since it began; None where the
+    system did not say.
+
+    The second number, in ns.
+    """
+    try:
+        return int(schedstat.split()[1]) / 1e9
+    except (IndexError, ValueError):
         return None
+
+
+def run_delay_s() -> float | None:
+    """The calling thread's, now."""
+    return delay_in(read_schedstat())
 
 
 def _open_schedstat() -> int:

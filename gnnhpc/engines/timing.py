@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.compute_threads import ComputeThreads
-from gnnhpc.engines.system_counters import run_delay_s, steal_s
+from gnnhpc.engines.system_counters import delay_in, read_schedstat, steal_s
 
 SpanName = Literal["forward", "backward", "weights", "allreduce", "optimizer", "wait"]
 COMPUTING: tuple[SpanName, ...] = ("forward", "backward", "weights", "optimizer")
@@ -57,17 +57,18 @@ class Span:
         ]
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenSpan:
     name: SpanName
     microbatch: int | None
     start: Mark
     cpu_before_s: float
-    delay_before_s: float | None = None
+    schedstat_before: bytes = b""
+    """Of the engine's thread, for `delay_in`: read here, and understood after the step."""
+    part: int = 0
     end: Mark | None = None
     cpu_s: float = 0.0
-    delay_after_s: float | None = None
-    part: int = 0
+    schedstat_after: bytes = b""
     reduced_from: Mark | None = None
     """Where the all-reduce began: DDP's is inside a step's last backward."""
     cpu_until_reduced_s: float = 0.0
@@ -166,7 +167,7 @@ class StepTimer:
     clock: Clock
     work: int = 0
     """How many spans have begun or ended since the start; the watchdog checks that it grows."""
-    doing: str = "starting"
+    _doing: str | OpenSpan = "starting"
     in_step: bool = False
     """Between a step's barriers."""
     spins: ClassVar[bool] = False
@@ -184,6 +185,16 @@ class StepTimer:
     _process_cpu: float = 0.0
     _switches: int = 0
     _steal: float | None = None
+
+    @property
+    def doing(self) -> str:
+        """In words, as the watchdog says it."""
+        now = self._doing
+        return now if isinstance(now, str) else now.doing
+
+    @doing.setter
+    def doing(self, now: str) -> None:
+        self._doing = now
 
     def prepare(self) -> None:
         """Before a step's first barrier: what takes time here would be the other ranks' wait."""
@@ -209,21 +220,21 @@ class StepTimer:
 
     def begin(self, name: SpanName, microbatch: int | None = None, part: int = 0) -> OpenSpan:
         # A wait may wait: its thread's for a processor is no other.
-        delay_s = None if name == "wait" else run_delay_s()
-        opened = OpenSpan(name, microbatch, self.clock.mark(), self.threads.cpu_s(), delay_s)
-        opened.part = part
+        schedstat = b"" if name == "wait" else read_schedstat()
+        start = self.clock.mark()
+        opened = OpenSpan(name, microbatch, start, self.threads.cpu_s(), schedstat, part)
         self._open.append(opened)
         self.work += 1
-        self.doing = opened.doing
+        self._doing = opened
         return opened
 
     def end(self, opened: OpenSpan) -> None:
         opened.cpu_s = self.threads.cpu_s() - opened.cpu_before_s
         opened.end = self.clock.mark()
         if opened.name != "wait":
-            opened.delay_after_s = run_delay_s()
+            opened.schedstat_after = read_schedstat()
         self.work += 1
-        self.doing = "waiting for the other ranks"
+        self._doing = "waiting for the other ranks"
 
     def turn(self, opened: OpenSpan, microbatch: int) -> OpenSpan:
         """End a span, and begin another of its kind for the next micro-batch at that moment."""
@@ -343,9 +354,9 @@ class StepTimer:
                 seconds(each.start),
                 seconds(each.end),
                 each.cpu_s,
-                each.delay_before_s,
+                delay_in(each.schedstat_before),
                 each.part,
-                each.delay_after_s,
+                delay_in(each.schedstat_after),
             )
             at = None if each.reduced_from is None else seconds(each.reduced_from)
             if at is None or not span.start_s < at < span.end_s:

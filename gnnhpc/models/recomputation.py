@@ -12,12 +12,17 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-_of_thread = threading.local()
+
+class _OfThread(threading.local):
+    recomputing = False
+
+
+_of_thread = _OfThread()
 
 
 def is_recomputing() -> bool:
     """Whether the calling thread computes a forward again."""
-    return getattr(_of_thread, "recomputing", False)
+    return _of_thread.recomputing
 
 
 @contextlib.contextmanager

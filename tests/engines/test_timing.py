@@ -14,7 +14,7 @@ import torch
 
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.system_counters import peak_rss_mib, run_delay_s, steal_s
+from gnnhpc.engines.system_counters import delay_in, peak_rss_mib, run_delay_s, steal_s
 from gnnhpc.engines.timing import Span, StepTimer
 
 
@@ -250,6 +250,14 @@ def test_steal_is_that_of_the_cpus_this_process_may_use(
 
 
 BUSY = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
+
+
+@pytest.mark.parametrize(
+    ("schedstat", "expected"),
+    [(b"500 2000000 7\n", 0.002), (b"", None), (b"500", None), (b"500 x 7", None)],
+)
+def test_what_the_system_says_of_waiting(schedstat: bytes, expected: float | None) -> None:
+    assert delay_in(schedstat) == expected
 
 
 @pytest.mark.skipif(run_delay_s() is None, reason="this system does not say")
