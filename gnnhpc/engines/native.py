@@ -16,8 +16,11 @@ from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.left_weights import compute_left, nothing_left
 from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
+from gnnhpc.engines.stage_pass import StagePass
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
+
+_NOTHING = contextlib.nullcontext()
 
 
 @dataclass
@@ -27,8 +30,12 @@ class Held:
     x: Inputs
     result: Tensor | None
     """The part's output, or the loss; None once its backward is done."""
+    received: Tensor | None = None
+    """The buffer that x lies in, where it was received."""
     gradient: Tensor | None = None
     """Of the output, from the next stage."""
+    passed: StagePass | None = None
+    """Of a part whose backward is not autograd's."""
     later: LaterWeights | None = None
     """Gradients of weights that are still to be computed."""
 
@@ -45,6 +52,11 @@ class NativeEngine:
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
         """Of each part, the action that gives it its last gradients."""
+        self._held: list[int] = []
+        """Of each part, how many micro-batches it holds at a time; none where a backward leaves
+        something for later."""
+        if self._last_kind == "backward":
+            self._held = [plan.held_at_a_time(part) for part in plan.parts]
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
 
@@ -62,21 +74,24 @@ class NativeEngine:
         losses: list[Tensor] = []
         for links in self.training:
             links.expect(batch, self._backwards)
-        with plan.stage.one_step():
+        limited = [links for links in self.training if links.is_limited]
+        with plan.stage.one_step(self._held):
             for done, action in enumerate(self.order):
-                for links in self.training:
+                for links in limited:
                     links.allow(done)
-                m, links = action.microbatch, self.training[action.part]
-                last = done == self._ends[action.part]
-                with self.gradients.last_of(action.part) if last else contextlib.nullcontext():
-                    if action.kind == "forward":
-                        held[action.part, m] = self._forward(links, batch, m, outputs, losses)
-                    elif action.kind == "backward":
-                        self._backward(links, m, held[action.part, m])
-                    elif action.kind == "weights":
-                        self._weights(links, m, held[action.part, m])
+                m, part = action.microbatch, action.part
+                links = self.training[part]
+                if action.kind == "forward":
+                    held[part, m] = self._forward(links, batch, m, outputs, losses)
+                else:
+                    last = done == self._ends[part]
+                    with self.gradients.last_of(part) if last else _NOTHING:
+                        if action.kind == "backward":
+                            self._backward(links, m, held[part, m])
+                        else:
+                            self._weights(links, m, held[part, m])
                 if action.kind == self._last_kind:
-                    self._release(links, held.pop((action.part, m)))
+                    self._release(links, held.pop((part, m)))
         with timer.span("wait"):
             for links in self.training:
                 links.flush()
@@ -93,43 +108,59 @@ class NativeEngine:
     ) -> Held:
         """Adds to `outputs` and `losses` where the part is the last; else sends its output on."""
         plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
-        x = self._input(links, microbatch, m)
-        weights = apart() if self._last_kind == "weights" else contextlib.nullcontext()
-        with weights, plan.timer.span("forward", m, links.part.place):
+        received = self._received(links, m)
+        if received is None:
+            x = first_input(microbatch)
+        else:
+            x = received.detach().requires_grad_(part.upstream_trains)
+        # Not with, of which each makes four calls more.
+        span = plan.timer.begin("forward", m, part.place)
+        if self._last_kind == "weights":
+            with apart():
+                output = part.stage(x, microbatch.context)
+        else:
             output = part.stage(x, microbatch.context)
-            result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
+        result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
+        plan.timer.end(span)
         if part.is_last:
             outputs.append(output.detach())
             losses.append(result.detach())
         elif links.activations_out is not None:
             links.activations_out.send(output.detach())
-        return Held(x, result)
+        return Held(x, result, received, passed=part.stage.take_pass(m))
 
-    def _input(self, links: PartLinks, microbatch: MicroBatch, m: int) -> Inputs:
+    def _received(self, links: PartLinks, m: int) -> Tensor | None:
+        """The output of the part before; None where there is none."""
         receiver = links.activations_in
         if receiver is None:
-            return first_input(microbatch)
-        with self.plan.timer.span("wait", m):
-            x = receiver.take()
-        return x.detach().requires_grad_(links.part.upstream_trains)
+            return None
+        wait = self.plan.timer.begin("wait", m)
+        x = receiver.take()
+        self.plan.timer.end(wait)
+        return x
 
     def _backward(self, links: PartLinks, m: int, held: Held) -> None:
         """Of inputs alone, as far as its layers can, where those of weights come later."""
         timer = self.plan.timer
         if links.gradients_in is not None:
-            with timer.span("wait", m):
-                held.gradient = links.gradients_in.take()
+            wait = timer.begin("wait", m)
+            held.gradient = links.gradients_in.take()
+            timer.end(wait)
         result, held.result = held.result, None
+        passed, held.passed = held.passed, None
         assert result is not None
         if result.requires_grad:
-            with timer.span("backward", m, links.part.place):
-                if self._last_kind == "weights":
-                    held.later = nothing_left(links.part.stage, timer)
-                    with leaving(held.later):
-                        backward(result, held.gradient)
-                else:
+            span = timer.begin("backward", m, links.part.place)
+            if passed is not None:
+                passed.backward(result, held.gradient)
+            elif self._last_kind == "weights":
+                held.later = nothing_left(links.part.stage, timer)
+                with leaving(held.later):
                     backward(result, held.gradient)
-                timer.layer_backward(None, timer.clock.mark())
+            else:
+                backward(result, held.gradient)
+            timer.layer_backward(None, timer.clock.mark())
+            timer.end(span)
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
             assert held.x.grad is not None
@@ -147,8 +178,8 @@ class NativeEngine:
         """What was received may be overwritten."""
         if links.gradients_in is not None and held.gradient is not None:
             links.gradients_in.release(held.gradient)
-        if links.activations_in is not None and isinstance(held.x, Tensor):
-            links.activations_in.release(held.x.detach())
+        if links.activations_in is not None and held.received is not None:
+            links.activations_in.release(held.received)
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         return self.forward_only.run(batch)

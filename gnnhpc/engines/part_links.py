@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
+from gnnhpc.core.schedule import gradients_in_flight, place_of_part
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.channels import GroupChannel
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
@@ -49,7 +49,7 @@ class PartLinks:
         self._by_group = False
         mesh, parts = plan.mesh, len(plan.parts)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
-        held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
+        held = plan.held_at_a_time(part) + 1 if training else 2
         gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1
         self._done_before = done_before_posting(*place, parts=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))
@@ -69,6 +69,13 @@ class PartLinks:
             if part.is_first or not training or not part.upstream_trains
             else self._sender("backward", part.input_shape)
         )
+        receivers = (self.activations_in, self.gradients_in)
+        self._limited = [r for r in receivers if isinstance(r, Receiver) and r.is_limited]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether `allow` is needed."""
+        return bool(self._limited)
 
     def hand_over_to(self, there: PartLinks) -> None:
         """Part of the same stage, and next to this one in the model."""
@@ -169,9 +176,8 @@ class PartLinks:
 
     def allow(self, done: int) -> None:
         """Post what may be received once `done` actions of the stage are done."""
-        for receiver in (self.activations_in, self.gradients_in):
-            if receiver is not None:
-                receiver.allow(done)
+        for receiver in self._limited:
+            receiver.allow(done)
 
     def flush(self) -> None:
         for sender in (self.activations_out, self.gradients_out):

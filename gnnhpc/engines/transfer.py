@@ -38,6 +38,11 @@ class Receiver:
         self._done = 0
         """Actions that the stage has done in this step."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has to be told what the stage has done, before it may post what is next."""
+        return self._needs is not None
+
     def expect(self, count: int) -> None:
         """Begin a step in which `count` tensors are received."""
         self._expected = count
@@ -104,9 +109,6 @@ class Handover:
         """Begin a step in which `count` tensors are handed over."""
         self._sent.clear()
 
-    def allow(self, done: int) -> None:
-        """Nothing is posted."""
-
     def send(self, tensor: Tensor) -> None:
         self._sent.append(tensor)
 
@@ -130,9 +132,12 @@ class Sender:
 
     def send(self, tensor: Tensor) -> None:
         contiguous = tensor.contiguous()
-        # The tensor must outlive the transfer.
-        self._sent.append((self._channel.send(contiguous), contiguous))
-        self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
+        transfer = self._channel.send(contiguous)
+        if self._sent:
+            self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
+        if not transfer.is_completed():
+            # The tensor must outlive the transfer.
+            self._sent.append((transfer, contiguous))
 
     def flush(self) -> None:
         for transfer, _ in self._sent:

@@ -7,13 +7,17 @@ parameters or their gradients' buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 TellBackward = Callable[[float, Sequence[float]], None]
 """Told when the last layer's backward began, and when each layer's had ended, in their order."""
+
+ComputeBackward = Callable[[Tensor, bool], Tensor | None]
+"""Adds to the weights' gradients, given that of the output; gives the input's if it is wanted."""
 
 
 class Outputs(NamedTuple):
@@ -27,7 +31,7 @@ class Outputs(NamedTuple):
 
 
 class OneCall(Protocol):
-    """Computes its layers' forward and, by autograd, their backward."""
+    """Computes its layers' forward and their backward, which autograd calls, or who asks for it."""
 
     def takes(self, x: Tensor) -> bool:
         """Whether it can compute such an input; else the layers have to be called one by one."""
@@ -35,6 +39,18 @@ class OneCall(Protocol):
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
         """Of an input that it takes."""
+        ...
+
+    def forward_alone(
+        self, x: Tensor, tell_backward: TellBackward
+    ) -> tuple[Outputs, ComputeBackward]:
+        """The same without autograd: the last output is a leaf that needs a gradient, and whoever
+        has that calls the backward."""
+        ...
+
+    def hold(self, count: int) -> None:
+        """Say how many micro-batches will wait for their backward at a time, of those that go
+        forward alone."""
         ...
 
     def end(self) -> None:
@@ -98,10 +114,22 @@ def call_hooks_before(layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ..
     return given
 
 
-def call_hooks_after(layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-    """What its callers are to be given."""
+def needs_no_input(hook: Hook) -> Hook:
+    """Say of a forward hook that what it is given of the layer's input is all one to it."""
+    hook.needs_no_input = True  # type: ignore[attr-defined]
+    return hook
+
+
+def call_hooks_after(
+    layer: nn.Module, between: Callable[[], Tensor], context: object, output: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """What its callers are to be given, and its input, the last of `between`, if a hook was given
+    that."""
+    x: Tensor | None = None
     for hook in list(layer._forward_hooks.values()):
-        changed = hook(layer, given, output)
+        if x is None and not getattr(hook, "needs_no_input", False):
+            x = between()[-1].requires_grad_()
+        changed = hook(layer, (x, context), output)
         if changed is not None:
             output = changed
-    return output
+    return output, x

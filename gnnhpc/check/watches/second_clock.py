@@ -21,6 +21,7 @@ from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.added_gradients import only_looks
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
 
@@ -193,10 +194,12 @@ class SecondClock:
 
     def seen(self) -> SeenStep:
         """The step that has just ended."""
+        at_most_s = seconds() - self._before
         outside, self._outside = self._outside, {}
+        self._moments.read()
         return SeenStep(
             at_least_s=self._ended - self._began,
-            at_most_s=seconds() - self._before,
+            at_most_s=at_most_s,
             not_before_s=self._before,
             began_s=self._began,
             order=tuple(self._moments.order),
@@ -254,6 +257,7 @@ class SecondClock:
         self._note("backward")
         self._backward_from = seconds()
 
+    @only_looks
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()
         if self._in_step:

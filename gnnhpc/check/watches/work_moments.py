@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.system_counters import run_delay_s
-from gnnhpc.models.added_gradients import AddsGradients
+from gnnhpc.engines.system_counters import delay_in, read_schedstat
+from gnnhpc.models.added_gradients import AddsGradients, only_looks
 from gnnhpc.models.later_weights import LeftGradient
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
@@ -34,6 +34,10 @@ class Moment(NamedTuple):
     delay_s: float | None
     """How long the thread had waited for a processor by then, since it began."""
 
+
+_Event = tuple[Literal["begins", "ends", "loss begins"], Kind, Place, float, bytes]
+"""What was seen, of which work, and what was read then: the clock and the thread's schedstat. A
+plain tuple, as a named one takes a call more."""
 
 Moments = dict[tuple[Kind, Place], Moment]
 
@@ -50,6 +54,8 @@ class WorkMoments:
     """All that was begun."""
     on_backward: Callable[[], None] | None = None
     """Told when the gradient of a part's output is there, as one hook does for two."""
+    _events: list[_Event] = field(default_factory=list)
+    """Of the step, as hooks saw them: what they say is worked out after it."""
     _in_step: bool = False
     _going_back: Place | None = None
     _of_weights: Place | None = None
@@ -69,13 +75,27 @@ class WorkMoments:
 
     def begin_step(self, from_s: float) -> None:
         """`from_s` is the clock at the step's first barrier."""
-        self.begins, self.ends, self.loss_begins, self.order = {}, {}, {}, []
+        self._events = []
         self._in_step, self._from_s = True, from_s
         self._going_back = self._of_weights = None
 
     def end_step(self) -> None:
         """What is computed from here on is no work of the step."""
         self._in_step = False
+
+    def read(self) -> None:
+        """Say in `begins`, `ends`, `loss_begins` and `order` what was seen of the step."""
+        self.begins, self.ends, self.loss_begins, self.order = {}, {}, {}, []
+        for what, kind, place, at_s, schedstat in self._events:
+            moment = Moment(at_s - self._from_s, delay_in(schedstat))
+            if what == "begins":
+                part, microbatch = place
+                self.order.append(Action(kind, microbatch, part))
+                self.begins[kind, place] = moment
+            elif what == "ends":
+                self.ends[kind, place] = moment
+            else:
+                self.loss_begins[place] = moment
 
     @property
     def of_weights(self) -> bool:
@@ -92,22 +112,16 @@ class WorkMoments:
         )
 
     def _begin(self, kind: Kind, place: Place) -> None:
-        if not self._in_step:
-            return
-        part, microbatch = place
-        self.order.append(Action(kind, microbatch, part))
-        at_s = self._now_s()
-        # Read outside the work, here and below: a wait between the two readings is left out.
-        self.begins[kind, place] = Moment(at_s, run_delay_s())
+        if self._in_step:
+            # Read outside the work, here and below: a wait between the two readings is left out.
+            at_s = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+            self._events.append(("begins", kind, place, at_s, read_schedstat()))
 
     def _end(self, kind: Kind, place: Place) -> None:
-        if not self._in_step:
-            return
-        delay_s = run_delay_s()
-        self.ends[kind, place] = Moment(self._now_s(), delay_s)
-
-    def _now_s(self) -> float:
-        return time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - self._from_s
+        if self._in_step:
+            schedstat = read_schedstat()
+            at_s = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+            self._events.append(("ends", kind, place, at_s, schedstat))
 
     def _forward_begins(self, part: int, _stage: nn.Module, given: tuple[Any, ...]) -> None:
         if is_recomputing():
@@ -137,8 +151,8 @@ class WorkMoments:
 
     def _loss_goes_back(self, place: Place) -> None:
         if self._in_step:
-            at_s = self._now_s()
-            self.loss_begins[place] = Moment(at_s, run_delay_s())
+            at_s = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+            self._events.append(("loss begins", "backward", place, at_s, read_schedstat()))
 
     def _backward_begins(self, place: Place) -> None:
         if self.on_backward is not None:
@@ -146,6 +160,7 @@ class WorkMoments:
         self._going_back, self._of_weights = place, None
         self._begin("backward", place)
 
+    @only_looks
     def _gradient_is_there(self, _parameter: Tensor) -> None:
         if self._of_weights is not None:
             self._end("weights", self._of_weights)

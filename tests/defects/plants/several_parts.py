@@ -28,15 +28,15 @@ defect = functools.partial(planted, kind=KIND)
 def not_told_apart() -> None:
     held: dict[int, Tensor] = {}
 
-    def received(true: Any, engine: NativeEngine, links: PartLinks, given: Any, m: int) -> Any:
-        x = true(engine, links, given, m)
+    def received(true: Any, engine: NativeEngine, links: PartLinks, m: int) -> Any:
+        x = true(engine, links, m)
         if rank() == 1 and links.part.place == 0:
-            held[m] = x.detach().clone()
+            held[m] = x.clone()
         elif rank() == 1:
-            x.data.copy_(held[m])
+            x.copy_(held[m])
         return x
 
-    around(NativeEngine, "_input", received)
+    around(NativeEngine, "_received", received)
 
 
 @defect("parts of a stage in another order than planned", setting=settings.VIG_PARTS)
@@ -95,17 +95,15 @@ def wait_as_forward() -> None:
             time.sleep(0.05)
         return true(engine, *args)
 
-    def taken(true: Any, engine: NativeEngine, links: PartLinks, *args: Any) -> Any:
-        timer, m = engine.plan.timer, args[1]
+    def taken(true: Any, engine: NativeEngine, links: PartLinks, m: int) -> Any:
         receiver = links.activations_in
         if receiver is None or links.part.place == 0:
-            return true(engine, links, *args)
-        with timer.span("forward", m, links.part.place):
-            x = receiver.take()
-        return x.detach().requires_grad_(links.part.upstream_trains)
+            return true(engine, links, m)
+        with engine.plan.timer.span("forward", m, links.part.place):
+            return receiver.take()
 
     around(NativeEngine, "train_step", step)
-    around(NativeEngine, "_input", taken)
+    around(NativeEngine, "_received", taken)
 
 
 @defect("a later part given another step's masks", setting=settings.GAT_PARTS)
