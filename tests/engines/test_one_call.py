@@ -294,6 +294,53 @@ def test_a_weight_put_elsewhere_within_a_step() -> None:
         parts.engine.train_step(batch)
 
 
+def _exchanged(layer: nn.Module) -> None:
+    weight = layer.get_parameter("fc1.weight")
+    other = nn.Parameter(weight.detach().clone())
+    other.grad = torch.zeros_like(other)
+    layer.get_submodule("fc1").weight = other
+
+
+def _frozen_now(layer: nn.Module) -> None:
+    layer.get_parameter("fc1.weight").requires_grad_(False)
+
+
+def _hooked_now(layer: nn.Module) -> None:
+    layer.get_parameter("fc1.weight").register_hook(lambda gradient: 2 * gradient)
+
+
+def _told_now(layer: nn.Module) -> None:
+    layer.get_parameter("fc1.weight").register_post_accumulate_grad_hook(lambda _weight: None)
+
+
+def _other_eps(layer: nn.Module) -> None:
+    layer.get_submodule("norm1").eps = 1e-3
+
+
+def _evaluates_now(layer: nn.Module) -> None:
+    layer.eval()
+
+
+def _other_forward(layer: nn.Module) -> None:
+    layer.__class__ = Doubled
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_exchanged, _frozen_now, _hooked_now, _told_now),
+        *(_other_eps, _evaluates_now, _other_forward),
+    ],
+)
+def test_a_layer_changed_within_a_step(change: Callable[[nn.Module], None]) -> None:
+    """Its call, which was prepared before, would go on as it was."""
+    parts, batch = made(cell(microbatches=2))
+    parts.engine.train_step(batch)
+    parts.stage.register_forward_hook(lambda *_: change(parts.stage.layers[1]))
+    with pytest.raises(RuntimeError, match=r"a (layer|gradient) was .* within a step"):
+        parts.engine.train_step(batch)
+
+
 def test_a_weight_changed_where_no_call_was_used(calls: list[int]) -> None:
     """By a hook between layers, such as one that keeps it in bounds."""
     parts, batch = made(cell(microbatches=2))

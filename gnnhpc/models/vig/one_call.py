@@ -30,9 +30,11 @@ class VigCall:
     """Layers that move their running statistics and add to their gradients themselves, and the
     readout's weights where that comes after them."""
 
-    def __init__(
-        self, layers: Sequence[vig_layers.Layer], readout: vig_readout.Weights | None = None
-    ) -> None:
+    def __init__(self, modules: Sequence[nn.Module], found: Sequence[_Found]) -> None:
+        """Of `modules`, which have been asked what they were `found` to have."""
+        self._modules, self._was_found = modules, [_identity(each) for each in found]
+        layers = [each for each in found if isinstance(each, vig_layers.Layer)]
+        readout = next((each for each in found if isinstance(each, vig_readout.Weights)), None)
         self.layers = vig_layers.Layers(layers, readout)
         self.readout = readout
         self.weights = [each.weights for each in layers]
@@ -103,6 +105,9 @@ class VigCall:
         self.layers.count()
         if self._called and self._state() != self._prepared_with:
             raise RuntimeError("a weight was changed within a step")
+        # A hook of a gradient may take that away, and then nobody would find the same again.
+        if self._called and not self._may_change and not self._finds_the_same():
+            raise RuntimeError("a layer was changed within a step")
         # Where hooks put others there, the last ones are for what comes after the step.
         taken = not self._may_change and self._others_there()
         if self._into is not None and (taken or _addresses(self._held) != self._held_at):
@@ -126,6 +131,12 @@ class VigCall:
         tell_added(self.told)
         if _addresses(p.grad for p in self.told) != before:
             self._into = None
+
+    def _finds_the_same(self) -> bool:
+        """Whether the layers would be prepared as they were, and told as few."""
+        told = [id(p) for p in reversed(self.parameters) if is_told(p)]
+        found = [_identity(each) for each in _ask(self._modules)]
+        return found == self._was_found and told == [id(p) for p in self.told]
 
     def _others_there(self) -> bool:
         """Whether parameters have other gradients than those that are added to."""
@@ -188,6 +199,22 @@ class _Layers(torch.autograd.Function):
         return d_x, None, None, None, None
 
 
+_Found = vig_layers.Layer | vig_readout.Weights | None
+
+
+def _ask(modules: Sequence[nn.Module]) -> list[_Found]:
+    return [cast(ForOneCall, each).for_one_call() for each in modules]
+
+
+def _identity(found: _Found) -> tuple[object, ...]:
+    """Which tensors these are, and what else there is."""
+    if not isinstance(found, vig_layers.Layer):
+        return tuple(map(id, found or ()))
+    grid, weights, eps, (statistics, batches, momentum) = found
+    tensors = *weights, *statistics, *batches
+    return grid, eps, momentum, *map(id, tensors)
+
+
 class ForOneCall(Protocol):
     """A layer of ViG's that may be computed with its neighbours."""
 
@@ -200,9 +227,10 @@ def prepare_call(layers: Sequence[nn.Module]) -> VigCall | None:
     """None where one of the layers has to be called by itself, or times cannot be told."""
     if not vig_layers.tells_time():
         return None
-    *found, last = (cast(ForOneCall, layer).for_one_call() for layer in layers)
-    readout = last if isinstance(last, vig_readout.Weights) else None
-    if readout is None:
-        found.append(last)
-    prepared = [each for each in found if isinstance(each, vig_layers.Layer)]
-    return VigCall(prepared, readout) if 0 < len(prepared) == len(found) else None
+    found = _ask(layers)
+    *before, last = (type(each) for each in found)
+    if last is vig_readout.Weights:
+        last = vig_layers.Layer if before else last
+    if any(each is not vig_layers.Layer for each in (*before, last)):
+        return None
+    return VigCall(layers, found)
