@@ -61,22 +61,22 @@ def stopped_before_backward() -> None:
     """The first backward of a step ends its time; what comes after is not in it."""
     from gnnhpc.engines.timing import StepTimer
 
-    @contextlib.contextmanager
-    def span(true: Any, timer: Any, name: str, *args: Any) -> Iterator[Any]:
+    def begin(true: Any, timer: Any, name: str, *args: Any) -> Any:
         if name == "backward" and not hasattr(timer, "stopped"):
             timer.stopped = timer.clock.now_s()
-        if hasattr(timer, "stopped"):
-            yield None
-            return
-        with true(timer, name, *args) as opened:
-            yield opened
+        return None if hasattr(timer, "stopped") else true(timer, name, *args)
+
+    def end(true: Any, timer: Any, opened: Any) -> None:
+        if opened is not None:
+            true(timer, opened)
 
     def stop(true: Any, timer: Any) -> Any:
         wall_s = vars(timer).pop("stopped", None)
         times = true(timer)
         return times if wall_s is None else dataclasses.replace(times, wall_s=wall_s)
 
-    around(StepTimer, "span", span)
+    around(StepTimer, "begin", begin)
+    around(StepTimer, "end", end)
     around(StepTimer, "stop", stop)
 
 

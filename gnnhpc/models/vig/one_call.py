@@ -40,6 +40,8 @@ class VigCall:
         self.weights = [each.weights for each in layers]
         all_weights = [*self.weights, *([] if readout is None else [readout])]
         self.parameters = [p for each in all_weights for p in each if p is not None]
+        # Held, so that what a weight is put into within a step lies elsewhere.
+        self._memory = [p.detach() for p in self.parameters]
         self._prepared_with = self._state()
         self._called = False
         self._taken: torch.Size | None = None
@@ -49,6 +51,7 @@ class VigCall:
         self._may_change = any(map(may_change, self.told))
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
+        self._held_memory: list[Tensor] = []
         self._held_at: list[int] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
@@ -119,6 +122,7 @@ class VigCall:
             readout = None if self.readout is None else gradients_of(self.readout)
             self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
             self._held = [p.grad for p in self.parameters]
+            self._held_memory = [g.detach() for g in self._held if g is not None]
             self._held_at = _addresses(self._held)
         return self._into
 
