@@ -27,7 +27,8 @@ class StagePass:
     def backward(self, result: Tensor, gradient: Tensor | None) -> None:
         """From the output, or from what was made of it, such as the loss.
 
-        Raises RuntimeError the second time, and for an input that was changed since the forward.
+        Raises GnnhpcError for a gradient of another shape, RuntimeError the second time and for an
+        input that was changed since the forward.
         """
         given, compute = self._given, self._compute
         if compute is None:
@@ -43,7 +44,7 @@ class StagePass:
         with torch.no_grad():
             if is_output:
                 check_gradient(result, gradient)
-                gradient = _through_hooks(result, gradient)
+                gradient = _through_hooks(result, gradient.to(result.dtype))
             if given._version != self._version:
                 raise RuntimeError("a stage's input was changed before its backward")
             found = compute(gradient, given.requires_grad)
@@ -54,12 +55,22 @@ class StagePass:
 
 
 def _through_hooks(leaf: Tensor, gradient: Tensor) -> Tensor:
-    """What `Tensor.register_hook`'s make of it, in their order."""
+    """What `Tensor.register_hook`'s make of it, in their order.
+
+    Raises RuntimeError for one that makes another kind of tensor of it, as autograd does.
+    """
     for hook in tuple((leaf._backward_hooks or {}).values()):
         changed = hook(gradient)
-        if changed is not None:
-            gradient = changed
+        if changed is None:
+            continue
+        if _kind(changed) != _kind(gradient):
+            raise RuntimeError(f"a hook made {_kind(changed)} of a gradient of {_kind(gradient)}")
+        gradient = changed
     return gradient
+
+
+def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.device, list[int]]:
+    return tensor.dtype, tensor.device, list(tensor.shape)
 
 
 def _arrive(leaf: Tensor, gradient: Tensor) -> None:

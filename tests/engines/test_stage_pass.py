@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -112,6 +112,31 @@ def test_it_computes_without_gradients_of_gradients() -> None:
     passed.backward(output, torch.ones(2))
     assert told == [False]
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("of", ["input", "output"])
+@pytest.mark.parametrize("make", [lambda g: g.double(), lambda g: g[:1]], ids=["type", "shape"])
+def test_a_hook_that_makes_another_kind_of_gradient(
+    of: str, make: Callable[[Tensor], Tensor]
+) -> None:
+    """Autograd refuses it; a kernel would read what is not there."""
+    for by_autograd in (True, False):
+        x = leaf()
+        passed, output = (None, 2 * x) if by_autograd else stage_pass(x)
+        (output if of == "output" else x).register_hook(make)
+        with pytest.raises(RuntimeError, match=r"hook .*(changed|made)"):
+            if passed is None:
+                backward(output, torch.ones(2))
+            else:
+                passed.backward(output, torch.ones(2))
+
+
+def test_a_gradient_of_another_type_becomes_the_outputs() -> None:
+    x = leaf()
+    passed, output = stage_pass(x)
+    passed.backward(output, torch.ones(2, dtype=torch.float64))
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
 
 
 def test_what_it_refuses() -> None:
