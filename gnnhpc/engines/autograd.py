@@ -38,9 +38,7 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
                 f"backward begins with a loss of one number, not of {list(result.shape)}"
             )
         # A copy, as a hook may change it in place.
-        gradient = _one(result.dtype, result.device).clone()
-        if result.dim() > 0:
-            gradient = gradient.view_as(result)
+        gradient = _one(result.dtype, result.device).clone().view_as(result)
     check_gradient(result, gradient)
     _engine.run_backward(
         (result,),

@@ -52,11 +52,11 @@ class NativeEngine:
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
         """Of each part, the action that gives it its last gradients."""
-        self._held: list[int] = []
+        self._held_at_a_time: list[int] = []
         """Of each part, how many micro-batches it holds at a time; none where a backward leaves
         something for later."""
         if self._last_kind == "backward":
-            self._held = [plan.held_at_a_time(part) for part in plan.parts]
+            self._held_at_a_time = [plan.held_at_a_time(part) for part in plan.parts]
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
 
@@ -75,7 +75,7 @@ class NativeEngine:
         for links in self.training:
             links.expect(batch, self._backwards)
         limited = [links for links in self.training if links.is_limited]
-        with plan.stage.one_step(self._held):
+        with plan.stage.one_step(self._held_at_a_time):
             for done, action in enumerate(self.order):
                 for links in limited:
                     links.allow(done)
@@ -113,7 +113,7 @@ class NativeEngine:
             x = first_input(microbatch)
         else:
             x = received.detach().requires_grad_(part.upstream_trains)
-        # Not with, of which each makes four calls more.
+        # Not `with timer.span`, here and below, which makes four calls more of Python's.
         span = plan.timer.begin("forward", m, part.place)
         if self._last_kind == "weights":
             with apart():

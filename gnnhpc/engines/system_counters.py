@@ -27,11 +27,9 @@ def read_schedstat() -> bytes:
     The file stays open, so that reading takes a microsecond.
     """
     try:
-        return os.pread(_of_thread.number, 64, 0)
+        number: int = _of_thread.number
     except AttributeError:
         number = _open_schedstat()
-    except OSError:
-        return b""
     try:
         return os.pread(number, 64, 0)
     except OSError:
@@ -48,11 +46,6 @@ def delay_in(schedstat: bytes) -> float | None:
         return int(schedstat.split()[1]) / 1e9
     except (IndexError, ValueError):
         return None
-
-
-def run_delay_s() -> float | None:
-    """The calling thread's, now."""
-    return delay_in(read_schedstat())
 
 
 def _open_schedstat() -> int:

@@ -54,7 +54,8 @@ class OneCall(Protocol):
         ...
 
     def end(self) -> None:
-        """After all micro-batches; raises RuntimeError where a weight was changed meanwhile."""
+        """After all micro-batches; raises RuntimeError where a weight, a layer or where gradients
+        lie was changed meanwhile."""
         ...
 
 

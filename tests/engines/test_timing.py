@@ -14,7 +14,7 @@ import torch
 
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.system_counters import delay_in, peak_rss_mib, run_delay_s, steal_s
+from gnnhpc.engines.system_counters import delay_in, peak_rss_mib, read_schedstat, steal_s
 from gnnhpc.engines.timing import Span, StepTimer
 
 
@@ -258,6 +258,10 @@ BUSY = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
 )
 def test_what_the_system_says_of_waiting(schedstat: bytes, expected: float | None) -> None:
     assert delay_in(schedstat) == expected
+
+
+def run_delay_s() -> float | None:
+    return delay_in(read_schedstat())
 
 
 @pytest.mark.skipif(run_delay_s() is None, reason="this system does not say")

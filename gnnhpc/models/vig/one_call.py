@@ -232,9 +232,7 @@ def prepare_call(layers: Sequence[nn.Module]) -> VigCall | None:
     if not vig_layers.tells_time():
         return None
     found = _ask(layers)
-    *before, last = (type(each) for each in found)
-    if last is vig_readout.Weights:
-        last = vig_layers.Layer if before else last
-    if any(each is not vig_layers.Layer for each in (*before, last)):
+    prepared = found[:-1] if isinstance(found[-1], vig_readout.Weights) else found
+    if not prepared or not all(isinstance(each, vig_layers.Layer) for each in prepared):
         return None
     return VigCall(layers, found)
