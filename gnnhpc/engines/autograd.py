@@ -39,7 +39,10 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
             )
         # A copy, as a hook may change it in place.
         gradient = _one(result.dtype, result.device).clone().view_as(result)
-    check_gradient(result, gradient)
+    if gradient.shape != result.shape:
+        raise GnnhpcError(
+            f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"
+        )
     _engine.run_backward(
         (result,),
         (gradient,),
@@ -49,14 +52,6 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
         allow_unreachable=True,
         accumulate_grad=True,
     )
-
-
-def check_gradient(result: Tensor, gradient: Tensor) -> None:
-    """Raises GnnhpcError for another shape than that of the output."""
-    if gradient.shape != result.shape:
-        raise GnnhpcError(
-            f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"
-        )
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import Action, Checkpoint, ScheduleName, in_flight, stage_order
+from gnnhpc.core.schedule import Action, Checkpoint, ScheduleName, stage_order
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
@@ -79,14 +79,6 @@ class StagePlan:
             *(self.schedule, self.mesh.stage, stages, self.microbatches),
             parts=parts,
             training=training,
-        )
-
-    def held_at_a_time(self, part: PartPlan) -> int:
-        """Of how many micro-batches a part of the stage holds activations at most, in training."""
-        return in_flight(
-            *(self.schedule, self.mesh.stage, self.mesh.layout.stages, self.microbatches),
-            parts=len(self.parts),
-            part=part.place,
         )
 
     def check(self, batch: Batch) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from gnnhpc.core.outline import LayerOutline, outline_mismatch
 from gnnhpc.engines.clock import Mark
-from gnnhpc.engines.stage_pass import StagePass
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
 from gnnhpc.models.context import Context
@@ -45,10 +44,10 @@ class CalledTogether:
         self._names = [outline.name for outline in outlines]
 
     def forward(
-        self, x: Tensor, context: Context, start: Mark | None, *, alone: bool = False
-    ) -> tuple[Tensor, Mark | None, StagePass | None] | None:
-        """The last layer's output, when it ended, where it began at `start`, and its backward if it
-        is to be `alone`, without autograd's; None where the layers have to be called one by one.
+        self, x: Tensor, context: Context, start: Mark | None
+    ) -> tuple[Tensor, Mark | None] | None:
+        """The last layer's output, and when it ended, where it began at `start`; None where the
+        layers have to be called one by one.
 
         Raises ValueError where a hook before the first layer changes x to what is not taken, and
         GnnhpcError for an output whose shape is not that of the last layer's outline.
@@ -59,12 +58,7 @@ class CalledTogether:
         given = call_hooks_before(layers[0], (x, context))[0]
         if given is not x and not self.call.takes(given):
             raise ValueError(f"{given.dtype} {list(given.shape)} are no input of these layers")
-        passed = None
-        if alone:
-            outputs, compute = self.call.forward_alone(given, self._tell_backward)
-            passed = StagePass(given, outputs.last, compute)
-        else:
-            outputs = self.call.forward(given, self._tell_backward)
+        outputs = self.call.forward(given, self._tell_backward)
         last = outputs.last
         if layers[-1]._forward_hooks:
             last, before = call_hooks_after(layers[-1], outputs.between, context, last)
@@ -79,7 +73,7 @@ class CalledTogether:
             for n, (before, after) in enumerate(itertools.pairwise([given, *between, last])):
                 for told in self._on_layer:
                     told(self.outlines[n], self._changes[n], before, after, context)
-        return last, self._tell_forward(start, outputs.ended_s), passed
+        return last, self._tell_forward(start, outputs.ended_s)
 
     def _tell_forward(self, start: Mark | None, ended_s: Sequence[float]) -> Mark | None:
         """What is done around the call is of the first and the last layer."""

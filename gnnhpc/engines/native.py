@@ -16,7 +16,6 @@ from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.left_weights import compute_left, nothing_left
 from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
-from gnnhpc.engines.stage_pass import StagePass
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
@@ -34,8 +33,6 @@ class Held:
     """The buffer that x lies in, where it was received."""
     gradient: Tensor | None = None
     """Of the output, from the next stage."""
-    passed: StagePass | None = None
-    """Of a part whose backward is not autograd's."""
     later: LaterWeights | None = None
     """Gradients of weights that are still to be computed."""
 
@@ -52,11 +49,6 @@ class NativeEngine:
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
         """Of each part, the action that gives it its last gradients."""
-        self._held_at_a_time: list[int] = []
-        """Of each part, how many micro-batches it holds at a time; none where a backward leaves
-        something for later."""
-        if self._last_kind == "backward":
-            self._held_at_a_time = [plan.held_at_a_time(part) for part in plan.parts]
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
 
@@ -75,7 +67,7 @@ class NativeEngine:
         for links in self.training:
             links.expect(batch, self._backwards)
         limited = [links for links in self.training if links.is_limited]
-        with plan.stage.one_step(self._held_at_a_time):
+        with plan.stage.one_step():
             for done, action in enumerate(self.order):
                 for links in limited:
                     links.allow(done)
@@ -127,7 +119,7 @@ class NativeEngine:
             losses.append(result.detach())
         elif links.activations_out is not None:
             links.activations_out.send(output.detach())
-        return Held(x, result, received, passed=part.stage.take_pass(m))
+        return Held(x, result, received)
 
     def _received(self, links: PartLinks, m: int) -> Tensor | None:
         """The output of the part before; None where there is none."""
@@ -147,13 +139,10 @@ class NativeEngine:
             held.gradient = links.gradients_in.take()
             timer.end(wait)
         result, held.result = held.result, None
-        passed, held.passed = held.passed, None
         assert result is not None
         if result.requires_grad:
             span = timer.begin("backward", m, links.part.place)
-            if passed is not None:
-                passed.backward(result, held.gradient)
-            elif self._last_kind == "weights":
+            if self._last_kind == "weights":
                 held.later = nothing_left(links.part.stage, timer)
                 with leaving(held.later):
                     backward(result, held.gradient)

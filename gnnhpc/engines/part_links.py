@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import gradients_in_flight, place_of_part
+from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.channels import GroupChannel
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
@@ -49,7 +49,7 @@ class PartLinks:
         self._by_group = False
         mesh, parts = plan.mesh, len(plan.parts)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
-        held = plan.held_at_a_time(part) + 1 if training else 2
+        held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
         gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1
         self._done_before = done_before_posting(*place, parts=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))

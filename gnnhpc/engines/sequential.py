@@ -12,7 +12,6 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.overlapped_gradients import gradients_of
-from gnnhpc.engines.stage_pass import StagePass
 from gnnhpc.models.added_gradients import add_gradients_in_place
 
 
@@ -32,26 +31,23 @@ class SequentialEngine:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)
         outputs, losses = [], []
-        with plan.stage.one_step([1]):
+        with plan.stage.one_step():
             for m, microbatch in enumerate(batch.microbatches):
                 with timer.span("forward", m):
                     output = plan.stage(first_input(microbatch), microbatch.context)
                     loss = plan.loss(output, microbatch, batch.labelled)
                 last = m == plan.microbatches - 1
                 with self.gradients.last_of(0) if last else contextlib.nullcontext():
-                    self._backward(loss, m, plan.stage.take_pass(m))
+                    self._backward(loss, m)
                 outputs.append(output.detach())
                 losses.append(loss.detach())
         self.gradients.average()
         return StepOutput(outputs, losses)
 
-    def _backward(self, loss: Tensor, m: int, passed: StagePass | None) -> None:
+    def _backward(self, loss: Tensor, m: int) -> None:
         timer = self.plan.timer
         with timer.span("backward", m):
-            if passed is None:
-                backward(loss, None)
-            else:
-                passed.backward(loss, None)
+            backward(loss, None)
             timer.layer_backward(None, timer.clock.mark())
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:

@@ -18,7 +18,6 @@ from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.called_together import CalledTogether, OnLayer
 from gnnhpc.engines.clock import Mark
-from gnnhpc.engines.stage_pass import StagePass
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -72,10 +71,6 @@ class Stage(nn.Module):
         """The micro-batch of which calls end at certain layers."""
         self._cut_neighbours: list[range] = []
         self._cut_together: dict[int, CalledTogether] = {}
-        self._whole: CalledTogether | None = None
-        """The call of all layers, where the engine calls its backward."""
-        self._passes: dict[int, StagePass] = {}
-        """Of micro-batches whose backward is not autograd's, until the engine takes them."""
         self.on_layer: list[OnLayer] = []
         """Told of each layer, one after the other."""
         self.on_left: list[Listener] = []
@@ -92,28 +87,7 @@ class Stage(nn.Module):
         if context.microbatch in self.recomputed and torch.is_grad_enabled() and self._trains(x):
             layers = partial(self._through_layers, context=context)
             return computed_again(layers, x, self.with_buffers)
-        if self._whole is not None and context.microbatch != self._cut_in:
-            output = self._whole_alone(self._whole, x, context)
-            if output is not None:
-                return output
         return self._through_layers(x, context)
-
-    def _whole_alone(
-        self, whole: CalledTogether, x: Tensor | SparseRows, context: Context
-    ) -> Tensor | None:
-        """The output of one call of all layers, without autograd; None where that cannot be."""
-        if not isinstance(x, Tensor):
-            return None
-        start = self.timer.clock.mark() if self.timer is not None else None
-        found = whole.forward(x, context, start, alone=True)
-        if found is None:
-            return None
-        output, _, passed = found
-        for told in self.on_backward:
-            output.register_hook(partial(_tell, told, self.outlines[-1].name))
-        if passed is not None:
-            self._passes[context.microbatch] = passed
-        return output
 
     def _trains(self, x: Tensor | SparseRows) -> bool:
         needs = isinstance(x, Tensor) and x.requires_grad
@@ -159,8 +133,7 @@ class Stage(nn.Module):
         if together is not None and isinstance(x, Tensor):
             found = together.forward(x, context, start)
             if found is not None:
-                output, end, _ = found
-                return output, end, number + len(together.layers)
+                return *found, number + len(together.layers)
         return *self._through_layer(number, x, context, start), number + 1
 
     def _through_layer(
@@ -190,15 +163,14 @@ class Stage(nn.Module):
         return x, end
 
     @contextlib.contextmanager
-    def one_step(self, held: Sequence[int] = ()) -> Iterator[None]:
+    def one_step(self) -> Iterator[None]:
         """Around a training step's micro-batches: some layers are computed by one call.
 
         For an engine that adds gradients in place, on one device; nobody exchanges parameters or
-        their gradients' buffers within it. `held`, of one that takes passes and calls their
-        backward, is how many micro-batches each of the parts that it calls holds at a time.
+        their gradients' buffers within it.
         """
-        for called, count in itertools.zip_longest(self.called, held):
-            called._prepare_calls(held=count)
+        for called in self.called:
+            called._prepare_calls()
         try:
             yield
             for called in self.called:
@@ -207,11 +179,6 @@ class Stage(nn.Module):
         finally:
             for called in self.called:
                 called._together, called._cut_together = {}, {}
-                called._whole, called._passes = None, {}
-
-    def take_pass(self, microbatch: int) -> StagePass | None:
-        """Of a micro-batch that has gone forward; None where autograd has its backward."""
-        return self._passes.pop(microbatch, None)
 
     def cut_calls(self, microbatch: int, firsts: Collection[int]) -> None:
         """In one micro-batch no call computes a layer of `firsts` together with the one before."""
@@ -224,13 +191,8 @@ class Stage(nn.Module):
         self._cut_in = microbatch
         self._cut_neighbours = [piece for piece in pieces if len(piece) > 1]
 
-    def _prepare_calls(self, held: int | None) -> None:
+    def _prepare_calls(self) -> None:
         self._together = self._calls_of(self._neighbours)
-        first = self._together.get(0)
-        self._whole = None
-        if held is not None and first is not None and len(first.layers) == len(self.layers):
-            self._whole = first
-            first.call.hold(held)
         self._cut_together = self._calls_of(self._cut_neighbours)
 
     def _calls_of(self, neighbours: Sequence[range]) -> dict[int, CalledTogether]:

@@ -59,15 +59,6 @@ class _Room(NamedTuple):
     length: int
 
 
-class _Spare(NamedTuple):
-    """Tensors for inputs of this shape, that are still to be used."""
-
-    shape: torch.Size
-    outs: list[Tensor]
-    saved: list[Tensor]
-    gradients: list[Tensor]
-
-
 class Gradients:
     """Where those of the weights are added, of all layers and of the readout."""
 
@@ -109,25 +100,18 @@ class Layers:
         """Hidden units and classes."""
         self._readout_weights = None if readout is None else vig.pointers(readout)
         self._kernel = vig.library()
-        self._at_a_time = 1
-        self._spare = _Spare(torch.Size(), [], [], [])
-        self._forwards = self._backwards = 0
-        """Calls that are still to be counted."""
         self._ended = (ctypes.c_double * (self._count + (readout is not None)))()
 
     def forward(self, x: Tensor, *, moves: bool) -> Forward:
         """x `[images, nodes, 3]`; running statistics are moved if the micro-batch `moves` them."""
-        shape = x.shape
-        images, nodes, _ = shape
-        room = self._room_for(shape)
-        spare = self._spare_for(shape)
-        if not spare.outs:
-            spare.outs.extend(self._new_out(x) for _ in range(self._at_a_time))
-        if not spare.saved:
-            spare.saved.extend(_bytes(room.length) for _ in range(self._at_a_time))
-        out, saved = spare.outs.pop(), spare.saved.pop()
+        images, nodes, _ = x.shape
+        room = self._room_for(x.shape)
+        readout = self._readout
+        out = torch.empty_like(x) if readout is None else x.new_empty(images, readout.w2.shape[0])
+        # One tensor, as each takes some microseconds; of bytes, so that nobody rounds its numbers.
+        saved = torch.empty(room.length, dtype=torch.uint8)
         at = saved.data_ptr()
-        self._forwards += 1
+        self._count_calls("vig_forward", vig_readout.FORWARD)
         self._kernel.vig_layers_forward(
             *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
             *(vig.pointer(x), self._weights, self._eps),
@@ -150,17 +134,11 @@ class Layers:
         self, x: Tensor, saved: Tensor, g: Tensor, into: Gradients, *, wants_x: bool
     ) -> tuple[Tensor | None, list[float]]:
         """Gradient of x, from that of the forward's output, and when each backward had ended."""
-        shape = x.shape
-        images, nodes, _ = shape
-        room = self._room_for(shape)
-        d_x = None
-        if wants_x:
-            spare = self._spare_for(shape)
-            if not spare.gradients:
-                spare.gradients.extend(torch.empty_like(x) for _ in range(self._at_a_time))
-            d_x = spare.gradients.pop()
+        images, nodes, _ = x.shape
+        room = self._room_for(x.shape)
+        d_x = torch.empty_like(x) if wants_x else None
         at = vig.pointer(saved)
-        self._backwards += 1
+        self._count_calls("vig_backward", vig_readout.BACKWARD)
         self._kernel.vig_layers_backward(
             *(self._count, images, torch.get_num_threads(), self._shapes_of(nodes)),
             *(vig.pointer(x), at + room.updates, at + room.between, vig.pointer(g)),
@@ -170,38 +148,10 @@ class Layers:
         )
         return d_x, list(self._ended)
 
-    def count(self) -> None:
-        """Of what was called since the last count, after the step: each micro-batch's by itself
-        would take as long as an image."""
-        for times, of_layers, of_readout in (
-            (self._forwards, "vig_forward", vig_readout.FORWARD),
-            (self._backwards, "vig_backward", vig_readout.BACKWARD),
-        ):
-            if times:
-                calls.count_compiled(self._kernel, of_layers, times * self._count)
-            if times and self._readout is not None:
-                calls.count_compiled(self._kernel, of_readout, times)
-        self._forwards = self._backwards = 0
-
-    def make_room(self, count: int) -> None:
-        """Make tensors for so many micro-batches at a time, where one would be made: each by itself
-        takes longer than all the others then."""
-        self._at_a_time = count
-
-    def give_back(self, x: Tensor, saved: Tensor) -> None:
-        """What a forward of x has left, which nobody has any more, may be used for another."""
-        self._spare_for(x.shape).saved.append(saved)
-
-    def _spare_for(self, shape: torch.Size) -> _Spare:
-        if self._spare.shape != shape:
-            self._spare = _Spare(shape, [], [], [])
-        return self._spare
-
-    def _new_out(self, x: Tensor) -> Tensor:
-        readout = self._readout
-        if readout is None:
-            return torch.empty_like(x)
-        return x.new_empty(x.shape[0], readout.w2.shape[0])
+    def _count_calls(self, of_layers: str, of_readout: str) -> None:
+        calls.count_compiled(self._kernel, of_layers, self._count)
+        if self._readout is not None:
+            calls.count_compiled(self._kernel, of_readout)
 
     def _room_for(self, shape: torch.Size) -> _Room:
         """For images of this shape, as the input and each layer's output have it."""
@@ -223,11 +173,6 @@ class Layers:
             shapes = [(*grid, hidden) for grid, hidden in zip(grids, self._hidden, strict=True)]
             self._shapes[nodes] = _integers([number for shape in shapes for number in shape])
         return self._shapes[nodes]
-
-
-def _bytes(length: int) -> Tensor:
-    """One tensor for all that is saved, of bytes, so that nobody rounds its numbers."""
-    return torch.empty(length, dtype=torch.uint8)
 
 
 def _all_addresses(

@@ -16,9 +16,6 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 TellBackward = Callable[[float, Sequence[float]], None]
 """Told when the last layer's backward began, and when each layer's had ended, in their order."""
 
-ComputeBackward = Callable[[Tensor, bool], Tensor | None]
-"""Adds to the weights' gradients, given that of the output; gives the input's if it is wanted."""
-
 
 class Outputs(NamedTuple):
     """Of several layers one after the other."""
@@ -31,7 +28,7 @@ class Outputs(NamedTuple):
 
 
 class OneCall(Protocol):
-    """Computes its layers' forward and their backward, which autograd calls, or who asks for it."""
+    """Computes its layers' forward and, by autograd, their backward."""
 
     def takes(self, x: Tensor) -> bool:
         """Whether it can compute such an input; else the layers have to be called one by one."""
@@ -39,18 +36,6 @@ class OneCall(Protocol):
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
         """Of an input that it takes."""
-        ...
-
-    def forward_alone(
-        self, x: Tensor, tell_backward: TellBackward
-    ) -> tuple[Outputs, ComputeBackward]:
-        """The same without autograd: the last output is a leaf that needs a gradient, and whoever
-        has that calls the backward."""
-        ...
-
-    def hold(self, count: int) -> None:
-        """Say how many micro-batches will wait for their backward at a time, of those that go
-        forward alone."""
         ...
 
     def end(self) -> None:

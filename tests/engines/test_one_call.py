@@ -17,7 +17,7 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels import vig_layers
-from gnnhpc.models.one_call import InOneCall, neighbours
+from gnnhpc.models.one_call import InOneCall, needs_no_input, neighbours
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.readout import FusedReadout
 from gnnhpc.ranks.mesh import Mesh
@@ -332,13 +332,57 @@ def _other_forward(layer: nn.Module) -> None:
         *(_other_eps, _evaluates_now, _other_forward),
     ],
 )
-def test_a_layer_changed_within_a_step(change: Callable[[nn.Module], None]) -> None:
-    """Its call, which was prepared before, would go on as it was."""
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_layer_changed_within_a_step(
+    change: Callable[[nn.Module], None], *, watched: bool
+) -> None:
+    """Its call, which was prepared before, would go on as it was; with parameters told or not."""
     parts, batch = made(cell(microbatches=2))
     parts.engine.train_step(batch)
+    if watched:
+        weight = parts.stage.layers[0].get_parameter("fc1.weight")
+        weight.register_post_accumulate_grad_hook(lambda _weight: None)
     parts.stage.register_forward_hook(lambda *_: change(parts.stage.layers[1]))
-    with pytest.raises(RuntimeError, match=r"a (layer|gradient) was .* within a step"):
+    with pytest.raises(RuntimeError, match="a layer was changed within a step"):
         parts.engine.train_step(batch)
+
+
+def test_hooks_that_end_or_take_gradients_away_within_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They change no layer."""
+
+    def change(parts: TrainingParts) -> None:
+        once = parts.stage.layers[1].get_parameter("fc1.weight")
+        handle = once.register_post_accumulate_grad_hook(lambda _weight: handle.remove())
+        taken = parts.stage.layers[0].get_parameter("fc1.weight")
+        taken.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+
+    ours = train(cell(microbatches=4), change)
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=4), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_forward_hook_that_needs_no_input_is_given_none() -> None:
+    parts, batch = made(cell(microbatches=1))
+    last = parts.stage.layers[-1]
+    given: list[object] = []
+
+    def look(_layer: nn.Module, args: tuple[Any, ...], _output: Tensor) -> None:
+        given.append(args[0])
+
+    last.register_forward_hook(needs_no_input(look))
+    parts.engine.train_step(batch)
+    assert given == [None]
+
+    def also(_layer: nn.Module, args: tuple[Any, ...], _output: Tensor) -> None:
+        given.append(args[0].shape)
+
+    last.register_forward_hook(also)
+    parts.engine.train_step(batch)
+    assert given[1] is None
+    assert given[2] == (8, 64, 3)
 
 
 def test_a_weight_changed_where_no_call_was_used(calls: list[int]) -> None:

@@ -12,14 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import vig_layers, vig_readout
-from gnnhpc.models.added_gradients import (
-    gradients_of,
-    input_to_train,
-    is_told,
-    may_change,
-    tell_added,
-)
-from gnnhpc.models.one_call import ComputeBackward, Outputs, TellBackward
+from gnnhpc.models.added_gradients import gradients_of, input_to_train, is_told, tell_added
+from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
 
@@ -48,7 +42,6 @@ class VigCall:
         """A shape that it takes: the last one."""
         # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
-        self._may_change = any(map(may_change, self.told))
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
         self._held_memory: list[Tensor] = []
@@ -61,34 +54,6 @@ class VigCall:
         last = apply(x, self, tell_backward, found, input_to_train(x))
         _, saved, ended_s = found[0]
         return Outputs(partial(self.layers.between, x, saved), last, ended_s)
-
-    def forward_alone(
-        self, x: Tensor, tell_backward: TellBackward
-    ) -> tuple[Outputs, ComputeBackward]:
-        self._called = True
-        x = x.contiguous()
-        out, saved, ended_s = self.layers.forward(x, moves=True)
-        alone = _Alone(self, x, saved, tell_backward)
-        return Outputs(alone.between, out.requires_grad_(), ended_s), alone.backward
-
-    def hold(self, count: int) -> None:
-        self.layers.make_room(count)
-
-    def backward(
-        self,
-        x: Tensor,
-        saved: Tensor,
-        tell_backward: TellBackward,
-        gradient: Tensor,
-        wants_x: bool,
-    ) -> Tensor | None:
-        """The gradient of x if it is wanted, from that of a forward's output."""
-        began_s = time.perf_counter()
-        into = self.into()
-        d_x, ended = self.layers.backward(x, saved, gradient.contiguous(), into, wants_x=wants_x)
-        tell_backward(began_s, ended)
-        self.tell_added()
-        return d_x
 
     def takes(self, x: Tensor) -> bool:
         """Images as the kernel wants them, of two rows at least: one has no variance."""
@@ -105,20 +70,16 @@ class VigCall:
         return True
 
     def end(self) -> None:
-        self.layers.count()
         if self._called and self._state() != self._prepared_with:
             raise RuntimeError("a weight was changed within a step")
-        # A hook of a gradient may take that away, and then nobody would find the same again.
-        if self._called and not self._may_change and not self._finds_the_same():
+        if self._called and not self._finds_the_same():
             raise RuntimeError("a layer was changed within a step")
-        # Where hooks put others there, the last ones are for what comes after the step.
-        taken = not self._may_change and self._others_there()
-        if self._into is not None and (taken or _addresses(self._held) != self._held_at):
+        if self._into is not None and _addresses(self._held) != self._held_at:
             raise RuntimeError("a gradient was put elsewhere within a step")
 
     def into(self) -> vig_layers.Gradients:
-        """Where gradients are added; again where a hook has put others in their place."""
-        if self._into is None or (self._may_change and self._others_there()):
+        """Where gradients are added; again where somebody has put others in their place."""
+        if self._into is None or any(map(is_not, map(_GRAD, self.parameters), self._held)):
             readout = None if self.readout is None else gradients_of(self.readout)
             self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
             self._held = [p.grad for p in self.parameters]
@@ -128,48 +89,24 @@ class VigCall:
 
     def tell_added(self) -> None:
         """Call the hooks of gradients, which may put what those hold elsewhere."""
-        if not self._may_change:
-            tell_added(self.told)
-            return
         before = _addresses(p.grad for p in self.told)
         tell_added(self.told)
         if _addresses(p.grad for p in self.told) != before:
             self._into = None
 
     def _finds_the_same(self) -> bool:
-        """Whether the layers would be prepared as they were, and told as few."""
-        told = [id(p) for p in reversed(self.parameters) if is_told(p)]
-        found = [_identity(each) for each in _ask(self._modules)]
-        return found == self._was_found and told == [id(p) for p in self.told]
-
-    def _others_there(self) -> bool:
-        """Whether parameters have other gradients than those that are added to."""
-        return any(map(is_not, map(_GRAD, self.parameters), self._held))
+        """Whether the layers would be prepared as they were, and no more parameters told."""
+        if any(p.grad is None for p in self.parameters):
+            # By a hook that takes gradients away; without them no layer can be prepared.
+            return True
+        known = {id(p) for p in self.told}
+        if any(is_told(p) and id(p) not in known for p in self.parameters):
+            return False
+        return [_identity(each) for each in _ask(self._modules)] == self._was_found
 
     def _state(self) -> list[tuple[int, int]]:
         """Another one once a weight was changed in place, or lies elsewhere."""
         return [(p.data_ptr(), p._version) for p in self.parameters]
-
-
-class _Alone:
-    """A micro-batch between its forward and its backward, which is called once."""
-
-    def __init__(
-        self, call: VigCall, x: Tensor, saved: Tensor, tell_backward: TellBackward
-    ) -> None:
-        self._call, self._x, self._saved, self._tell = call, x, saved, tell_backward
-        self._shown = False
-        """Whether somebody may still look at what is saved."""
-
-    def between(self) -> Tensor:
-        self._shown = True
-        return self._call.layers.between(self._x, self._saved)
-
-    def backward(self, gradient: Tensor, wants_x: bool) -> Tensor | None:
-        d_x = self._call.backward(self._x, self._saved, self._tell, gradient, wants_x)
-        if not self._shown:
-            self._call.layers.give_back(self._x, self._saved)
-        return d_x
 
 
 def _addresses(tensors: Iterable[Tensor | None]) -> list[int]:
@@ -195,11 +132,15 @@ class _Layers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        began_s = time.perf_counter()
         if torch.is_grad_enabled():
             raise RuntimeError("gradients of these layers have no gradients")
         x, saved = ctx.saved_tensors
         call: VigCall = ctx.call
-        d_x = call.backward(x, saved, ctx.tell_backward, grad, ctx.needs_input_grad[0])
+        wants_x, into = ctx.needs_input_grad[0], call.into()
+        d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
+        ctx.tell_backward(began_s, ended)
+        call.tell_added()
         return d_x, None, None, None, None
 
 

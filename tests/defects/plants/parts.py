@@ -107,10 +107,7 @@ def wait_as_backward() -> None:
             with timer.span("backward", m):
                 if links.gradients_in is not None:
                     held.gradient = links.gradients_in.take()
-                if held.passed is None:
-                    backward(result, held.gradient)
-                else:
-                    held.passed.backward(result, held.gradient)
+                backward(result, held.gradient)
                 timer.layer_backward(None, timer.clock.mark())
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
