@@ -92,8 +92,6 @@ class ComputeThreads:
     _others: list[_Thread] = field(default_factory=list)
     """The threads in `_other`, where they are counted."""
     _threads: list[_Thread] = field(default_factory=list)
-    _only_clock: int | None = None
-    """Of the engine's thread where no other computes."""
     _other: set[int] = field(default_factory=set)
     """Threads known to be no computing ones."""
 
@@ -117,8 +115,6 @@ class ComputeThreads:
             else:
                 self._other.add(number)
         self._threads = sorted(kept.values(), key=lambda thread: (thread.id != own, thread.id))
-        alone = len(self._threads) == 1 and not self.come_and_go
-        self._only_clock = self._threads[0].clock if alone else None
         self._visits.clear()
         if self.come_and_go:
             self._others = [_Thread(number, None) for number in sorted(self._other)]
@@ -141,10 +137,10 @@ class ComputeThreads:
 
     def cpu_s(self) -> float:
         """Processor seconds of all, since they began; takes half a microsecond a thread."""
-        if self._only_clock is not None:
-            return time.clock_gettime(self._only_clock)
         if self.come_and_go:
             return time.process_time() - sum(thread.read_cpu() for thread in self._others)
+        if len(self._threads) == 1:
+            return self._threads[0].read_cpu()
         return sum(thread.read_cpu() for thread in self._threads)
 
     def since_look(self) -> ThreadUse:

@@ -7,7 +7,7 @@ backward of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 Weights = TypeVar("Weights", bound=tuple[Tensor | None, ...])
+Hook = TypeVar("Hook", bound=Callable[..., None])
 _HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
@@ -66,6 +67,18 @@ def gradients_of(parameters: Weights) -> Weights:
 def is_told(parameter: Tensor) -> bool:
     """Whether it has hooks that are called once a gradient is there."""
     return bool(_HOOKS(parameter))
+
+
+def only_looks(hook: Hook) -> Hook:
+    """Say of such a hook that it changes nothing."""
+    hook.only_looks = True  # type: ignore[attr-defined]
+    return hook
+
+
+def may_change(parameter: Tensor) -> bool:
+    """Whether it has hooks that are called once a gradient is there, and may do more than look."""
+    hooks = (_HOOKS(parameter) or {}).values()
+    return any(getattr(hook, "only_looks", False) is not True for hook in hooks)
 
 
 def tell_added(parameters: Iterable[Tensor | None]) -> None:

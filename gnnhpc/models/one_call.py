@@ -40,7 +40,7 @@ class OneCall(Protocol):
 
     def end(self) -> None:
         """After all micro-batches; raises RuntimeError where a weight, a layer or where gradients
-        lie was changed meanwhile."""
+        lie was changed meanwhile, and not put back."""
         ...
 
 
@@ -113,7 +113,7 @@ def call_hooks_after(
     that."""
     x: Tensor | None = None
     for hook in list(layer._forward_hooks.values()):
-        if x is None and not getattr(hook, "needs_no_input", False):
+        if x is None and getattr(hook, "needs_no_input", False) is not True:
             x = between()[-1].requires_grad_()
         changed = hook(layer, (x, context), output)
         if changed is not None:

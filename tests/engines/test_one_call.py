@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -364,6 +365,47 @@ def test_hooks_that_end_or_take_gradients_away_within_a_step(
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def _transposed(layer: nn.Module) -> None:
+    weight = layer.get_parameter("fc1.weight")
+    assert weight.grad is not None
+    weight.grad = weight.grad.t().contiguous().t()
+
+
+@pytest.mark.parametrize("change", [_transposed, _frozen_now, _other_eps, _told_now])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_a_layer_changed_for_the_next_step(
+    change: Callable[[nn.Module], None], microbatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a hook of the step's last gradients, after all that the step does."""
+
+    def one_step() -> list[Tensor]:
+        parts, batch = made(cell(microbatches=microbatches))
+        layer, told = parts.stage.layers[0], list[int]()
+
+        def last(_weight: Tensor) -> None:
+            told.append(1)
+            if len(told) == microbatches:
+                change(layer)
+
+        layer.get_parameter("fc1.weight").register_post_accumulate_grad_hook(last)
+        parts.engine.train_step(batch)
+        assert len(told) == microbatches
+        return [p.grad for p in parts.stage.parameters() if p.grad is not None]
+
+    ours = one_step()
+    one_by_one(monkeypatch)
+    assert all(torch.equal(a, b) for a, b in zip(ours, one_step(), strict=True))
+
+
+def test_a_hook_that_has_every_attribute_needs_its_input() -> None:
+    parts, batch = made(cell(microbatches=1))
+    hook = MagicMock(return_value=None)
+    parts.stage.layers[-1].register_forward_hook(hook)
+    parts.engine.train_step(batch)
+    _layer, (x, _context), _output = hook.call_args[0]
+    assert x.shape == (8, 64, 3)
+
+
 def test_a_forward_hook_that_needs_no_input_is_given_none() -> None:
     parts, batch = made(cell(microbatches=1))
     last = parts.stage.layers[-1]
@@ -518,3 +560,59 @@ class _B(InOneCall):
 def test_neighbours(kinds: str, expected: list[range]) -> None:
     layers = [{"a": _A, "b": _B, "x": nn.Identity}[kind]() for kind in kinds]
     assert neighbours(layers) == expected
+
+
+def _looks_again(parts: TrainingParts) -> None:
+    inside: list[None] = []
+
+    def again(stage: nn.Module, given: Any, _output: Tensor) -> None:
+        if not inside:
+            inside.append(None)
+            with torch.no_grad():
+                stage(*given)
+            inside.clear()
+
+    parts.stage.register_forward_hook(again)
+
+
+def _goes_both_ways(parts: TrainingParts) -> None:
+    inside: list[None] = []
+
+    def flipped(stage: nn.Module, given: Any, output: Tensor) -> Tensor | None:
+        if inside:
+            return None
+        inside.append(None)
+        other: Tensor = stage(given[0].flip(1), *given[1:])
+        inside.clear()
+        return output + other
+
+    parts.stage.register_forward_hook(flipped)
+
+
+def _goes_back_twice(parts: TrainingParts) -> None:
+    parts.stage.register_forward_hook(
+        lambda _stage, _given, output: output.square().mean().backward(retain_graph=True)
+    )
+
+
+@pytest.mark.parametrize("change", [_looks_again, _goes_both_ways, _goes_back_twice])
+def test_a_stage_that_is_used_twice_for_a_micro_batch(
+    change: Callable[[TrainingParts], None], calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = train(cell(microbatches=4), change)
+    assert calls
+    one_by_one(monkeypatch)
+    theirs = train(cell(microbatches=4), change)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_an_activation_changed_in_place_is_told() -> None:
+    parts, batch = made(cell(microbatches=1))
+
+    def change(_layer: nn.Module, given: Any, _output: Tensor) -> None:
+        with torch.no_grad():
+            given[0].mul_(2.0)
+
+    parts.stage.layers[-1].register_forward_hook(change)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        parts.engine.train_step(batch)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.models.added_gradients import add_gradients_in_place
+from gnnhpc.models.added_gradients import add_gradients_in_place, may_change, only_looks
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
@@ -146,3 +146,12 @@ def test_a_bias_that_is_no_number_reaches_the_output(kind: str, value: float) ->
         made.get_parameter("fc1.bias")[0] = value
     output = made(torch.rand(IMAGES, GRID[0] * GRID[1], 3), Context())
     assert not output.isfinite().any()
+
+
+def test_hooks_that_only_look_are_known() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    assert not may_change(parameter)
+    parameter.register_post_accumulate_grad_hook(only_looks(lambda _parameter: None))
+    assert not may_change(parameter)
+    parameter.register_post_accumulate_grad_hook(lambda _parameter: None)
+    assert may_change(parameter)

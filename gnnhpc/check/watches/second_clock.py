@@ -21,6 +21,7 @@ from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.added_gradients import only_looks
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
 
@@ -194,6 +195,7 @@ class SecondClock:
     def seen(self) -> SeenStep:
         """The step that has just ended."""
         at_most_s = seconds() - self._before
+        process_cpu_s = time.process_time() - self._process_cpu
         outside, self._outside = self._outside, {}
         self._moments.read()
         return SeenStep(
@@ -216,7 +218,7 @@ class SecondClock:
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
-            process_cpu_s=time.process_time() - self._process_cpu,
+            process_cpu_s=process_cpu_s,
             barriers=self._barriers(),
             recomputed=sorted(self._recomputed.places) if self._hooked else None,
             recompute_s=self._recomputed.seconds,
@@ -256,6 +258,7 @@ class SecondClock:
         self._note("backward")
         self._backward_from = seconds()
 
+    @only_looks
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()
         if self._in_step:

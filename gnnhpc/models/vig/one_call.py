@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import vig_layers, vig_readout
-from gnnhpc.models.added_gradients import gradients_of, input_to_train, is_told, tell_added
+from gnnhpc.models.added_gradients import (
+    gradients_of,
+    input_to_train,
+    is_told,
+    may_change,
+    tell_added,
+)
 from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
@@ -42,6 +48,7 @@ class VigCall:
         """A shape that it takes: the last one."""
         # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
+        self._hooks_may_change = any(map(may_change, self.told))
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
         self._held_memory: list[Tensor] = []
@@ -72,8 +79,8 @@ class VigCall:
     def end(self) -> None:
         if self._called and self._state() != self._prepared_with:
             raise RuntimeError("a weight was changed within a step")
-        if self._called and not self._finds_the_same():
-            raise RuntimeError("a layer was changed within a step")
+        if not self._hooks_may_change:
+            self._check_layers()
         if self._into is not None and _addresses(self._held) != self._held_at:
             raise RuntimeError("a gradient was put elsewhere within a step")
 
@@ -89,20 +96,25 @@ class VigCall:
 
     def tell_added(self) -> None:
         """Call the hooks of gradients, which may put what those hold elsewhere."""
+        if self._hooks_may_change:
+            # What these change after the last backward is for what comes after the step.
+            self._check_layers()
         before = _addresses(p.grad for p in self.told)
         tell_added(self.told)
         if _addresses(p.grad for p in self.told) != before:
             self._into = None
 
-    def _finds_the_same(self) -> bool:
-        """Whether the layers would be prepared as they were, and no more parameters told."""
-        if any(p.grad is None for p in self.parameters):
-            # By a hook that takes gradients away; without them no layer can be prepared.
-            return True
+    def _check_layers(self) -> None:
+        """Raises RuntimeError unless they would be prepared as they were, and no more told."""
+        if not self._called:
+            return
         known = {id(p) for p in self.told}
-        if any(is_told(p) and id(p) not in known for p in self.parameters):
-            return False
-        return [_identity(each) for each in _ask(self._modules)] == self._was_found
+        told_now = [p for p in self.parameters if is_told(p) and id(p) not in known]
+        # As where they were prepared: a backward has no gradients of gradients.
+        with torch.enable_grad():
+            found = [_identity(each) for each in _ask(self._modules)]
+        if told_now or found != self._was_found:
+            raise RuntimeError("a layer was changed within a step")
 
     def _state(self) -> list[tuple[int, int]]:
         """Another one once a weight was changed in place, or lies elsewhere."""
