@@ -90,13 +90,17 @@ def frozen_late() -> None:
     steps = Steps()
     around(BatchNorm, "_move", lambda true, *args: None if steps.late else true(*args))
 
+    kept: dict[int, Moved] = {}
+
     def copies(true: Any, call: Any, rows: int) -> Moved | None:
         moved: Moved | None = true(call, rows)
         if moved is None or not steps.late:
             return moved
         first, second = moved.batches
         copied = Statistics._make(each.clone() for each in moved.statistics)
-        return Moved(copied, (first.clone(), second.clone()), moved.momentum)
+        # The same ones each time that a layer is asked, as a call of several looks again.
+        own = Moved(copied, (first.clone(), second.clone()), moved.momentum)
+        return kept.setdefault(id(moved.statistics[0]), own)
 
     around(fused._Call, "moved", copies)
 
