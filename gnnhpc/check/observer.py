@@ -169,6 +169,9 @@ class RunObserver:
     def step_ended(self) -> None:
         self.second_clock.step_ended()
 
+    def step_stopped(self) -> None:
+        self.second_clock.step_stopped()
+
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
         """After a training step: counts its samples, and keeps the norm of its gradient."""
         self.grad_norm = grad_norm

@@ -172,6 +172,7 @@ class Trainer:
         self.mesh.barrier()
         self.observer.step_ended()
         times = self.timer.stop()
+        self.observer.step_stopped()
         self.batches.stand_still()
         return times
 

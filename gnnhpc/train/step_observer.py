@@ -81,11 +81,15 @@ class StepObserver(Protocol):
         ...
 
     def step_began(self) -> None:
-        """After the first barrier and the start of the timer; takes a reading of a clock."""
+        """After the first barrier and the start of the timer; takes readings of clocks."""
         ...
 
     def step_ended(self) -> None:
-        """After the last barrier, before the timer is stopped; takes readings of two clocks."""
+        """After the last barrier, before the timer is stopped; takes readings of clocks."""
+        ...
+
+    def step_stopped(self) -> None:
+        """After the timer was stopped; takes readings of clocks."""
         ...
 
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:

@@ -7,6 +7,7 @@ from tests.defects.plants import (
     again,
     between,
     buckets,
+    counts,
     evaluation,
     exchanged_parts,
     graph_sets,
@@ -60,7 +61,7 @@ KINDS = (
         reported.KIND,
     ),
     *(again.KIND, sampled.KIND, large_graphs.KIND, links.KIND, graph_sets.KIND),
-    *(timing.KIND, parts.KIND, told.KIND, machine.KIND),
+    *(timing.KIND, parts.KIND, counts.KIND, told.KIND, machine.KIND),
     *("mixed codes, sites, machines", "checkpoints", "damaged and foreign records"),
 )
 """Classes of defects, in the order of the matrix."""

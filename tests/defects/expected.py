@@ -1080,6 +1080,50 @@ EXPECTED: dict[str, Expected] = {
         Complaint("step times", "more processor time than the process used"),
         verify="more processor time than the process",
     ),
+    "half of the computing threads' processor time": Expected(
+        Complaint("step times", "less processor time of the computing threads than the engine's"),
+        verify="less processor time of the computing threads than the engine's",
+    ),
+    "the process's clock read for the computing thread's": Expected(
+        Complaint("step times", "more processor time of the computing thread than it used"),
+        verify="more processor time of the computing thread than it used",
+    ),
+    "processor time twice, that of other threads less than none": Expected(
+        Complaint("step times", "processor time of other threads that is less than none"),
+        verify="processor time of other threads that is less than none",
+    ),
+    "processor time of waiting told as computing's": Expected(
+        Complaint("step times", "cpu_s that is not the sum of its spans"),
+        verify="cpu_s that is not the sum of its spans",
+    ),
+    "time on a processor told as waiting for one": Expected(
+        Complaint("step times", "another run_delay_s than the computing thread had"),
+        verify="another run_delay_s than the computing thread had",
+    ),
+    "waiting for a processor not told": Expected(
+        Complaint("step times", "no run_delay_s where the system says it"),
+        verify="no run_delay_s where the system says it",
+    ),
+    "a second of waiting for a processor in each span": Expected(
+        Complaint("step times", "a span's waiting for a processor that its thread had"),
+        verify="a span's waiting for a processor that its thread had",
+    ),
+    "time on a processor told as a span's waiting for one": Expected(
+        Complaint("step times", "a span's waiting for a processor that its thread had"),
+        verify="a span's waiting for a processor that its thread had",
+    ),
+    "all switches told as involuntary": Expected(
+        Complaint("step times", "other involuntary switches than the process had"),
+        verify="other involuntary switches than the process had",
+    ),
+    "a tenth of each step told as taken by the host": Expected(
+        Complaint("step times", "another steal_s than the host took"),
+        verify="another steal_s than the host took",
+    ),
+    "half of the processor time in the record": Expected(
+        Complaint("step times", "cpu_s recorded otherwise than measured"),
+        verify="cpu_s recorded otherwise than measured",
+    ),
     "the native engine where torch's is told": Expected(
         Complaint("engine", "ran the native engine, pipelining was asked for"),
     ),

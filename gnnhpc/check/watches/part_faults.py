@@ -24,8 +24,6 @@ READING_S: Final = 2e-3
 """For a batch, above which waiting for it must be the most of it."""
 RECOMPUTE_SHARE: Final = 0.1
 """Of forwards computed again, what their marks may hold beside their layers."""
-CPU_SHARE: Final = 0.05
-"""Of processor time: a thread's is counted when it leaves its processor, the process's at once."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class PartFaults:
         self._compare_recomputed(record, times, seen, where)
         self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
-            self._compare_processors(times, seen, where)
             loss_part, nothing_left = self.stage.loss_part, self.stage.nothing_left
             self._loose.see(record.wall_s, times, seen, loss_part, nothing_left)
 
@@ -171,16 +168,6 @@ class PartFaults:
             )
         elif not told <= seen.recompute_s * (1 + RECOMPUTE_SHARE) + margin_s:
             self._recomputed_longer.append((told, seen.recompute_s))
-
-    def _compare_processors(self, times: StepTimes, seen: SeenStep, where: str) -> None:
-        """What threads of this process used is within what all of them together used."""
-        assert times.waiting_cpu_s is not None
-        told = times.cpu_s + times.waiting_cpu_s + (times.other_cpu_s or 0.0)
-        if not told <= seen.process_cpu_s * (1 + CPU_SHARE) + 10 * TOLERANCE_S:
-            self.faults.add(
-                "more processor time than the process used",
-                f"{where}: {told:.6f} s, {seen.process_cpu_s:.6f} s seen",
-            )
 
     def _compare_places(self, times: StepTimes, seen: SeenStep, where: str) -> None:
         """Spans are of the parts and micro-batches that were computed, in the same order."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
+from gnnhpc.check.watches.system_counts import CountedStep, SystemCounts
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
@@ -71,8 +72,8 @@ class SeenStep:
     optimizer_steps: int = 0
     optimizer_s: float = 0.0
     """Within the optimizer's step alone."""
-    process_cpu_s: float = 0.0
-    """Processor time of all threads of this process, over `at_most_s`."""
+    counted: CountedStep | None = None
+    """What the system counted of it; None where that was not read."""
     barriers: tuple[int, int] | None = None
     """How often this rank met the others between taking the batch and the step's beginning, and
     from there to its end; None where nothing counts it."""
@@ -109,10 +110,11 @@ class SecondClock:
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
+    _stopped: float = 0.0
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
-    _process_cpu: float = 0.0
+    _system: SystemCounts = field(default_factory=SystemCounts)
     _met: Sequence[int] = ()
     """Counts this rank's barriers."""
     _met_at: list[int] = field(default_factory=list)
@@ -174,7 +176,7 @@ class SecondClock:
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
         self._ready, self._optimizer_s = None, 0.0
         self._recomputed.begin_step()
-        self._process_cpu = time.process_time()
+        self._system.before_step()
         self._met_at = [*self._met]
 
     def step_began(self) -> None:
@@ -183,24 +185,29 @@ class SecondClock:
         self._met_at += self._met
         self._began = seconds()
         self._moments.begin_step(self._began)
+        self._system.step_began()
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
         self._ended = seconds()
+        self._system.step_ended()
         self._moments.end_step()
         self._met_at += self._met
         self._in_step = False
         self._cpu_ended = time.thread_time() - self._accounted_cpu
 
+    def step_stopped(self) -> None:
+        """After the timer was stopped."""
+        self._stopped = seconds()
+        self._system.step_stopped()
+
     def seen(self) -> SeenStep:
-        """The step that has just ended."""
-        at_most_s = seconds() - self._before
-        process_cpu_s = time.process_time() - self._process_cpu
+        """The step that was stopped last."""
         outside, self._outside = self._outside, {}
         self._moments.read()
         return SeenStep(
             at_least_s=self._ended - self._began,
-            at_most_s=at_most_s,
+            at_most_s=self._stopped - self._before,
             not_before_s=self._before,
             began_s=self._began,
             order=tuple(self._moments.order),
@@ -218,7 +225,7 @@ class SecondClock:
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
-            process_cpu_s=process_cpu_s,
+            counted=self._system.seen(),
             barriers=self._barriers(),
             recomputed=sorted(self._recomputed.places) if self._hooked else None,
             recompute_s=self._recomputed.seconds,

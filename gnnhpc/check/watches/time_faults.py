@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from gnnhpc.check.watches.count_faults import CountFaults
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.part_faults import RATE, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
@@ -43,6 +44,7 @@ class TimeFaults:
 
     faults: Faults = field(default_factory=Faults)
     parts: PartFaults = field(init=False)
+    counts: CountFaults = field(init=False)
     _short: list[_Short] = field(default_factory=list)
     _span_shares: list[float] = field(default_factory=list)
     """Of what hooks saw of forward and backward, how much the spans hold, where that is less."""
@@ -54,6 +56,7 @@ class TimeFaults:
 
     def __post_init__(self) -> None:
         self.parts = PartFaults(self.faults)
+        self.counts = CountFaults(self.faults)
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
         self._steps += 1
@@ -70,6 +73,8 @@ class TimeFaults:
         self._compare_spans(times, seen, where)
         self._compare_sums(record, times, where)
         self.parts.compare(record, times, seen, where)
+        if seen.counted is not None:
+            self.counts.compare(record, times, seen.counted, where)
         self._compare_barriers(seen, where)
 
     def _possible(self, record: StepRecord, where: str) -> bool:
@@ -199,7 +204,7 @@ class TimeFaults:
                 f"{len(self._longer)} steps were recorded as {recorded:.6f} s, {seen:.6f} s lay "
                 "between their barriers: the clock ran before the first or after the last"
             )
-        found += self.parts.told()
+        found += [*self.parts.told(), *self.counts.told()]
         if self._short:
             found.insert(0, self._shortened())
         elif self._span_shares:
