@@ -17,6 +17,7 @@ from gnnhpc.check.watches.second_clock import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.engines.channels import carried
 from gnnhpc.engines.overlapped_gradients import buckets_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
@@ -102,6 +103,8 @@ class RankObservations:
     something to train."""
     leaves_weights: list[bool] = field(default_factory=list)
     """Likewise whether it has a layer that computes gradients of weights apart when it is asked."""
+    carried: dict[str, int] = field(default_factory=dict)
+    """Tensors that it sent to other stages, or received, since before the first step, by way."""
     partitions: list[list[str]] = field(default_factory=list)
     """The layers of each stage that this process holds."""
     orders: dict[Phase, list[tuple[Action, ...]]] = field(default_factory=dict)
@@ -176,6 +179,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         slowed_by=list(machine.slowed_by),
         wrong_samples=observer.wrong_samples.told(),
         shared=observer.shared if observer.layout.replicas > 1 else [],
+        carried=dict(carried - observer.carried_before),
         orders={phase: list(found) for phase, found in observer.orders.items()},
         loaded=_loaded(),
         time_faults=observer.time_faults.told(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import StepOutput
+from gnnhpc.engines.channels import carried
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.kernels.calls import uncounted
 from gnnhpc.ranks.mesh import Mesh
@@ -65,6 +67,8 @@ class RunObserver:
     )
     """Of the forwards and backwards of steps."""
     wrong_samples: Faults = field(default_factory=Faults)
+    carried_before: Counter[str] = field(default_factory=carried.copy)
+    """Tensors between stages before the first step, by way."""
     shared: list[SharedStep] = field(default_factory=list)
     between_steps_cpu_s: list[float] = field(default_factory=list)
     """Processor time of the loop itself before each training step."""

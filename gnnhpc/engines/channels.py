@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import Counter
+from typing import Final, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
+
+SHARED_MEMORY: Final = "shared memory"
+BY_GROUP: Final = "process group"
+carried: Counter[str] = Counter()
+"""How many tensors this process has sent or received each way, or begun to."""
 
 
 class Transfer(Protocol):
@@ -39,9 +45,11 @@ class GroupChannel:
     def send(self, tensor: Tensor) -> Transfer:
         work = dist.isend(tensor, dst=self._peer, group=self._group, tag=self._tag)
         assert work is not None
+        carried[BY_GROUP] += 1
         return work
 
     def receive(self, into: Tensor) -> Transfer:
         work = dist.irecv(into, src=self._peer, group=self._group, tag=self._tag)
         assert work is not None
+        carried[BY_GROUP] += 1
         return work

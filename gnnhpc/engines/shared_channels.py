@@ -13,7 +13,7 @@ import time
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.channels import GroupChannel, Transfer
+from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, Transfer, carried
 from gnnhpc.kernels.channel import Slots, bytes_needed
 from gnnhpc.ranks.mesh import COLLECTIVE_S
 from gnnhpc.ranks.shared_memory import Peer, SharedMemory
@@ -61,6 +61,7 @@ class SharedSender:
             if self._peer.has_ended():
                 raise self._peer.lost()
             _check_wait(self._peer, began_s)
+        carried[SHARED_MEMORY] += 1
         return _DONE
 
 
@@ -108,9 +109,10 @@ class SharedReceiver:
             # What it sent before it ended counts.
             if self._peer.has_ended():
                 if self._slots.take(into, 0):
-                    return
+                    break
                 raise self._peer.lost()
             _check_wait(self._peer, began_s)
+        carried[SHARED_MEMORY] += 1
 
 
 def _check_wait(peer: Peer, began_s: float) -> None:

@@ -1191,6 +1191,12 @@ EXPECTED: dict[str, Expected] = {
     "more threads told of each rank than it had": Expected(
         Complaint("told", "threads 16 are told of rank 0, it had 1"),
     ),
+    "shared memory told where tensors went by gloo": Expected(
+        Complaint("told", "by shared memory are told, 96 went by process group"),
+    ),
+    "gloo told where tensors went through memory": Expected(
+        Complaint("told", "by gloo are told, 96 went by shared memory"),
+    ),
     "one thread where two are recorded": Expected(
         Complaint("threads", "ran 1 threads from train step 0 on"), verify="threads: rank"
     ),

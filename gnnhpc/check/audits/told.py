@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.plain.actions import actions, forwards_alone, forwards_before_backward
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import Action
+from gnnhpc.engines.channels import BY_GROUP, SHARED_MEMORY
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 
@@ -106,6 +107,7 @@ def told(
             wrong.append(
                 f"threads {facts.get('threads')} are told of rank {each.rank}, it had {had}"
             )
+        wrong += _other_transfers(each, facts.get("transfers"))
     hosts = [each.host for each in observations]
     for name, found in (
         ("hosts", said["hosts"]),
@@ -121,8 +123,23 @@ def told(
     if wrong:
         return Check("told", "invalid", wrong[0], {"found": len(wrong)})
     return Check(
-        "told", "ok", "balance, schedule, threads, hosts and versions are those of the ranks", {}
+        "told", "ok", "balance, schedule, threads, hosts, versions, transfers are the ranks'", {}
     )
+
+
+def _other_transfers(each: RankObservations, told: str | None) -> Iterator[str]:
+    """How tensors of the native engine went between stages; torch's engine has one way."""
+    if each.engine != "native":
+        return
+    words = [] if told is None else told.split(" and ")
+    said = {SHARED_MEMORY if word == SHARED_MEMORY else BY_GROUP for word in words}
+    for way in sorted(each.carried.keys() - said):
+        number = each.carried[way]
+        yield f"transfers of rank {each.rank} by {told} are told, {number} went by {way}"
+    # Some ways are those of evaluation alone.
+    if each.train_steps and each.orders.get("test"):
+        for way in sorted(said - each.carried.keys()):
+            yield f"transfers of rank {each.rank} by {told} are told, none went by {way}"
 
 
 def slowed(observations: Sequence[RankObservations]) -> Check:

@@ -80,8 +80,10 @@ class SystemCounts:
         self._readings.append(self._read())
         self._steal_s.append(stolen_s())
 
-    def seen(self) -> CountedStep:
-        """The step that was stopped."""
+    def seen(self) -> CountedStep | None:
+        """The step that was stopped; None before the first."""
+        if not self._readings:
+            return None
         before, began, ended, stopped = map(_counts, self._readings)
         known = before.delay_s is not None and stopped.delay_s is not None
         first, last = self._steal_s

@@ -83,6 +83,7 @@ def work(timer: StepTimer, drawn: random.Random) -> None:
 def measured(steps: int = STEPS) -> list[tuple[StepTimes, CountedStep]]:
     """Steps of a real timer, each with what was read around it."""
     timer, counts, drawn = StepTimer(Clock(torch.device("cpu"))), SystemCounts(), random.Random(3)
+    assert counts.seen() is None
     found = []
     for _ in range(steps):
         counts.before_step()
@@ -93,7 +94,9 @@ def measured(steps: int = STEPS) -> list[tuple[StepTimes, CountedStep]]:
         counts.step_ended()
         times = timer.stop()
         counts.step_stopped()
-        found.append((times, counts.seen()))
+        seen = counts.seen()
+        assert seen is not None
+        found.append((times, seen))
     return found
 
 

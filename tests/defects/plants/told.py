@@ -12,6 +12,7 @@ import torch
 from gnnhpc import engines
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
 from gnnhpc.models.vig.model import Vig
@@ -22,7 +23,7 @@ from gnnhpc.train import loop, setup
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import around
+from tests.defects.patching import around, replace
 
 KIND = "what is told of a run"
 defect = functools.partial(planted, kind=KIND)
@@ -195,3 +196,13 @@ def more_threads() -> None:
 @defect("more threads told of each rank than it had", setting=settings.VIG)
 def more_threads_a_rank() -> None:
     around(rank_facts, "rank_facts", lambda true, *args: true(*args) | {"threads": 16})
+
+
+@defect("shared memory told where tensors went by gloo", setting=settings.VIG_BY_GLOO)
+def shared_memory_told() -> None:
+    replace(NativeEngine, "transfers", property(lambda engine: "shared memory"))
+
+
+@defect("gloo told where tensors went through memory", setting=settings.VIG)
+def gloo_told() -> None:
+    replace(NativeEngine, "transfers", property(lambda engine: "gloo"))
