@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.models.added_gradients import add_gradients_in_place, may_change, only_looks
+from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
@@ -148,10 +148,17 @@ def test_a_bias_that_is_no_number_reaches_the_output(kind: str, value: float) ->
     assert not output.isfinite().any()
 
 
-def test_hooks_that_only_look_are_known() -> None:
-    parameter = nn.Parameter(torch.zeros(1))
-    assert not may_change(parameter)
-    parameter.register_post_accumulate_grad_hook(only_looks(lambda _parameter: None))
-    assert not may_change(parameter)
-    parameter.register_post_accumulate_grad_hook(lambda _parameter: None)
-    assert may_change(parameter)
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("kind", ["grapher", "ffn"])
+def test_a_backward_goes_back_through_what_was_computed(kind: str, *, adds: bool) -> None:
+    """Whatever the layer's BatchNorm is set to meanwhile."""
+    found = []
+    for eps in (None, 0.5):
+        made = layer(kind, adds=adds)
+        x = torch.rand(IMAGES, GRID[0] * GRID[1], 3, generator=torch.Generator().manual_seed(2))
+        output = made(x.requires_grad_(), Context())
+        if eps is not None:
+            made.get_submodule("norm2").eps = eps
+        output.square().sum().backward()
+        found.append({"x": x.grad, **gradients(made)})
+    assert_same(*found)
