@@ -67,7 +67,7 @@ class NativeEngine:
         for links in self.training:
             links.expect(batch, self._backwards)
         limited = [links for links in self.training if links.is_limited]
-        with plan.stage.one_step():
+        with plan.stage.one_step(plan.microbatches):
             for done, action in enumerate(self.order):
                 for links in limited:
                     links.allow(done)

@@ -31,7 +31,7 @@ class SequentialEngine:
         plan, timer = self.plan, self.plan.timer
         plan.check(batch)
         outputs, losses = [], []
-        with plan.stage.one_step():
+        with plan.stage.one_step(plan.microbatches):
             for m, microbatch in enumerate(batch.microbatches):
                 with timer.span("forward", m):
                     output = plan.stage(first_input(microbatch), microbatch.context)

@@ -163,14 +163,14 @@ class Stage(nn.Module):
         return x, end
 
     @contextlib.contextmanager
-    def one_step(self) -> Iterator[None]:
+    def one_step(self, microbatches: int) -> Iterator[None]:
         """Around a training step's micro-batches: some layers are computed by one call.
 
         For an engine that adds gradients in place, on one device; nobody exchanges parameters or
         their gradients' buffers within it.
         """
         for called in self.called:
-            called._prepare_calls()
+            called._prepare_calls(microbatches)
         try:
             yield
             for called in self.called:
@@ -191,16 +191,19 @@ class Stage(nn.Module):
         self._cut_in = microbatch
         self._cut_neighbours = [piece for piece in pieces if len(piece) > 1]
 
-    def _prepare_calls(self) -> None:
-        self._together = self._calls_of(self._neighbours)
-        self._cut_together = self._calls_of(self._cut_neighbours)
+    def _prepare_calls(self, microbatches: int) -> None:
+        cut = 0 if self._cut_in is None else 1
+        self._together = self._calls_of(self._neighbours, microbatches - cut)
+        self._cut_together = self._calls_of(self._cut_neighbours, cut)
 
-    def _calls_of(self, neighbours: Sequence[range]) -> dict[int, CalledTogether]:
+    def _calls_of(
+        self, neighbours: Sequence[range], microbatches: int
+    ) -> dict[int, CalledTogether]:
         calls = {}
         for numbers in neighbours:
             mine = slice(numbers.start, numbers.stop)
             layers = self.layers[mine]
-            call = cast(InOneCall, layers[0]).prepare_call(layers)
+            call = cast(InOneCall, layers[0]).prepare_call(layers, microbatches)
             if call is not None:
                 calls[numbers.start] = CalledTogether(
                     *(call, layers, self.outlines[mine], self._changes[mine]),

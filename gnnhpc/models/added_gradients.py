@@ -7,7 +7,7 @@ backward of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import TypeVar
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 Weights = TypeVar("Weights", bound=tuple[Tensor | None, ...])
-Hook = TypeVar("Hook", bound=Callable[..., None])
 _HOOKS = attrgetter("_post_accumulate_grad_hooks")
 
 
@@ -36,15 +35,15 @@ def can_add(parameters: Iterable[Tensor | None]) -> bool:
     """Whether all of them train, have a gradient to add to, and nobody changes it by a hook."""
     if not torch.is_grad_enabled():
         return False
-    for parameter in parameters:
-        if parameter is not None and (
-            not parameter.requires_grad
-            or parameter.grad is None
-            or not parameter.grad.is_contiguous()
-            or parameter._backward_hooks
-        ):
-            return False
-    return True
+    return all(
+        p is None or (p.grad is not None and p.grad.is_contiguous() and trains_unchanged(p))
+        for p in parameters
+    )
+
+
+def trains_unchanged(parameter: Tensor) -> bool:
+    """Whether it trains, and nobody changes its gradient by a hook."""
+    return parameter.requires_grad and not parameter._backward_hooks
 
 
 def input_to_train(x: Tensor) -> Tensor | None:
@@ -67,18 +66,6 @@ def gradients_of(parameters: Weights) -> Weights:
 def is_told(parameter: Tensor) -> bool:
     """Whether it has hooks that are called once a gradient is there."""
     return bool(_HOOKS(parameter))
-
-
-def only_looks(hook: Hook) -> Hook:
-    """Say of such a hook that it changes nothing."""
-    hook.only_looks = True  # type: ignore[attr-defined]
-    return hook
-
-
-def may_change(parameter: Tensor) -> bool:
-    """Whether it has hooks that are called once a gradient is there, and may do more than look."""
-    hooks = (_HOOKS(parameter) or {}).values()
-    return any(getattr(hook, "only_looks", False) is not True for hook in hooks)
 
 
 def tell_added(parameters: Iterable[Tensor | None]) -> None:

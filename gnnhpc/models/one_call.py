@@ -39,8 +39,8 @@ class OneCall(Protocol):
         ...
 
     def end(self) -> None:
-        """After all micro-batches; raises RuntimeError where a weight, a layer or where gradients
-        lie was changed meanwhile, and not put back."""
+        """After all micro-batches; raises RuntimeError where a weight, or where gradients lie, was
+        changed meanwhile and not put back; or a layer while micro-batches were to come."""
         ...
 
 
@@ -48,8 +48,9 @@ class InOneCall(nn.Module):
     """Mixed into a layer that its neighbours of the same `prepare_call` can be computed with."""
 
     @staticmethod
-    def prepare_call(layers: Sequence[nn.Module]) -> OneCall | None:
-        """For the micro-batches of one training step; None where they must be called one by one."""
+    def prepare_call(layers: Sequence[nn.Module], microbatches: int) -> OneCall | None:
+        """For so many micro-batches of one training step; None where they must be called one by
+        one."""
         raise NotImplementedError
 
 

@@ -77,7 +77,7 @@ def train(experiment: Experiment, change: Callable[[TrainingParts], None] | None
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (FusedFfn, FusedGrapher, FusedReadout):
-        monkeypatch.setattr(kind, "prepare_call", staticmethod(lambda layers: None))
+        monkeypatch.setattr(kind, "prepare_call", staticmethod(lambda *_: None))
 
 
 @settings
@@ -242,10 +242,10 @@ def test_an_input_that_a_call_does_not_take(calls: list[int]) -> None:
     told: list[int] = []
     parts.stage.layers[0].register_forward_pre_hook(lambda _layer, given: told.append(1))
     images = torch.rand(2, 64, 3, dtype=torch.float64)
-    with parts.stage.one_step(), pytest.raises((ValueError, RuntimeError)):
+    with parts.stage.one_step(1), pytest.raises((ValueError, RuntimeError)):
         parts.stage(images[:, :60], microbatch.context)
     assert told == [1]
-    with parts.stage.one_step(), pytest.raises(ValueError, match="no input of these layers"):
+    with parts.stage.one_step(1), pytest.raises(ValueError, match="no input of these layers"):
         parts.stage.layers[0].register_forward_pre_hook(lambda _layer, given: (images, *given[1:]))
         parts.stage(images.float(), microbatch.context)
     assert calls == []
@@ -318,6 +318,10 @@ def _other_eps(layer: nn.Module) -> None:
     layer.get_submodule("norm1").eps = 1e-3
 
 
+def _other_momentum(layer: nn.Module) -> None:
+    layer.get_submodule("norm1").momentum = 0.01
+
+
 def _evaluates_now(layer: nn.Module) -> None:
     layer.eval()
 
@@ -373,21 +377,32 @@ def _transposed(layer: nn.Module) -> None:
 
 @pytest.mark.parametrize("change", [_transposed, _frozen_now, _other_eps, _told_now])
 @pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("changed", [0, 3])
+@pytest.mark.parametrize("cut", [False, True])
 def test_a_layer_changed_for_the_next_step(
-    change: Callable[[nn.Module], None], microbatches: int, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[nn.Module], None],
+    microbatches: int,
+    changed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    cut: bool,
 ) -> None:
-    """By a hook of the step's last gradients, after all that the step does."""
+    """By a hook of the step's last gradients, after all that the step does, whichever call the
+    layer belongs to."""
 
     def one_step() -> list[Tensor]:
         parts, batch = made(cell(microbatches=microbatches))
-        layer, told = parts.stage.layers[0], list[int]()
+        if cut:
+            parts.stage.cut_calls(microbatches - 1, [2, 4])
+        layer, told = parts.stage.layers[changed], list[int]()
 
         def last(_weight: Tensor) -> None:
             told.append(1)
             if len(told) == microbatches:
                 change(layer)
 
-        layer.get_parameter("fc1.weight").register_post_accumulate_grad_hook(last)
+        first = parts.stage.layers[0].get_parameter("fc1.weight")
+        first.register_post_accumulate_grad_hook(last)
         parts.engine.train_step(batch)
         assert len(told) == microbatches
         return [p.grad for p in parts.stage.parameters() if p.grad is not None]
@@ -395,6 +410,97 @@ def test_a_layer_changed_for_the_next_step(
     ours = one_step()
     one_by_one(monkeypatch)
     assert all(torch.equal(a, b) for a, b in zip(ours, one_step(), strict=True))
+
+
+@pytest.mark.parametrize("change", [_other_eps, _other_momentum])
+def test_a_layer_changed_after_its_last_forward(
+    change: Callable[[nn.Module], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a hook of that forward: a backward goes back through what was computed."""
+
+    def two_steps() -> list[Tensor]:
+        def changing(parts: TrainingParts) -> None:
+            seen: list[int] = []
+
+            def forward_hook(*_: Any) -> None:
+                seen.append(1)
+                if len(seen) == 4:
+                    change(parts.stage.layers[1])
+
+            parts.stage.register_forward_hook(forward_hook)
+
+        return list(train(cell(microbatches=4), changing))
+
+    ours = two_steps()
+    one_by_one(monkeypatch)
+    assert all(torch.equal(a, b) for a, b in zip(ours, two_steps(), strict=True))
+
+
+@pytest.mark.parametrize("change", [_other_eps, _frozen_now])
+def test_a_layer_changed_before_it_is_computed_again(change: Callable[[nn.Module], None]) -> None:
+    parts, batch = made(cell(microbatches=2, checkpoint="always"))
+    calls: list[int] = []
+
+    def goes_back(_gradient: Tensor) -> None:
+        calls.append(1)
+        change(parts.stage.layers[1])
+
+    def last(_stage: nn.Module, _given: Any, output: Tensor) -> None:
+        output.register_hook(goes_back)
+
+    parts.stage.register_forward_hook(last)
+    with pytest.raises(RuntimeError, match="a layer was changed within a step"):
+        parts.engine.train_step(batch)
+    assert calls
+
+
+@pytest.mark.parametrize("given", SETTINGS[:3], ids=str)
+def test_layers_are_asked_no_more_often_where_their_gradients_are_told(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that are looked at closely take no longer than others."""
+    asked: list[nn.Module] = []
+    true = FusedFfn.for_one_call
+
+    def counted(layer: FusedFfn) -> Any:
+        asked.append(layer)
+        return true(layer)
+
+    monkeypatch.setattr(FusedFfn, "for_one_call", counted)
+
+    def told(parts: TrainingParts) -> None:
+        for parameter in parts.stage.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _parameter: None)
+
+    train(cell(**given))
+    usually = len(asked)
+    train(cell(**given), told)
+    assert len(asked) == 2 * usually
+
+
+def test_a_stage_that_is_evaluated_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the running statistics, as its layers one by one."""
+    seen: list[Tensor] = []
+
+    def change(parts: TrainingParts) -> None:
+        stage = parts.stage
+
+        def evaluated(_stage: nn.Module, given: Any, _output: Tensor) -> None:
+            if not stage.training:
+                return
+            stage.eval()
+            with torch.no_grad():
+                seen.append(stage(*given))
+            stage.train()
+
+        stage.register_forward_hook(evaluated)
+
+    ours = train(cell(microbatches=4), change) + seen
+    one_by_one(monkeypatch)
+    seen.clear()
+    theirs = train(cell(microbatches=4), change) + seen
+    assert len(seen) == 2 * 4
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_a_hook_that_has_every_attribute_needs_its_input() -> None:
@@ -520,7 +626,7 @@ def test_a_hook_that_makes_an_output_of_its_layers_input() -> None:
 def test_no_gradients_of_gradients() -> None:
     parts, batch = made(cell(microbatches=1))
     (microbatch,) = batch.microbatches
-    with parts.stage.one_step(), pytest.raises(RuntimeError, match="have no gradients"):
+    with parts.stage.one_step(1), pytest.raises(RuntimeError, match="have no gradients"):
         output = parts.stage(microbatch.inputs, microbatch.context)
         output.sum().backward(create_graph=True)
 
@@ -537,11 +643,11 @@ def test_calls_are_good_for_one_step(calls: list[int]) -> None:
 
 
 class _A(InOneCall):
-    prepare_call = staticmethod(lambda layers: None)
+    prepare_call = staticmethod(lambda *_: None)
 
 
 class _B(InOneCall):
-    prepare_call = staticmethod(lambda layers: None)
+    prepare_call = staticmethod(lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from gnnhpc.check.watches.system_counts import CountedStep, SystemCounts
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models.added_gradients import only_looks
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
 
@@ -265,7 +264,6 @@ class SecondClock:
         self._note("backward")
         self._backward_from = seconds()
 
-    @only_looks
     def _backward_ends(self, _parameter: Tensor) -> None:
         now = seconds()
         if self._in_step:

@@ -20,7 +20,7 @@ from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import delay_in, read_schedstat
-from gnnhpc.models.added_gradients import AddsGradients, only_looks
+from gnnhpc.models.added_gradients import AddsGradients
 from gnnhpc.models.later_weights import LeftGradient
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.tasks.task import Loss
@@ -160,7 +160,6 @@ class WorkMoments:
         self._going_back, self._of_weights = place, None
         self._begin("backward", place)
 
-    @only_looks
     def _gradient_is_there(self, _parameter: Tensor) -> None:
         if self._of_weights is not None:
             self._end("weights", self._of_weights)

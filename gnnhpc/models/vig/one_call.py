@@ -16,22 +16,28 @@ from gnnhpc.models.added_gradients import (
     gradients_of,
     input_to_train,
     is_told,
-    may_change,
     tell_added,
+    trains_unchanged,
 )
 from gnnhpc.models.one_call import Outputs, TellBackward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
 
 _GRAD = attrgetter("grad")
+_TRAINING = attrgetter("training")
+_CHANGED = "a layer was changed within a step"
 
 
 class VigCall:
     """Layers that move their running statistics and add to their gradients themselves, and the
     readout's weights where that comes after them."""
 
-    def __init__(self, modules: Sequence[nn.Module], found: Sequence[_Found]) -> None:
-        """Of `modules`, which have been asked what they were `found` to have."""
+    def __init__(
+        self, modules: Sequence[nn.Module], found: Sequence[_Found], microbatches: int
+    ) -> None:
+        """Of `modules`, which have been asked what they were `found` to have, for so many
+        micro-batches."""
+        self._microbatches = microbatches
         self._modules, self._was_found = modules, [_identity(each) for each in found]
         layers = [each for each in found if isinstance(each, vig_layers.Layer)]
         readout = next((each for each in found if isinstance(each, vig_readout.Weights)), None)
@@ -43,19 +49,25 @@ class VigCall:
         # Held, so that what a weight is put into within a step lies elsewhere.
         self._memory = [p.detach() for p in self.parameters]
         self._prepared_with = self._state()
-        self._called = False
+        self._forwards = self._backwards = 0
+        self._recomputed = False
         self._taken: torch.Size | None = None
         """A shape that it takes: the last one."""
         # Last layers first, as autograd would. Of a step's hundred parameters few have a hook.
         self.told = [p for p in reversed(self.parameters) if is_told(p)]
-        self._hooks_may_change = any(map(may_change, self.told))
         self._into: vig_layers.Gradients | None = None
         self._held: list[Tensor | None] = []
         self._held_memory: list[Tensor] = []
         self._held_at: list[int] = []
 
     def forward(self, x: Tensor, tell_backward: TellBackward) -> Outputs:
-        self._called = True
+        if is_recomputing():
+            self._recomputed = True
+        else:
+            self._forwards += 1
+            if self._forwards >= self._microbatches:
+                # What is changed after the last forward is for the next step.
+                self._check_layers()
         found: list[vig_layers.Forward] = []
         apply, x = cast(Any, _Layers).apply, x.contiguous()
         last = apply(x, self, tell_backward, found, input_to_train(x))
@@ -63,8 +75,9 @@ class VigCall:
         return Outputs(partial(self.layers.between, x, saved), last, ended_s)
 
     def takes(self, x: Tensor) -> bool:
-        """Images as the kernel wants them, of two rows at least: one has no variance."""
-        if x.dtype != torch.float32 or not x.is_cpu:
+        """Images as the kernel wants them, of two rows at least: one has no variance; in training,
+        as the layers were when this was prepared."""
+        if x.dtype != torch.float32 or not x.is_cpu or not all(map(_TRAINING, self._modules)):
             return False
         shape = x.shape
         if shape != self._taken:
@@ -77,44 +90,57 @@ class VigCall:
         return True
 
     def end(self) -> None:
-        if self._called and self._state() != self._prepared_with:
+        if self._forwards and self._state() != self._prepared_with:
             raise RuntimeError("a weight was changed within a step")
-        if not self._hooks_may_change:
+        if 0 < self._forwards < self._microbatches:
             self._check_layers()
         if self._into is not None and _addresses(self._held) != self._held_at:
             raise RuntimeError("a gradient was put elsewhere within a step")
 
+    def begin_backward(self) -> None:
+        """Raises RuntimeError where layers were changed before their last one."""
+        self._backwards += 1
+        if self._backwards < self._microbatches:
+            return
+        if self._recomputed:
+            self._check_layers()
+        known = {id(p) for p in self.told}
+        if not all(
+            trains_unchanged(p) and (id(p) in known or not is_told(p)) for p in self.parameters
+        ):
+            raise RuntimeError(_CHANGED)
+
     def into(self) -> vig_layers.Gradients:
         """Where gradients are added; again where somebody has put others in their place."""
         if self._into is None or any(map(is_not, map(_GRAD, self.parameters), self._held)):
-            readout = None if self.readout is None else gradients_of(self.readout)
-            self._into = vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
+            self._into = self._all_gradients()
             self._held = [p.grad for p in self.parameters]
             self._held_memory = [g.detach() for g in self._held if g is not None]
             self._held_at = _addresses(self._held)
         return self._into
 
+    def _all_gradients(self) -> vig_layers.Gradients:
+        readout = None if self.readout is None else gradients_of(self.readout)
+        return vig_layers.Gradients([gradients_of(w) for w in self.weights], readout)
+
     def tell_added(self) -> None:
         """Call the hooks of gradients, which may put what those hold elsewhere."""
-        if self._hooks_may_change:
-            # What these change after the last backward is for what comes after the step.
-            self._check_layers()
         before = _addresses(p.grad for p in self.told)
         tell_added(self.told)
         if _addresses(p.grad for p in self.told) != before:
             self._into = None
 
     def _check_layers(self) -> None:
-        """Raises RuntimeError unless they would be prepared as they were, and no more told."""
-        if not self._called:
-            return
-        known = {id(p) for p in self.told}
-        told_now = [p for p in self.parameters if is_told(p) and id(p) not in known]
+        """Raises RuntimeError unless they would be prepared as they were.
+
+        A gradient taken away is no change, as it is made again before it is added to.
+        """
+        self._all_gradients()
         # As where they were prepared: a backward has no gradients of gradients.
         with torch.enable_grad():
             found = [_identity(each) for each in _ask(self._modules)]
-        if told_now or found != self._was_found:
-            raise RuntimeError("a layer was changed within a step")
+        if found != self._was_found:
+            raise RuntimeError(_CHANGED)
 
     def _state(self) -> list[tuple[int, int]]:
         """Another one once a weight was changed in place, or lies elsewhere."""
@@ -149,6 +175,7 @@ class _Layers(torch.autograd.Function):
             raise RuntimeError("gradients of these layers have no gradients")
         x, saved = ctx.saved_tensors
         call: VigCall = ctx.call
+        call.begin_backward()
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(began_s, ended)
@@ -180,12 +207,14 @@ class ForOneCall(Protocol):
         ...
 
 
-def prepare_call(layers: Sequence[nn.Module]) -> VigCall | None:
-    """None where one of the layers has to be called by itself, or times cannot be told."""
+def prepare_call(layers: Sequence[nn.Module], microbatches: int) -> VigCall | None:
+    """For so many micro-batches of a step.
+
+    None where one of the layers has to be called by itself, or times cannot be told."""
     if not vig_layers.tells_time():
         return None
     found = _ask(layers)
     prepared = found[:-1] if isinstance(found[-1], vig_readout.Weights) else found
     if not prepared or not all(isinstance(each, vig_layers.Layer) for each in prepared):
         return None
-    return VigCall(layers, found)
+    return VigCall(layers, found, microbatches)
