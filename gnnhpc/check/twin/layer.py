@@ -82,9 +82,11 @@ def batch_norm(x: Tensor, p: Parameters, prefix: str, name: str, scene: Scene) -
         mean = x.mean(0)
         variance = (x - mean).square().mean(0)
         if x.dtype == torch.float32:
-            # The less careful of two common ways: single precision is here to tell how far off
+            # The less careful of two common ways each: single precision is here to tell how far off
             # sound code may be.
             variance = (x.square().mean(0) - mean.square()).clamp(min=0.0)
+            if scene.plain_means:
+                mean = mean + (plain_mean(x.detach()) - mean).detach()
         statistics.pending.append((mean.detach(), variance.detach(), len(x)))
         if not scene.deferred:
             move(statistics)
@@ -94,6 +96,20 @@ def batch_norm(x: Tensor, p: Parameters, prefix: str, name: str, scene: Scene) -
             repeat_rows(each, len(x)) for each in (mean, deviation, weight, bias)
         )
     return (x - mean) / deviation * weight + bias
+
+
+def plain_mean(x: Tensor) -> Tensor:
+    """`[channels]`, of rows that are added one after another, as torch's own BatchNorm does.
+
+    What this is off by, all rows have in common; where they are nearly alike it is much of what
+    the normalisation leaves of them.
+    """
+    return _plain_sum(x) / len(x)
+
+
+def _plain_sum(x: Tensor) -> Tensor:
+    """Over the rows; numpy's is pairwise along the last axis alone, and plain along the others."""
+    return torch.from_numpy(x.contiguous().numpy().sum(0))
 
 
 def repeat_rows(row: Tensor, rows: int) -> Tensor:
@@ -114,8 +130,7 @@ class _RepeatRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # numpy's sum is pairwise along the last axis alone, and plain along the others.
-        return torch.from_numpy(gradient.contiguous().numpy().sum(0)), None
+        return _plain_sum(gradient), None
 
 
 def move(statistics: RunningStatistics) -> None:

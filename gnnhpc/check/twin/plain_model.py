@@ -58,6 +58,9 @@ class PlainModel:
         self._by_hop = [outline.rows == "hop" for outline in outlines]
         self.kinks: list[Kink] = []
         """Of the last forward pass in training."""
+        model = experiment.model
+        # Fused layers of ViG have statistics of their own.
+        self._plain_means = not (isinstance(model, Vig) and model.implementation == "fused")
         self._side = round(outlines[0].inputs[0] ** 0.5)
         self._statistics = [
             {
@@ -99,6 +102,7 @@ class PlainModel:
             piece.pooled,
             max(map(len, piece.targets.values()), default=0),
             side=self._side,
+            plain_means=self._plain_means,
             rounding=rounding,
         )
         outputs: list[Tensor | SparseInput] = []

@@ -103,6 +103,8 @@ class Scene:
     kinks: list[Kink] = field(default_factory=list)
     reach: Tensor | None = None
     """The sum of the magnitudes that each output of the layer before is made of; None untold."""
+    plain_means: bool = False
+    """Whether the run's BatchNorms are torch's own, which add rows one after another."""
     rounding: BackwardRounding | None = None
     """What is added to gradients; None for nothing."""
 
