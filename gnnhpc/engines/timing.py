@@ -103,6 +103,8 @@ class StepTimes:
     """How many threads computed."""
     cpus: dict[int, frozenset[int]] = field(default_factory=dict)
     """Which CPUs each computing thread may use, by thread."""
+    come_and_go: bool = False
+    """Whether the threads that compute begin and end within the step."""
     recompute_s: float | None = 0.0
     """Of backward, how long forwards were computed again; None where parts are not timed."""
     arrival_s: float | None = None
@@ -330,6 +332,7 @@ class StepTimer:
             run_delay_s=use.run_delay_s,
             threads_used=use.used,
             cpus=use.cpus,
+            come_and_go=self.threads.come_and_go,
             recompute_s=self._recompute_s(),
             arrival_s=arrival,
         )

@@ -276,8 +276,6 @@ class Worker:
             clock = observer.second_clock
             clock.attach(parts.stage, trainer.optimizer, mesh.met, parts.loss)
             observer.time_faults.parts.stage = stage_facts(self.cell.experiment, mesh, parts)
-            elsewhere = parts.timer.threads.come_and_go
-            observer.time_faults.counts.computes_elsewhere = elsewhere
             observer.records.with_spans = self.cell.experiment.spans
             trainer.stop_requested = signals.stop_requested
             trainer.report = report

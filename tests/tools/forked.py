@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
 from tests.tools.ranks import lease_port
+
+# A rank calls it before it imports numpy, which these have when they start.
+keep_numpy_to_one_thread()
 
 PRELOADED = [
     "rich.console",

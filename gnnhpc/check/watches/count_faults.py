@@ -37,8 +37,6 @@ class CountFaults:
     """Of one rank, step after step; `faults` are told with those of whole steps."""
 
     faults: Faults
-    computes_elsewhere: bool = False
-    """In threads that come and go, as torchgpipe's: what the engine's did is little of it."""
     _told_steal_s: float = 0.0
     _seen_steal_s: float = 0.0
 
@@ -86,7 +84,8 @@ class CountFaults:
         # A device's spans say nothing of when the host's threads computed.
         if times.waiting_cpu_s is not None:
             yield from self._in_spans(record, times)
-        if self.computes_elsewhere:
+        # Of threads that come and go, as torchgpipe's, the engine's does little.
+        if times.come_and_go:
             return
         if not others >= -TOLERANCE_S - TICK_S * max(0, len(times.cpus) - 1):
             yield "processor time of other threads that is less than none", f"{others:.6f} s"
@@ -112,7 +111,7 @@ class CountFaults:
                 "cpu_s that is not the sum of its spans",
                 f"{record.cpu_s:.6f} s, {held:.6f} s in spans",
             )
-        if self.computes_elsewhere or len(times.cpus) != 1:
+        if times.come_and_go or len(times.cpus) != 1:
             return
         for span in spans:
             if not -TOLERANCE_S <= span.cpu_s <= span.seconds * (1 + SHARE) + TOLERANCE_S:
@@ -131,7 +130,7 @@ class CountFaults:
             return
         if told is None:
             yield "no run_delay_s where the system says it", f"{least:.6f} s seen"
-        elif self.computes_elsewhere or len(times.cpus) != 1:
+        elif times.come_and_go or len(times.cpus) != 1:
             if not told >= 0:
                 yield "an impossible run_delay_s", f"{told} s"
         elif not least - TOLERANCE_S <= told <= most + TOLERANCE_S:
@@ -143,7 +142,7 @@ class CountFaults:
     def _delays_of_spans(self, times: StepTimes, seen: CountedStep) -> Iterator[tuple[str, str]]:
         """Readings at spans' ends lie between those around the step, one span's in their order, and
         no span's first before that of the span that began before it."""
-        if seen.delays is None or self.computes_elsewhere:
+        if seen.delays is None or times.come_and_go:
             return
         began, until = seen.delays
         for span in times.spans:

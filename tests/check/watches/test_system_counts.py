@@ -119,9 +119,8 @@ def _measured(steps: int) -> list[tuple[StepTimes, CountedStep]]:
 def faults_of(
     steps: list[tuple[StepTimes, CountedStep]],
     change: Callable[[StepTimes], StepTimes] = lambda times: times,
-    **facts: bool,
 ) -> list[str]:
-    faults = CountFaults(Faults(), **facts)
+    faults = CountFaults(Faults())
     for number, (times, seen) in enumerate(steps):
         wrong = change(times)
         faults.compare(record_of(wrong), wrong, seen, f"train step {number}")
@@ -207,9 +206,10 @@ def test_of_threads_that_come_and_go_only_sums_are_known() -> None:
     seen = CountedStep(counted, counted, (1.0, 1.4), None)
     span = Span("forward", 0, 0.0, 1.0, 2.0, 7.0, 0, 9.0)
     right = StepTimes(1.0, 2.0, [span], {}, 0, None, 0.0, 0.0, 3.0, 1, {1: frozenset({0})})
-    assert faults_of([(right, seen)], computes_elsewhere=True) == []
+    right.come_and_go = True
+    assert faults_of([(right, seen)]) == []
     wrong = dataclasses.replace(right, other_cpu_s=1.0, run_delay_s=-1.0)
-    told = faults_of([(wrong, seen)], computes_elsewhere=True)
+    told = faults_of([(wrong, seen)])
     assert [fault.split(" in 1 steps")[0] for fault in told] == [
         "more processor time than the process used",
         "an impossible run_delay_s",
