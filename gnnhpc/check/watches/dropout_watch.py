@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +25,33 @@ from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.sparse_linear import Features
 from gnnhpc.spec.experiment import Experiment
 
-ELEMENTS = 512
-"""Of a layer's first micro-batch that are kept, spread evenly."""
+ELEMENTS, RUN = 512, 16
+"""Of a layer's first micro-batch that are kept, in runs that are spread evenly."""
 _STEPS_BACK = 8
+
+
+class Elements(NamedTuple):
+    """Some of a layer's features, copied within a step; what they are is worked out after it."""
+
+    values: Tensor
+    nodes: Tensor | None
+    """int64: whose they are, negative for padding; None where `columns` are their numbers."""
+    columns: Tensor
+    """int64"""
+    width: int
+
+    def numbers(self) -> Tensor:
+        """int64, in the whole graph, negative for padding."""
+        if self.nodes is None:
+            return self.columns
+        return torch.where(self.nodes >= 0, self.nodes * self.width + self.columns, -1)
 
 
 @dataclass(frozen=True)
 class _Kept:
     layer: Dropout | ReluDropout
-    given: Tensor
-    gave: Tensor
-    entries: Tensor
-    """Numbers in the whole graph, int64, negative for padding."""
+    given: Elements
+    gave: Elements
 
 
 @dataclass
@@ -78,14 +94,13 @@ class DropoutWatch:
             and not is_recomputing()
             and isinstance(layer, Dropout | ReluDropout)
         ):
-            given, entries = _elements(x, context)
-            gave, _ = _elements(output, context)
-            self._kept.append(_Kept(layer, given, gave, entries))
+            kept = _Kept(layer, _elements(x, context), _elements(output, context))
+            self._kept.append(kept)
 
     def _cause(self, kept: _Kept, step: int, rate: float) -> str | None:
-        entries = kept.entries.cpu().numpy()
+        entries = kept.given.numbers().cpu().numpy()
         told = entries >= 0
-        given, gave = (t.cpu().double().numpy()[told] for t in (kept.given, kept.gave))
+        given, gave = (e.values.cpu().double().numpy()[told] for e in (kept.given, kept.gave))
         if isinstance(kept.layer, ReluDropout):
             given = np.maximum(given, 0.0)
         seed, name = self.experiment.seed, kept.layer.name
@@ -109,24 +124,35 @@ class DropoutWatch:
         return bool((np.abs(found - wanted) <= 2 * unit * np.abs(wanted)).all())
 
 
-def _elements(x: Features, context: Context) -> tuple[Tensor, Tensor]:
-    """Some elements of features, and their numbers in the whole graph."""
+def _elements(x: Features, context: Context) -> Elements:
+    width = x.shape[1]
     if isinstance(x, SparseRows):
-        stride = max(1, -(-len(x.values) // ELEMENTS))
-        return x.values[::stride].detach().clone(), x.entries[::stride]
-    count, width = len(x) * x.shape[1], x.shape[1]
-    device = context.chunk.nodes.device
-    places = torch.arange(0, count, max(1, -(-count // ELEMENTS)), device=device)
-    rows, columns = places // width, places % width
-    nodes = context.chunk.nodes[rows]
-    numbers = torch.where(nodes >= 0, nodes * width + columns, -1)
+        places, _ = _places(len(x.values), 1, x.values.device)
+        return Elements(x.values.detach()[places], None, x.entries[places], width)
+    rows, columns = _places(len(x), width, context.chunk.nodes.device)
+    return Elements(_values(x, rows, columns), context.chunk.nodes[rows], columns, width)
+
+
+def _values(x: Tensor | IndexedRows | DroppedRows, rows: Tensor, columns: Tensor) -> Tensor:
     # The whole of these would be as large as all features.
     if isinstance(x, IndexedRows):
-        return computed(x.features[x.nodes[rows], columns]), numbers
+        return computed(x.features[x.nodes[rows], columns])
     if isinstance(x, DroppedRows):
         found = computed(x.x[rows if x.at is None else x.at[rows], columns])
         if x.mask is None:
-            return found, numbers
-        drawn = (x.rows[rows] * width + columns).clamp(min=0)
-        return found * x.mask.weights(drawn, found.dtype), numbers
-    return x.detach()[rows, columns], numbers
+            return found
+        drawn = (x.rows[rows] * x.shape[1] + columns).clamp(min=0)
+        return found * x.mask.weights(drawn, found.dtype)
+    return x.detach()[rows, columns]
+
+
+@functools.lru_cache(maxsize=64)
+def _places(rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the elements that are kept of so many."""
+    count = rows * width
+    runs = ELEMENTS // RUN
+    apart = max(RUN, count // runs)
+    starts = torch.arange(0, min(count, runs * apart), apart, device=device)
+    places = (starts[:, None] + torch.arange(RUN, device=device)).reshape(-1)
+    places = places[places < count]
+    return places // width, places % width

@@ -118,9 +118,13 @@ class GradientWatch:
         self.shared.append(SharedGradient(step, project(own), project(used)))
 
     def _keeper(self, name: str) -> Any:
+        wanted = self._backwards_wanted
+
         def keep(parameter: Tensor) -> None:
-            self._backwards[name] = self._backwards.get(name, 0) + 1
-            self._kept[name] = _some(parameter)
+            self._backwards[name] = count = self._backwards.get(name, 0) + 1
+            # Those before the last leave sums that nobody uses.
+            if count >= wanted:
+                self._kept[name] = _some(parameter)
 
         return keep
 

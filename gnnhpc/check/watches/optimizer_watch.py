@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,31 @@ ZEROS = 8
 """Parameters whose gradients are looked at before the first backward, inside the step."""
 
 
+class _Zeroed(NamedTuple):
+    """A parameter that a step begins with no gradient of, with what can be made ready before it."""
+
+    parameter: torch.nn.Parameter
+    gradient: Tensor | None
+    elements: Tensor | None
+    """Of that gradient, where they lie; None where they do not lie together."""
+
+    @classmethod
+    def of(cls, parameter: torch.nn.Parameter) -> _Zeroed:
+        gradient = parameter.grad
+        together = gradient is not None and gradient.is_contiguous()
+        return cls(parameter, gradient, _few(parameter) if together else None)
+
+    def few(self) -> Tensor | None:
+        """Elements of its gradient now; None without one."""
+        ready = self.elements is not None and self.parameter.grad is self.gradient
+        return self.elements if ready else _few(self.parameter)
+
+
+def _few(parameter: torch.nn.Parameter) -> Tensor | None:
+    gradient = parameter.grad
+    return None if gradient is None else gradient.detach().reshape(-1)[:256]
+
+
 @dataclass
 class OptimizerWatch:
     """Compares the state after a step with what its gradient makes of the state before."""
@@ -47,6 +73,7 @@ class OptimizerWatch:
     _sizes: list[int] = field(default_factory=list)
     _before: OptimizerState | None = None
     _left_over: bool = False
+    _zeroed: list[_Zeroed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._trained = [(n, p) for n, p in self.stage.named_parameters() if p.requires_grad]
@@ -71,15 +98,16 @@ class OptimizerWatch:
         self._choose(one)
         self._left_over = False
         self._before = self._read() if self._parameters else None
+        every = max(1, -(-len(self._parameters) // ZEROS))
+        self._zeroed = [_Zeroed.of(p) for p in self._parameters[::every]]
 
     def before_first_forward(self) -> None:
         """Inside the step: whether gradients were zeroed, of few parameters."""
-        every = -(-len(self._parameters) // ZEROS) if self._parameters else 1
-        some = [p.grad for p in self._parameters[::every] if p.grad is not None]
-        if some:
-            first = some[0].device
-            few = torch.cat([g.reshape(-1)[:256].to(first) for g in some])
-            self._left_over = bool(few.any())
+        some = [each.few() for each in self._zeroed]
+        there = [few for few in some if few is not None]
+        if there:
+            first = there[0].device
+            self._left_over = bool(torch.cat([few.to(first) for few in there]).any())
 
     def after_step(self, step: int) -> None:
         before = self._before

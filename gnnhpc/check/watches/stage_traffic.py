@@ -20,6 +20,9 @@ from gnnhpc.records.schema import Phase
 
 SAMPLE = 2_048
 """Elements, at most, of each tensor that crosses a cut, which are compared bit for bit."""
+RUN = 16
+"""Of them lie next to each other, as many as a cache line has of single precision: a step waits for
+the line that an element comes with, not for the element."""
 Sliced = TypeVar("Sliced", Tensor, npt.NDArray[Any])
 Way = Literal["input", "output", "gradient of the output", "gradient of the input"]
 WAYS: tuple[tuple[Way, Way], ...] = (
@@ -56,6 +59,7 @@ class StageTraffic:
     """A module that was not in the mode that the phase needs."""
     _samples: dict[tuple[Way, int], list[tuple[int, Tensor]]] = field(default_factory=dict)
     _training: bool = True
+    _modules: dict[str, nn.Module] = field(default_factory=dict)
     _on_first: Callable[[], None] | None = None
     _handles: list[Any] = field(default_factory=list)
 
@@ -63,6 +67,7 @@ class StageTraffic:
         self.detach()
         self.given, self._samples, self.wrong_mode = {}, {}, None
         self._training, self._on_first = training, on_first
+        self._modules = dict(self.stage.named_modules())
         for place, called in enumerate(self.stage.called):
             before, after = partial(self._before_forward, place), partial(self._after, place)
             self._handles += [
@@ -116,14 +121,13 @@ class StageTraffic:
         self._sample_gradient(("gradient of the output", place), context.microbatch, output)
 
     def _check_modes(self) -> None:
-        for name, module in self.stage.named_modules():
+        for name, module in self._modules.items():
             if module.training != self._training:
                 self.wrong_mode = name or "the stage"
                 return
 
     def _sample(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
-        chosen = sampled(tensor.detach().reshape(-1)).clone()
-        self._samples.setdefault(where, []).append((microbatch, chosen))
+        self._samples.setdefault(where, []).append((microbatch, _copied(tensor.detach())))
 
     def _sample_gradient(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -132,6 +136,20 @@ class StageTraffic:
             self._handles.append(hook)
 
 
+def _copied(tensor: Tensor) -> Tensor:
+    """What `sampled` takes of it."""
+    count = tensor.numel()
+    if count <= SAMPLE or not tensor.is_contiguous():
+        return sampled(tensor.reshape(-1)).clone()
+    # At once: within a step each call takes as long as the elements.
+    runs = SAMPLE // RUN
+    return tensor.as_strided((runs, RUN), (count // runs, 1)).clone()
+
+
 def sampled(flat: Sliced) -> Sliced:
-    """Elements that are compared, spread evenly over all [n]."""
-    return flat[:: max(1, -(-len(flat) // SAMPLE))]
+    """Elements that are compared: all [n], or runs [SAMPLE / RUN, RUN] spread evenly over them."""
+    if len(flat) <= SAMPLE:
+        return flat
+    runs = SAMPLE // RUN
+    apart = len(flat) // runs
+    return flat[: runs * apart].reshape(runs, apart)[:, :RUN]
