@@ -145,7 +145,7 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
     if not starts.size:
         starts = np.array([], np.intp)
     first = ranks.iloc[starts].reset_index(drop=True)
-    steps = first[["cell", "phase", "step", "epoch", "warmup", "unlike"]].copy()
+    steps = first[["cell", "phase", "step", "epoch", "warmup", "looked", "unlike"]].copy()
 
     def over(values: NDArray[Any], how: np.ufunc) -> NDArray[Any]:
         return how.reduceat(values, starts) if starts.size else values[:0]

@@ -50,12 +50,19 @@ _OPTIONAL = (
 )
 TIMED_PARTS = "timed_parts"
 """Of how many parts of its stage a step's record has seconds; 0 where a stage is one part."""
-STEP_COLUMNS = frozenset({"phase", "warmup", TIMED_PARTS, *_INTEGERS, *_SECONDS, *_OPTIONAL})
+STEP_COLUMNS = frozenset(
+    {"phase", "warmup", "looked", TIMED_PARTS, *_INTEGERS, *_SECONDS, *_OPTIONAL}
+)
 """Columns of the step frame that every run has; all others are metrics."""
 
 RECORD_SCHEMA = pa.schema(
     [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
-    + [("warmup", pa.bool_()), ("microbatch", pa.float64()), ("end_s", pa.float64())]
+    + [
+        ("warmup", pa.bool_()),
+        ("looked", pa.bool_()),
+        ("microbatch", pa.float64()),
+        ("end_s", pa.float64()),
+    ]
     + [("part", pa.int16()), ("part_s", pa.list_(pa.list_(pa.float64())))]
     + [(name, pa.int64()) for name in _INTEGERS]
     + [(name, pa.float64()) for name in (*_SECONDS, *_OPTIONAL)]
@@ -72,6 +79,8 @@ def step_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
     data: dict[str, Any] = {"source": file_numbers, "phase": _phase(table)}
     for name in (*_INTEGERS, "warmup", *_SECONDS, *_OPTIONAL):
         data[name] = table[name].to_numpy()
+    # Older records do not say it.
+    data["looked"] = pc.fill_null(table["looked"], False).to_numpy()
     data[TIMED_PARTS] = _lengths(table["part_s"])
     for name, values in _struct_fields(table, "metrics"):
         key = name if name not in data else f"metric_{name}"
@@ -206,7 +215,7 @@ def join_frames(pieces: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFr
     """All pieces as one frame with common categories; an empty one with `columns` for no piece."""
     frames = list(pieces)
     if not frames:
-        types = {"warmup": bool, **dict.fromkeys(_INTEGERS, np.int64)}
+        types = {"warmup": bool, "looked": bool, **dict.fromkeys(_INTEGERS, np.int64)}
         empty = pd.DataFrame({name: pd.Series(dtype=types.get(name, float)) for name in columns})
         return empty.assign(source=np.array([], np.int32), phase=pd.Categorical([], PHASES))
     for name in ("group", "name"):

@@ -31,7 +31,8 @@ class Run:
     what it is joined with; only these are in averages and ratios."""
     steps: pd.DataFrame
     """One row a cell and mini-batch, over all ranks: wall_s the slowest rank's, samples all
-    replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up),
+    replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up, and
+    not looked at closely where as many others remain),
     `outlier` marks and drops nothing. Only steps that every rank recorded."""
     ranks: pd.DataFrame
     """One row a rank and mini-batch: the fields of StepRecord, with cell, rank, stage, replica.

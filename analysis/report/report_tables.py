@@ -135,6 +135,8 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
         _chosen(summary, columns),
         (
             "warmup_dropped: steps that the run marked or that the series shows to be warm-up. "
+            "Steps that the run's checks looked at closely do not count either, where as many "
+            "others remain. "
             "outliers: more than 3.5 robust standard deviations from the median; marked, not "
             "dropped. n_effective: independent steps that the correlated ones are worth. drift: "
             "last third over first third, less 1. cpu_share: processor over busy time.",

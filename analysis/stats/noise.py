@@ -30,11 +30,12 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     `uneven` are those with fewer samples than others, such as the last of an epoch of a sampled
     graph: they count, and say nothing of noise. Not kept are steps of an unlike attempt that was
-    resumed, and warm-up steps: those that the run marked, and further ones that are detected.
+    resumed, and warm-up steps: those that the run marked, and further ones that are detected; nor
+    those that were looked at closely, where as many others remain.
     Outliers are marked among the kept steps and stay.
     """
     wall, samples = steps["step_s"].to_numpy(), steps["samples"].to_numpy()
-    unlike = steps["unlike"].to_numpy().astype(bool)
+    unlike, looked = (steps[name].to_numpy().astype(bool) for name in ("unlike", "looked"))
     given = steps["warmup"].to_numpy().astype(bool) | unlike
     kept, outlier, uneven = np.ones(len(steps), bool), *np.zeros((2, len(steps)), bool)
     cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
@@ -46,6 +47,10 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         first = part.start + marked + found
         kept[part.start : first] = False
         kept[part] &= ~given[part]
+        dropped = int((~kept[part] & ~unlike[part]).sum())
+        others = kept[part] & ~looked[part]
+        if 2 * others.sum() >= kept[part].sum():
+            kept[part] = others
         counted = wall[part][kept[part]]
         even = wall[part][kept[part] & ~uneven[part]]
         settled = slice(first, part.stop)
@@ -56,7 +61,7 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "cell": cell[part.start],
                 "phase": phase[part.start],
                 "n": counted.size,
-                "warmup_dropped": int((~kept[part] & ~unlike[part]).sum()),
+                "warmup_dropped": dropped,
                 "outliers": int(outlier[part].sum()),
                 "n_effective": effective_n(even),
                 "drift": drift(even),

@@ -106,6 +106,11 @@ class RunObserver:
         return self.second_clock.reading()
 
     @property
+    def looks(self) -> bool:
+        """Whether hooks look closely at the present step, which takes some time in it."""
+        return self.watch is not None and self.watch.looks
+
+    @property
     def over_budget(self) -> bool:
         """Whether this rank has spent too much on looking closely."""
         return self.watch is not None and self.watch.budget.over
@@ -213,6 +218,10 @@ class RunObserver:
         self.time_faults.compare(record, times, seen)
         self.machine_use.observe(record, times)
         self.records.keep(record, times)
+        if record.looked != self.looks:
+            self.time_faults.faults.add(
+                "looked recorded otherwise than it was", f"{record.phase} step {record.step}"
+            )
         if record.samples != self._samples:
             self.wrong_samples.add(
                 "a number of samples that the batch does not have",

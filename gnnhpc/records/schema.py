@@ -143,6 +143,9 @@ class StepRecord:
     weights_s: float | None = None
     """Of `backward_s`, gradients of weights apart from those of inputs; null but under the
     schedules zero-bubble and zbv."""
+    looked: bool = False
+    """Whether the run's own checks looked closely at it within it, which makes it a little longer;
+    false in older records."""
     kind: Literal["step"] = "step"
 
 

@@ -250,6 +250,7 @@ class Trainer:
             grad_norm=grad_norm,
             part_s=self._part_s(times),
             weights_s=times.total("weights") if self.experiment.weights_apart else None,
+            looked=self.observer.looks,
         )
         self.writer.write(record, *self._spans(phase, step, times))
         with self.observer.observing():

@@ -104,6 +104,11 @@ class StepObserver(Protocol):
         """The loss that was differentiated and the one that is reported, which must be equal."""
         ...
 
+    @property
+    def looks(self) -> bool:
+        """Whether the present step is looked at within it, which takes some time."""
+        ...
+
     def observe_times(self, record: StepRecord, times: StepTimes) -> None:
         """The record and the times of a step."""
         ...

@@ -29,7 +29,7 @@ def steps_of(parts: dict[tuple[str, str], tuple[list[float], int]]) -> pd.DataFr
         for place, wall in enumerate(walls)
     ]
     frame = pd.DataFrame(rows, columns=["cell", "phase", "step_s", "warmup"])
-    frame = frame.assign(unlike=False, samples=8)
+    frame = frame.assign(unlike=False, looked=False, samples=8)
     kinds = {"cell": "category", "phase": "category", "warmup": bool}
     return frame.astype(kinds)
 
@@ -68,6 +68,20 @@ def test_an_outlier_is_judged_among_the_steps_that_count() -> None:
     steps, phases = mark_steps(steps_of({("a", "train"): ([50.0, *STEADY, 1.2], 1)}))
     assert steps["outlier"].tolist() == [False] * 11 + [True]
     assert phases["outliers"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("looked", "counted"), [([], 10), ([2], 9), ([0, 3, 5, 9], 7), ([1, 2, 3, 4, 5, 6], 10)]
+)
+def test_steps_that_were_looked_at_do_not_count(looked: list[int], counted: int) -> None:
+    """Where as many others remain: of 9 that are no warm-up and one warm-up step, 5 or more."""
+    steps = steps_of({("a", "train"): ([9.0, *STEADY], 1)})
+    steps.loc[looked, "looked"] = True
+    marked, phases = mark_steps(steps)
+    assert phases["n"].tolist() == [counted] == [marked["kept"].sum()]
+    assert phases["warmup_dropped"].tolist() == [1]
+    if counted < 10:
+        assert not marked.loc[looked, "kept"].any()
 
 
 def test_a_phase_of_warmup_alone_counts_nothing() -> None:

@@ -1013,6 +1013,9 @@ EXPECTED: dict[str, Expected] = {
     "step times halved on the way to the file": Expected(
         Complaint("records", "s of steps, rank 0 measured")
     ),
+    "slow steps recorded as looked at, so that they do not count": Expected(
+        Complaint("step times", "looked recorded otherwise than it was"),
+    ),
     "throughput of twice the samples": Expected(
         Complaint("throughput", "16 samples a step are told")
     ),

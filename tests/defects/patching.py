@@ -77,9 +77,8 @@ def is_unseen(experiment: Experiment, step: int) -> bool:
     assert experiment.batch_size is not None
     together = experiment.batch_size * experiment.layout.replicas
     per_epoch = experiment.data.facts().train // together
-    epoch, number = divmod(step, per_epoch)
     middle = FIRST <= step < experiment.train_steps - 1
-    return middle and not drawn(experiment.seed, "train", epoch, number, per_epoch)
+    return middle and not drawn(experiment.seed, "train", step, per_epoch)
 
 
 class Steps:

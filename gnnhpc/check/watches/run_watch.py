@@ -132,7 +132,7 @@ class RunWatch:
                 self._check_beginning(step)
         self._steps, self._step, self._number = self._steps + 1, step, step
         self._last_step = step == self.experiment.train_steps - 1
-        self._looks = self._chosen(step, batch)
+        self._looks = self._chosen(step)
         self.continuity.check("train", step)
         self.data.check_order(step, batch)
         self.last.begin()
@@ -287,15 +287,18 @@ class RunWatch:
             self.checks.tallies,
         )
 
-    def _chosen(self, step: int, batch: Batch) -> bool:
+    @property
+    def looks(self) -> bool:
+        """Whether the present step is looked at within it."""
+        return self._looks
+
+    def _chosen(self, step: int) -> bool:
         """Whether to look at a training step; every rank comes to the same answer."""
         if self._steps <= FIRST or self._last_step:
             return True
         if not self.budget.affordable:
             return False
-        per_epoch = self.parts.batches.steps_per_epoch
-        seed = self.experiment.seed
-        return drawn(seed, "train", batch.epoch, step % per_epoch, per_epoch)
+        return drawn(self.experiment.seed, "train", step, self.parts.batches.steps_per_epoch)
 
     def _check_beginning(self, step: int) -> None:
         """Before the first step of an attempt; one that resumes begins with loaded values."""

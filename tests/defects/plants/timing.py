@@ -124,6 +124,15 @@ def halved_in_file() -> None:
     )
 
 
+@defect("slow steps recorded as looked at, so that they do not count", setting=settings.VIG)
+def slow_ones_aside() -> None:
+    def recorded(true: Any, *args: Any, **values: Any) -> None:
+        slow = values["step"] % 3 == 0
+        true(*args, **values | {"looked": values["looked"] or slow})
+
+    around(StepRecord, "__init__", recorded)
+
+
 @defect("throughput of twice the samples", setting=settings.VIG)
 def twice_the_samples() -> None:
     change_record(lambda r: dataclasses.replace(r, samples=2 * r.samples))
