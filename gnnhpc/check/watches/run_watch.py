@@ -138,11 +138,12 @@ class RunWatch:
         self.last.begin()
         if not self._looks:
             self.optimizer.before_step(one=step)
+            self.statistics.before_step(closely=False)
             return
         with self._looking():
             self.data.before("train", step, step, batch)
             self.optimizer.before_step()
-            self.statistics.before_step()
+            self.statistics.before_step(closely=True)
         self.gradients.attach()
         self.dropout.attach()
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
@@ -156,6 +157,7 @@ class RunWatch:
             self.checks.check_outputs("train", step, trained.outputs)
             self.data.check_cheaply("train", step, step, batch)
             self.optimizer.after_step(step)
+            self.statistics.after_step(step)
             return
         self.traffic.detach()
         self.gradients.detach()

@@ -192,7 +192,7 @@ def once() -> None:
     steps = Steps()
 
     def wrong_once(true: Any, sender: Sender, tensor: Tensor) -> None:
-        true(sender, tensor * 1.01 if rank() == 0 and steps.taken == 8 else tensor)
+        true(sender, tensor * 1.01 if rank() == 0 and steps.taken == 7 else tensor)
 
     around(Sender, "send", wrong_once)
 
