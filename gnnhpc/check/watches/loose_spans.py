@@ -20,6 +20,8 @@ BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4, "w
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
+REFILL_S: Final = 1e-4
+"""And what follows each time that another process had the processor: its caches fill again."""
 _BEFORE: Final = "before its stage began to compute"
 _AFTER: Final = "after its stage had computed"
 _NOTHING: Final = "in parts that leave no gradients of weights"
@@ -29,7 +31,8 @@ _Beside = Callable[[Span, Moment], float]
 @dataclass
 class LooseSpans:
     """Of one rank, step after step. What lies between a span's ends and its work's takes
-    microseconds, but for what a busy machine takes the processor away, which is not counted."""
+    microseconds, but for what a busy machine takes the processor away, which is not counted, and
+    what that leaves behind."""
 
     _loose: dict[tuple[Kind, str], list[tuple[float, float]]] = field(default_factory=dict)
     """By kind of span and where, of steps with loose ones: their seconds, and those beside."""
@@ -47,6 +50,7 @@ class LooseSpans:
         """A step's; `loss_part` is the one whose backwards begin with the loss's, and parts in
         `nothing_left` have nothing to do in spans of weights."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
+        refill_s = REFILL_S * times.involuntary_switches
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)
@@ -70,7 +74,8 @@ class LooseSpans:
                     for span in times.spans
                     if span.name == kind and _place(span) in moments
                 )
-                if found > max(SHARE * total, STEP_SHARE * wall_s, each_s * len(moments)):
+                least_s = max(SHARE * total, STEP_SHARE * wall_s, each_s * len(moments))
+                if found > least_s + refill_s:
                     self._loose.setdefault((kind, where), []).append((total, found))
 
     def told(self) -> str | None:

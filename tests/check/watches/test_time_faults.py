@@ -80,16 +80,17 @@ def loose(
     ended_s: float = 1.0,
     kind: Kind = "forward",
     end_delays: tuple[float | None, float | None] = (None, None),
+    switches: int = 0,
 ) -> str | None:
     """What is said of three steps with one such span, which begins at 0 and lasts for a second, and
     whose stage begins with it at `began_s` and ends at `ended_s`; `delays` are the thread's waits
     for a processor until the one beginning and the other, `end_delays` until the stage's end and
-    the span's."""
+    the span's; `switches` is how often another process had it in a step."""
     faults = TimeFaults()
     faults.parts.stage = StageFacts(GROUPS, loss_part=None)
     for step in range(3):
         span = Span(kind, 0, 0.0, 1.0, delay_before_s=delays[0], delay_after_s=end_delays[1])
-        times = StepTimes(1.2, 0.0, [span], LAYERS, 0, None, waiting_cpu_s=0.0)
+        times = StepTimes(1.2, 0.0, [span], LAYERS, switches, None, waiting_cpu_s=0.0)
         record = StepRecord(
             *("train", step, 0, False, 2.0 * step, 1.2),
             **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
@@ -128,6 +129,12 @@ def test_a_wait_for_a_processor_is_no_work_before_the_work(
     assert (found is not None) is told, found
     if found is not None:
         assert found.startswith("forward spans of 3 steps hold 3.000 s, of which 1.")
+
+
+@pytest.mark.parametrize(("switches", "told"), [(0, True), (100, True), (1_100, False)])
+def test_caches_that_fill_again_are_no_wait(switches: int, told: bool) -> None:
+    """A tenth of a millisecond each time that another process had the processor."""
+    assert (loose(0.3, switches=switches) is not None) is told
 
 
 @pytest.mark.parametrize("kind", ["forward", "backward"])
