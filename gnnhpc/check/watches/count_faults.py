@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.part_faults import TOLERANCE_S
 from gnnhpc.check.watches.system_counts import CountedStep
 from gnnhpc.engines.timing import COMPUTING, StepTimes
 from gnnhpc.records.schema import StepRecord
 
-TOLERANCE_S: Final = 1e-4
-"""Of what one thread counts twice, which nests."""
 SHARE: Final = 0.05
 """Of processor time: other clocks tell it than a step's length."""
 TICK_S: Final = 0.01

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.stage_traffic import RUN
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.halves import computed
 from gnnhpc.graphs.indexed_rows import IndexedRows
@@ -25,7 +26,7 @@ from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.sparse_linear import Features
 from gnnhpc.spec.experiment import Experiment
 
-ELEMENTS, RUN = 512, 16
+ELEMENTS = 512
 """Of a layer's first micro-batch that are kept, in runs that are spread evenly."""
 _STEPS_BACK = 8
 
@@ -51,7 +52,8 @@ class Elements(NamedTuple):
 class _Kept:
     layer: Dropout | ReluDropout
     given: Elements
-    gave: Elements
+    gave: Tensor
+    """The values in the same places."""
 
 
 @dataclass
@@ -94,13 +96,15 @@ class DropoutWatch:
             and not is_recomputing()
             and isinstance(layer, Dropout | ReluDropout)
         ):
-            kept = _Kept(layer, _elements(x, context), _elements(output, context))
-            self._kept.append(kept)
+            self._kept.append(
+                _Kept(layer, _elements(x, context), _values(output, context.chunk.nodes.device))
+            )
 
     def _cause(self, kept: _Kept, step: int, rate: float) -> str | None:
         entries = kept.given.numbers().cpu().numpy()
         told = entries >= 0
-        given, gave = (e.values.cpu().double().numpy()[told] for e in (kept.given, kept.gave))
+        values = kept.given.values, kept.gave
+        given, gave = (each.cpu().double().numpy()[told] for each in values)
         if isinstance(kept.layer, ReluDropout):
             given = np.maximum(given, 0.0)
         seed, name = self.experiment.seed, kept.layer.name
@@ -125,15 +129,25 @@ class DropoutWatch:
 
 
 def _elements(x: Features, context: Context) -> Elements:
-    width = x.shape[1]
+    nodes = context.chunk.nodes
+    rows, columns = _chosen(x, nodes.device)
+    values, width = _values(x, nodes.device), x.shape[1]
     if isinstance(x, SparseRows):
-        places, _ = _places(len(x.values), 1, x.values.device)
-        return Elements(x.values.detach()[places], None, x.entries[places], width)
-    rows, columns = _places(len(x), width, context.chunk.nodes.device)
-    return Elements(_values(x, rows, columns), context.chunk.nodes[rows], columns, width)
+        return Elements(values, None, x.entries[rows], width)
+    return Elements(values, nodes[rows], columns, width)
 
 
-def _values(x: Tensor | IndexedRows | DroppedRows, rows: Tensor, columns: Tensor) -> Tensor:
+def _chosen(x: Features, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the elements that are kept; of sparse features, of what they store."""
+    if isinstance(x, SparseRows):
+        return _places(len(x.values), 1, device)
+    return _places(len(x), x.shape[1], device)
+
+
+def _values(x: Features, device: torch.device) -> Tensor:
+    rows, columns = _chosen(x, device)
+    if isinstance(x, SparseRows):
+        return x.values.detach()[rows]
     # The whole of these would be as large as all features.
     if isinstance(x, IndexedRows):
         return computed(x.features[x.nodes[rows], columns])

@@ -23,6 +23,7 @@ SAMPLE = 2_048
 RUN = 16
 """Of them lie next to each other, as many as a cache line has of single precision: a step waits for
 the line that an element comes with, not for the element."""
+RUNS = SAMPLE // RUN
 Sliced = TypeVar("Sliced", Tensor, npt.NDArray[Any])
 Way = Literal["input", "output", "gradient of the output", "gradient of the input"]
 WAYS: tuple[tuple[Way, Way], ...] = (
@@ -142,14 +143,12 @@ def _copied(tensor: Tensor) -> Tensor:
     if count <= SAMPLE or not tensor.is_contiguous():
         return sampled(tensor.reshape(-1)).clone()
     # At once: within a step each call takes as long as the elements.
-    runs = SAMPLE // RUN
-    return tensor.as_strided((runs, RUN), (count // runs, 1)).clone()
+    return tensor.as_strided((RUNS, RUN), (count // RUNS, 1)).clone()
 
 
 def sampled(flat: Sliced) -> Sliced:
-    """Elements that are compared: all [n], or runs [SAMPLE / RUN, RUN] spread evenly over them."""
+    """Elements that are compared: all [n], or runs [RUNS, RUN] spread evenly over them."""
     if len(flat) <= SAMPLE:
         return flat
-    runs = SAMPLE // RUN
-    apart = len(flat) // runs
-    return flat[: runs * apart].reshape(runs, apart)[:, :RUN]
+    apart = len(flat) // RUNS
+    return flat[: RUNS * apart].reshape(RUNS, apart)[:, :RUN]

@@ -95,7 +95,7 @@ def _apply(
         raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
     weights, norm1, norm2 = _weights_of(layer, conv)
     kernels = kernels_for(x.dtype, x.device)
-    call = _Call(grid, norm1, norm2, weights, kernels, (norm1.eps, norm2.eps))
+    call = _Call.of(grid, norm1, norm2, weights, kernels)
     apply, x = cast(Any, _Layer).apply, x.contiguous()
     if layer.adds_gradients and kernels is vig_kernel and can_add(weights):
         return cast(Tensor, apply(x, call, input_to_train(x)))
@@ -112,7 +112,7 @@ def _for_one_call(layer: FusedGrapher | FusedFfn, grid: Grid | None, conv: _Conv
     trains = layer.training and norm1.training and norm2.training
     if not (trains and layer.adds_gradients and kernels is vig_kernel and can_add(weights)):
         return None
-    call = _Call(grid or (1, 1), norm1, norm2, weights, kernels, (norm1.eps, norm2.eps))
+    call = _Call.of(grid or (1, 1), norm1, norm2, weights, kernels)
     moved = call.moved(rows=2)
     return None if moved is None else Layer(grid, weights, call.eps, moved)
 
@@ -145,6 +145,17 @@ class _Call(NamedTuple):
     kernels: ModuleType
     eps: tuple[float, float]
     """Of the BatchNorms, at the forward."""
+
+    @classmethod
+    def of(
+        cls,
+        grid: Grid,
+        norm1: BatchNorm,
+        norm2: BatchNorm,
+        weights: Weights,
+        kernels: ModuleType,
+    ) -> _Call:
+        return cls(grid, norm1, norm2, weights, kernels, (norm1.eps, norm2.eps))
 
     def statistics(self) -> Statistics:
         """Both BatchNorms' running ones."""

@@ -208,9 +208,8 @@ class ForOneCall(Protocol):
 
 
 def prepare_call(layers: Sequence[nn.Module], microbatches: int) -> VigCall | None:
-    """For so many micro-batches of a step.
-
-    None where one of the layers has to be called by itself, or times cannot be told."""
+    """For so many micro-batches of a step; None where one of the layers has to be called by itself,
+    or times cannot be told."""
     if not vig_layers.tells_time():
         return None
     found = _ask(layers)
