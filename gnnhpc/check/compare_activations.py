@@ -38,7 +38,7 @@ def compare_activations(
     """`twin` has the same layer's output for each piece. A missing sketch is infinitely wrong."""
     sketches = [(_sketch(x), _squares(x)) for x in twin]
     worst = ActivationDifference(0.0, "nowhere")
-    found = [a for a in seen if (a.phase, a.step, a.layer) == (phase, step, layer)]
+    found = _of_layer(seen, phase, step, layer)
     if not found:
         return ActivationDifference(math.inf, "nothing was computed")
     for each in found:
@@ -56,21 +56,51 @@ def compare_activations(
     return worst
 
 
+def rows_seen(
+    seen: Sequence[SeenActivation],
+    phase: Phase,
+    step: int,
+    layer: str,
+    pieces: Sequence[Piece],
+    twin: Sequence[Tensor | SparseInput],
+) -> list[tuple[int, Ids]]:
+    """Of each micro-batch the number of its piece, and the rows of it that it computed."""
+    places = []
+    for each in _of_layer(seen, phase, step, layer):
+        number = _piece_of(each.replica, each.microbatch, pieces)
+        count = twin[number].shape[0]
+        rows = _rows(each.ids, pieces[number], count)
+        places.append((number, np.arange(count) if rows is None else rows))
+    return places
+
+
 def largest_difference(
-    ours: Sequence[Tensor | SparseInput], exact: Sequence[Tensor | SparseInput]
+    ours: Sequence[Tensor | SparseInput],
+    exact: Sequence[Tensor | SparseInput],
+    places: Sequence[tuple[int, Ids]],
 ) -> float:
-    """The largest relative difference of one layer's outputs over pieces, of their numbers or of
-    their sketches; 0 for sparse ones.
+    """The largest relative difference of one layer's outputs over these rows of pieces, of their
+    numbers or of their sketches; 0 for sparse ones.
 
     An error that all rows share may be several times as large in a sketch, by which a run's is
-    known.
+    known; and that of a chunk's few rows, of a whole graph's, may be many times as large as all
+    rows'.
     """
     found = [0.0]
-    for a, b in zip(ours, exact, strict=True):
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and float(b.norm()) > 0:
-            found.append(float((a.double() - b).norm() / b.norm()))
-            found.append(_relative(_sketch(a), _sketch(b), _squares(b)))
+    for number, rows in places:
+        a, b = ours[number], exact[number]
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            a, b = a[rows], b[rows]
+            if float(b.norm()) > 0:
+                found.append(float((a.double() - b).norm() / b.norm()))
+                found.append(_relative(_sketch(a), _sketch(b), _squares(b)))
     return max(found)
+
+
+def _of_layer(
+    seen: Sequence[SeenActivation], phase: Phase, step: int, layer: str
+) -> list[SeenActivation]:
+    return [a for a in seen if (a.phase, a.step, a.layer) == (phase, step, layer)]
 
 
 def _relative(ours: Rows, expected: Rows, squares: Rows) -> float:
@@ -84,11 +114,7 @@ def repeated_forwards(
     seen: Sequence[SeenActivation], phase: Phase, step: int, layer: str, places: int
 ) -> str:
     """What is wrong with how often a layer ran in a step; empty if once a micro-batch."""
-    counts = Counter(
-        (a.replica, a.microbatch)
-        for a in seen
-        if (a.phase, a.step, a.layer) == (phase, step, layer)
-    )
+    counts = Counter((a.replica, a.microbatch) for a in _of_layer(seen, phase, step, layer))
     often = [place for place, count in counts.items() if count > 1]
     if often:
         return f"ran more than once for replica {often[0][0]}, micro-batch {often[0][1]}"

@@ -15,12 +15,13 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from gnnhpc.check.capture import INPUT, Array, RankSeen
+from gnnhpc.check.capture import INPUT, Array, Ids, RankSeen
 from gnnhpc.check.compare_activations import (
     compare_activations,
     compare_targets,
     largest_difference,
     repeated_forwards,
+    rows_seen,
 )
 from gnnhpc.check.compare_gradients import (
     TOLERANCE,
@@ -225,7 +226,8 @@ class StepComparison:
             found = compare_activations(seen, phase, step, layer, pieces, outputs)
             allowed = self.tolerance
             if rounded is not None:
-                away = functools.partial(_away, number, outputs, activations_of)
+                rows = rows_seen(seen, phase, step, layer, pieces, outputs)
+                away = functools.partial(_away, number, outputs, rows, activations_of)
                 allowed = rounded.allowed(found.relative, allowed, away)
             cause = f"{layer} in {phase} step {step}, {found.where}"
             self._note("outputs", found.relative, cause, allowed)
@@ -380,10 +382,14 @@ class StepComparison:
 
 
 def _away(
-    number: int, exact: Activations, activations_of: Callable[[T], Sequence[Activations]], drawn: T
+    number: int,
+    exact: Activations,
+    rows: Sequence[tuple[int, Ids]],
+    activations_of: Callable[[T], Sequence[Activations]],
+    drawn: T,
 ) -> float:
-    """How far the outputs of the layer of this number are off in a draw."""
-    return largest_difference([each[number] for each in activations_of(drawn)], exact)
+    """How far these rows of the outputs of the layer of this number are off in a draw."""
+    return largest_difference([each[number] for each in activations_of(drawn)], exact, rows)
 
 
 def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:

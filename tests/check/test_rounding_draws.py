@@ -6,12 +6,13 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gnnhpc.check.capture import SeenActivation, signs, sketch
 from gnnhpc.check.check_slice import check_slice
-from gnnhpc.check.compare_activations import compare_activations, largest_difference
+from gnnhpc.check.compare_activations import compare_activations, largest_difference, rows_seen
 from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.rounding_draws import DRAWS, ROUNDING_FACTOR, RoundingDraws
@@ -21,11 +22,11 @@ from gnnhpc.check.twin.forward_rounding import ForwardRounding, RoundedLayer
 from gnnhpc.check.twin.layer import plain_mean
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
-from gnnhpc.check.twin.scene import SparseInput
+from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.check.twin.training import TwinStep, train_step
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
-from tests.tools.cells import Ran, manifest_of, run, vig
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 
 AMPLIFYING = vig(
@@ -209,7 +210,47 @@ def test_rounding_is_measured_as_a_run_is() -> None:
     piece = Piece(exact, {}, 0, 0)
     found = compare_activations([seen], "train", 0, "layer", [piece], [exact.double()])
     assert found.relative > 3 * float((wrong - exact).norm() / exact.norm())
-    assert largest_difference([wrong], [exact.double()]) == pytest.approx(found.relative)
+    outputs = [exact.double()]
+    rows = rows_seen([seen], "train", 0, "layer", [piece], outputs)
+    assert largest_difference([wrong], outputs, rows) == pytest.approx(found.relative)
+
+
+def test_rounding_is_measured_of_each_chunks_rows() -> None:
+    """Of a whole graph, in one piece of the twin; padding has no row."""
+    exact = torch.tensor([[1e-3], [1.0], [1.0], [2e-3]], dtype=torch.float64)
+    wrong = (exact + torch.tensor([[1e-8], [0.0], [0.0], [4e-8]])).float()
+    graph = TwinGraph(4, *torch.empty(3, 0, dtype=torch.int64))
+    piece = Piece(exact, {}, 0, 0, graph=graph, ids=torch.arange(4))
+    seen = [
+        SeenActivation("train", 0, "layer", 0, m, np.array(ids), sketch(wrong[ids]).numpy())
+        for m, ids in enumerate(([0, 3], [1, 2]))
+    ]
+    rows = rows_seen(seen, "train", 0, "layer", [piece], [exact])
+    assert [(number, found.tolist()) for number, found in rows] == [(0, [0, 3]), (0, [1, 2])]
+    found = compare_activations(seen, "train", 0, "layer", [piece], [exact])
+    assert found.relative > 1e-5
+    assert largest_difference([wrong], [exact], rows) == pytest.approx(found.relative)
+
+
+CANCELLING = gat(
+    model={"name": "gat", "layers": 4, "heads": 1, "hidden": 2},
+    data={"name": "synthetic-citation", "nodes": 122, "edges": 1222, "features": 16},
+    layout="dp3",
+    schedule="1f1b",
+    microbatches=4,
+    train_steps=9,
+    test_every=3,
+    optimizer={"name": "sgd", "lr": 0.005},
+    chunks="clustered",
+    seed=559144,
+)
+"""Of one chunk's outputs of layer1, dropout leaves one number: 0.005, a difference of two ones."""
+
+
+@pytest.mark.distributed
+def test_what_dropout_leaves_of_a_few_rows_is_not_accused(tmp_path: Path) -> None:
+    check = self_check_of(tmp_path, of=CANCELLING)
+    assert check.verdict == "ok", check.detail
 
 
 @pytest.mark.distributed
