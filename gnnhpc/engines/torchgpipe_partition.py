@@ -92,6 +92,8 @@ class PresentStep:
     @contextmanager
     def forward(self, microbatch: int, *, ends_step: bool) -> Iterator[None]:
         """Around a partition's forward, in the thread that torchgpipe has begun for its device."""
+        # torch tells OpenMP how many threads this one may use when it is asked, and not before.
+        torch.get_num_threads()
         if self.several_devices:
             yield
             return
