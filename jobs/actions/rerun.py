@@ -16,6 +16,7 @@ from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
 from jobs.folder.run_blocks import read_blocks
+from jobs.folder.submission_records import cluster_of
 from jobs.state.failed_nodes import failed_nodes
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import FAILED, LIVE, UNFINISHED, UNKNOWN, CellStatus
@@ -32,7 +33,7 @@ def rerun(
     missing: bool = False,
     flagged: bool = False,
     force: bool = False,
-    cluster: str = "slurm",
+    cluster: str | None = None,
     site: tuple[str, Site] | None = None,
     settings: Mapping[str, Any] | None = None,
     exclude_failed: bool = False,
@@ -46,17 +47,18 @@ def rerun(
 ) -> Submission:
     """Submit cells of a run again, each as a new attempt.
 
-    They run the code that the run keeps, with the site that it was submitted with; `live` and
-    `site` say otherwise, `settings` stand in place of the site's own, and `tell` hears what is not
-    as it was. With `exclude_failed` they get no node where a cell of the run failed by the node's
-    fault; jobs begin `after` these have ended, which are run folders or job ids.
-    `failed`: those that ended without a result; `missing`: those too, and those never tried;
-    `flagged`: done with a flag; together with `array`, of that array alone. `paired`: the whole
-    blocks that hold one of these. Cells whose jobs may
-    wait or run, which Slurm does not say, are left alone unless `force`. Raises InputError if
-    nothing is selected, or a cell named by its index or array is running, pending or unknown.
+    They run the code that the run keeps, where and with the site that it was submitted with;
+    `live`, `cluster` and `site` say otherwise, `settings` stand in place of the site's own, and
+    `tell` hears what is not as it was. With `exclude_failed` they get no node where a cell of the
+    run failed by the node's fault; jobs begin `after` these have ended, which are run folders or
+    job ids. `failed`: those that ended without a result; `missing`: those too, and those never
+    tried; `flagged`: done with a flag; together with `array`, of that array alone. `paired`: the
+    whole blocks that hold one of these. Cells whose jobs may wait or run, which Slurm does not say,
+    are left alone unless `force`. Raises InputError if nothing is selected, or a cell named by its
+    index or array is running, pending or unknown.
     """
     paths = open_run(run)
+    cluster = cluster or cluster_of(paths)
     check_cluster(cluster, paths.root)
     waits = jobs_to_wait_for(after, cluster, tell)
     with run_lock(paths):

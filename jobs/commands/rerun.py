@@ -11,7 +11,6 @@ from jobs.commands.flags import (
     After,
     ArrayName,
     Cluster,
-    ClusterFlag,
     Live,
     Run,
     SiteFile,
@@ -44,7 +43,10 @@ def rerun(
     force: Annotated[
         bool, typer.Option("--force", help="Unknown cells too, which may then run twice.")
     ] = False,
-    cluster: ClusterFlag = Cluster.slurm,
+    cluster: Annotated[
+        Cluster | None,
+        typer.Option(help="Slurm, or this machine; where the run was submitted, unless told."),
+    ] = None,
     site: SiteName = None,
     site_file: SiteFile = None,
     time_: Annotated[
@@ -70,8 +72,9 @@ def rerun(
 ) -> int:
     """Run cells again, each as a new attempt; nothing is overwritten.
 
-    They run the code that the run keeps, with the site that it was submitted with. Cells that run
-    or wait already are left alone; --index refuses them. So are unknown ones, without --force.
+    They run the code that the run keeps, where and with the site that it was
+    submitted with. Cells that run or wait already are left alone; --index refuses
+    them. So are unknown ones, without --force.
     """
     from jobs.actions.rerun import rerun as rerun_cells
     from jobs.cluster.sbatch_options import parse_options
@@ -87,7 +90,7 @@ def rerun(
         missing=missing,
         flagged=flagged,
         force=force,
-        cluster=cluster.value,
+        cluster=cluster.value if cluster else None,
         site=load_site(site_file, site) if site or site_file else None,
         settings=parse_options([*(slurm or []), *given]),
         exclude_failed=exclude_failed,

@@ -99,6 +99,12 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     return submissions
 
 
+def cluster_of(paths: RunPaths) -> Cluster:
+    """Where a run was submitted to at first; Slurm if it was planned alone."""
+    submissions = read_submissions(paths)
+    return submissions[0].cluster if submissions else "slurm"
+
+
 def supervisor_is_alive(submission: SubmissionRecord) -> bool:
     """Whether the local supervisor of a submission still runs; False on any other machine.
 

@@ -46,7 +46,8 @@ def test_a_sweep_runs_and_parts_of_it_again(
     assert main(["logs", str(run), "gat-pp2:0", "--rank", "1"]) == 0
     capsys.readouterr()
 
-    again = ["rerun", str(run), "--array", "gat-pp2", "--index", "0", "--cluster", "local"]
+    again = ["rerun", str(run), "--array", "gat-pp2", "--index", "0"]
+    # Where it was submitted: here, with or without a Slurm.
     assert main([*again, "--wait"]) == 0
     out = capsys.readouterr().out
     assert "[1/1] gat-pp2 0: done" in out
