@@ -60,7 +60,7 @@ def test_a_stopped_attempt_goes_on_from_its_checkpoint(run: RunPaths) -> None:
     attempts = run.cell(cell.id).attempts()
     assert [attempt.number for attempt in attempts] == [1, 2, 3]
     result = Result.read(attempts[2].result)
-    assert result.valid
+    assert result.valid, [check for check in result.audit if check.verdict == "invalid"]
     assert result.resumed_from is not None
     assert (result.resumed_from["attempt"], result.resumed_from["step"]) == (2, 21)
     assert result.resumed_from["written_by"] == "unknown"
@@ -84,5 +84,5 @@ def test_a_pending_job_of_submitit_finds_its_task(run: RunPaths) -> None:
     assert moved() == 0
     cell = read_manifest(run.manifest)[2]
     result = Result.read(run.cell(cell.id).attempt(2).result)
-    assert result.valid
+    assert result.valid, [check for check in result.audit if check.verdict == "invalid"]
     assert (result.provenance["code_from"], result.provenance["code"]) == ("live", code_digest())
