@@ -8,10 +8,12 @@ import pandas as pd
 def measured_again(attempts: pd.DataFrame) -> pd.DataFrame:
     """The rows of `Run.attempts` that are valid and that a later one of their own job replaced.
 
-    Jobs end at once in that case since they look for a result first; older runs have these.
+    Jobs end at once in that case since they look for a result first; older runs have these. An
+    attempt of this machine is in no job.
     """
-    used = attempts[attempts["used"].astype(bool) & attempts["valid"].astype(bool)]
-    theirs = {(cell, job) for cell, job in zip(used["cell"], used["job"], strict=True) if job}
-    places = zip(attempts["cell"], attempts["job"], strict=True)
-    again = pd.Series([place in theirs for place in places], attempts.index, dtype=bool)
-    return attempts[again & attempts["valid"].astype(bool) & ~attempts["used"].astype(bool)]
+    in_jobs = attempts[attempts["job"].notna() & attempts["valid"].astype(bool)]
+    used = in_jobs["used"].astype(bool)
+    theirs = set(zip(in_jobs[used]["cell"], in_jobs[used]["job"], strict=True))
+    others = in_jobs[~used]
+    places = zip(others["cell"], others["job"], strict=True)
+    return others[pd.Series([place in theirs for place in places], others.index, dtype=bool)]

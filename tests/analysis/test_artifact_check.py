@@ -205,6 +205,21 @@ def test_a_job_that_measured_its_cell_twice_made_no_choice(whole: Path, tmp_path
     assert len(again) == len(load(root).attempts)
 
 
+def test_attempts_of_this_machine_are_of_no_job(whole: Path, tmp_path: Path) -> None:
+    """Beside others that are of one, as in a run that was rerun in both ways."""
+    root = shutil.copytree(whole, tmp_path / "run")
+    another_attempt(root)
+    replaced = load(root).attempts.query("valid and not used")["cell"].iloc[0]
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    edit_results(
+        root,
+        lambda found: found["provenance"].update(slurm={} if found["cell"] == replaced else task),
+    )
+    jobs = load(root).attempts["job"]
+    assert set(jobs.notna()) == {False, True}
+    assert "no valid measurement was replaced by a later one" in wrong(root)
+
+
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_is_answered_by_its_own_questions(
     whole: Path, tmp_path: Path, defect: str
