@@ -20,11 +20,21 @@ from gnnhpc.records.schema import Phase
 Rows = npt.NDArray[np.float64]
 
 
+class Place(NamedTuple):
+    """What one micro-batch computed of the twin's output."""
+
+    piece: int
+    rows: Ids
+    """Of the piece's output."""
+
+
 class ActivationDifference(NamedTuple):
-    """The largest relative difference over micro-batches, and where it is."""
+    """Of one micro-batch, relative to what is expected of it."""
 
     relative: float
     where: str
+    place: Place | None = None
+    """None where it has not the rows that are expected, or nothing was computed."""
 
 
 def compare_activations(
@@ -34,73 +44,55 @@ def compare_activations(
     layer: str,
     pieces: Sequence[Piece],
     twin: Sequence[Tensor | SparseInput],
-) -> ActivationDifference:
-    """`twin` has the same layer's output for each piece. A missing sketch is infinitely wrong."""
+) -> list[ActivationDifference]:
+    """Of each micro-batch, the largest first; `twin` has the same layer's output for each piece.
+
+    A missing sketch is infinitely wrong.
+    """
     sketches = [(_sketch(x), _squares(x)) for x in twin]
-    worst = ActivationDifference(0.0, "nowhere")
-    found = _of_layer(seen, phase, step, layer)
+    found = [a for a in seen if (a.phase, a.step, a.layer) == (phase, step, layer)]
     if not found:
-        return ActivationDifference(math.inf, "nothing was computed")
+        return [ActivationDifference(math.inf, "nothing was computed")]
+    differences = []
     for each in found:
         number = _piece_of(each.replica, each.microbatch, pieces)
         expected, squares = sketches[number]
         ours, rows = each.sketch, _rows(each.ids, pieces[number], len(expected))
-        if rows is not None and each.ids is not None:
-            ours, expected, squares = ours[each.ids >= 0], expected[rows], squares[rows]
+        if rows is None or each.ids is None:
+            rows = np.arange(len(expected))
+        else:
+            ours = ours[each.ids >= 0]
         where = f"replica {each.replica}, micro-batch {each.microbatch}"
-        if ours.shape != expected.shape:
-            return ActivationDifference(math.inf, f"{where}: {len(ours)} rows of {len(expected)}")
-        relative = _relative(ours, expected, squares)
-        if not relative <= worst.relative:
-            worst = ActivationDifference(relative, where)
-    return worst
+        if len(ours) != len(rows) or ours.shape[1:] != expected.shape[1:]:
+            words = f"{where}: {len(ours)} rows of {len(rows)}"
+            differences.append(ActivationDifference(math.inf, words))
+            continue
+        relative = _relative(ours, expected[rows], squares[rows])
+        relative = relative if math.isfinite(relative) else math.inf
+        differences.append(ActivationDifference(relative, where, Place(number, rows)))
+    return sorted(differences, key=lambda each: -each.relative)
 
 
-def rows_seen(
-    seen: Sequence[SeenActivation],
-    phase: Phase,
-    step: int,
-    layer: str,
-    pieces: Sequence[Piece],
-    twin: Sequence[Tensor | SparseInput],
-) -> list[tuple[int, Ids]]:
-    """Of each micro-batch the number of its piece, and the rows of it that it computed."""
-    places = []
-    for each in _of_layer(seen, phase, step, layer):
-        number = _piece_of(each.replica, each.microbatch, pieces)
-        count = twin[number].shape[0]
-        rows = _rows(each.ids, pieces[number], count)
-        places.append((number, np.arange(count) if rows is None else rows))
-    return places
-
-
-def largest_difference(
+def difference_at(
+    place: Place,
     ours: Sequence[Tensor | SparseInput],
     exact: Sequence[Tensor | SparseInput],
-    places: Sequence[tuple[int, Ids]],
 ) -> float:
-    """The largest relative difference of one layer's outputs over these rows of pieces, of their
-    numbers or of their sketches; 0 for sparse ones.
+    """The relative difference of one layer's outputs in one micro-batch, of its numbers or of their
+    sketches, whichever is larger; 0 for sparse ones.
 
     An error that all rows share may be several times as large in a sketch, by which a run's is
     known; and that of a chunk's few rows, of a whole graph's, may be many times as large as all
     rows'.
     """
-    found = [0.0]
-    for number, rows in places:
-        a, b = ours[number], exact[number]
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            a, b = a[rows], b[rows]
-            if float(b.norm()) > 0:
-                found.append(float((a.double() - b).norm() / b.norm()))
-                found.append(_relative(_sketch(a), _sketch(b), _squares(b)))
-    return max(found)
-
-
-def _of_layer(
-    seen: Sequence[SeenActivation], phase: Phase, step: int, layer: str
-) -> list[SeenActivation]:
-    return [a for a in seen if (a.phase, a.step, a.layer) == (phase, step, layer)]
+    a, b = ours[place.piece], exact[place.piece]
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return 0.0
+    a, b = a[place.rows], b[place.rows]
+    if float(b.norm()) == 0:
+        return 0.0
+    of_sketches = _relative(_sketch(a), _sketch(b), _squares(b))
+    return max(float((a.double() - b).norm() / b.norm()), of_sketches)
 
 
 def _relative(ours: Rows, expected: Rows, squares: Rows) -> float:
@@ -114,7 +106,11 @@ def repeated_forwards(
     seen: Sequence[SeenActivation], phase: Phase, step: int, layer: str, places: int
 ) -> str:
     """What is wrong with how often a layer ran in a step; empty if once a micro-batch."""
-    counts = Counter((a.replica, a.microbatch) for a in _of_layer(seen, phase, step, layer))
+    counts = Counter(
+        (a.replica, a.microbatch)
+        for a in seen
+        if (a.phase, a.step, a.layer) == (phase, step, layer)
+    )
     often = [place for place, count in counts.items() if count > 1]
     if often:
         return f"ran more than once for replica {often[0][0]}, micro-batch {often[0][1]}"

@@ -15,13 +15,13 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from gnnhpc.check.capture import INPUT, Array, Ids, RankSeen
+from gnnhpc.check.capture import INPUT, Array, RankSeen
 from gnnhpc.check.compare_activations import (
+    Place,
     compare_activations,
     compare_targets,
-    largest_difference,
+    difference_at,
     repeated_forwards,
-    rows_seen,
 )
 from gnnhpc.check.compare_gradients import (
     TOLERANCE,
@@ -198,7 +198,7 @@ class StepComparison:
         if self.causes:
             return
         inputs = [piece.inputs for piece in pieces]
-        found = compare_activations(self.seen.activations, phase, step, INPUT, pieces, inputs)
+        found = compare_activations(self.seen.activations, phase, step, INPUT, pieces, inputs)[0]
         self._note("inputs", found.relative, f"{phase} step {step}, {found.where}")
         wrong = compare_targets(self.seen.targets, phase, step, pieces)
         if wrong:
@@ -223,16 +223,15 @@ class StepComparison:
                 self.causes.append(f"outputs: {layer} in {phase} step {step} {repeated}")
                 return
             outputs = [each[number] for each in twin]
-            found = compare_activations(seen, phase, step, layer, pieces, outputs)
-            allowed = self.tolerance
-            if rounded is not None:
-                rows = rows_seen(seen, phase, step, layer, pieces, outputs)
-                away = functools.partial(_away, number, outputs, rows, activations_of)
-                allowed = rounded.allowed(found.relative, allowed, away)
-            cause = f"{layer} in {phase} step {step}, {found.where}"
-            self._note("outputs", found.relative, cause, allowed)
-            if self.causes:
-                return
+            for found in compare_activations(seen, phase, step, layer, pieces, outputs):
+                allowed = self.tolerance
+                if found.relative > allowed and rounded is not None and found.place is not None:
+                    away = functools.partial(_away, number, outputs, found.place, activations_of)
+                    allowed = rounded.allowed(found.relative, allowed, away)
+                cause = f"{layer} in {phase} step {step}, {found.where}"
+                self._note("outputs", found.relative, cause, allowed)
+                if self.causes:
+                    return
 
     def _loss(self, step: int, twin: TwinStep, rounded: RoundingDraws[TwinStep] | None) -> None:
         ours = self._loss_of(step)
@@ -384,12 +383,12 @@ class StepComparison:
 def _away(
     number: int,
     exact: Activations,
-    rows: Sequence[tuple[int, Ids]],
+    place: Place,
     activations_of: Callable[[T], Sequence[Activations]],
     drawn: T,
 ) -> float:
-    """How far these rows of the outputs of the layer of this number are off in a draw."""
-    return largest_difference([each[number] for each in activations_of(drawn)], exact, rows)
+    """How far the output of the layer of this number is off in a draw, in one micro-batch."""
+    return difference_at(place, [each[number] for each in activations_of(drawn)], exact)
 
 
 def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:

@@ -12,7 +12,7 @@ import torch
 
 from gnnhpc.check.capture import SeenActivation, signs, sketch
 from gnnhpc.check.check_slice import check_slice
-from gnnhpc.check.compare_activations import compare_activations, largest_difference, rows_seen
+from gnnhpc.check.compare_activations import Place, compare_activations, difference_at
 from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.rounding_draws import DRAWS, ROUNDING_FACTOR, RoundingDraws
@@ -208,11 +208,10 @@ def test_rounding_is_measured_as_a_run_is() -> None:
     wrong = exact + 1e-3 * signs(width)[:, 0].float()
     seen = SeenActivation("train", 0, "layer", 0, 0, None, sketch(wrong).numpy())
     piece = Piece(exact, {}, 0, 0)
-    found = compare_activations([seen], "train", 0, "layer", [piece], [exact.double()])
+    (found,) = compare_activations([seen], "train", 0, "layer", [piece], [exact.double()])
     assert found.relative > 3 * float((wrong - exact).norm() / exact.norm())
-    outputs = [exact.double()]
-    rows = rows_seen([seen], "train", 0, "layer", [piece], outputs)
-    assert largest_difference([wrong], outputs, rows) == pytest.approx(found.relative)
+    assert found.place is not None
+    assert difference_at(found.place, [wrong], [exact.double()]) == pytest.approx(found.relative)
 
 
 def test_rounding_is_measured_of_each_chunks_rows() -> None:
@@ -225,11 +224,17 @@ def test_rounding_is_measured_of_each_chunks_rows() -> None:
         SeenActivation("train", 0, "layer", 0, m, np.array(ids), sketch(wrong[ids]).numpy())
         for m, ids in enumerate(([0, 3], [1, 2]))
     ]
-    rows = rows_seen(seen, "train", 0, "layer", [piece], [exact])
-    assert [(number, found.tolist()) for number, found in rows] == [(0, [0, 3]), (0, [1, 2])]
     found = compare_activations(seen, "train", 0, "layer", [piece], [exact])
-    assert found.relative > 1e-5
-    assert largest_difference([wrong], [exact], rows) == pytest.approx(found.relative)
+    places = [each.place for each in found]
+    assert [(place.piece, place.rows.tolist()) for place in places if place] == [
+        (0, [0, 3]),
+        (0, [1, 2]),
+    ]
+    assert found[0].relative > 1e-5
+    assert found[1].relative < 1e-6
+    for each in found:
+        assert isinstance(each.place, Place)
+        assert difference_at(each.place, [wrong], [exact]) == pytest.approx(each.relative)
 
 
 CANCELLING = gat(
