@@ -47,6 +47,8 @@ def audit(
         times.drift(observations),
         times.cost(observations),
     ]
+    if any(each.drawn_s for each in observations):
+        checks.append(times.draws(observations))
     if observations[0].gpu is not None:
         checks.append(machine.gpus(observations))
     checks += watched_checks(observations, layout, held_by, graph)

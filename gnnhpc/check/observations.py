@@ -85,6 +85,10 @@ class RankObservations:
     """Spent on observing, outside every measured step."""
     run_s: float
     """From before the first step to the end of the last observation."""
+    drawn_s: float = 0.0
+    """How long its training mini-batches took to be drawn; 0 if nobody knows."""
+    drawing_s: float = 0.0
+    """How long training steps were together with what they waited for mini-batches."""
     threads_used: dict[int, int] = field(default_factory=dict)
     """How many threads computed: how many training steps that are no warm-up."""
     largest_tensor: int | None = None
@@ -155,6 +159,8 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         overfull_steps=times.overfull_steps,
         overlapping_steps=times.overlapping_steps,
         all_steps_s=times.all_steps_s,
+        drawn_s=times.drawn_s,
+        drawing_s=times.drawing_s,
         gradient_norms=observer.gradient_norms.seen(),
         train_steps=observer.train_steps,
         step_s=times.step_s,

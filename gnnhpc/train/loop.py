@@ -114,20 +114,20 @@ class Trainer:
             if drawn:
                 self._wait_for_all()
             with self.observer.reading():
-                self._let_draw()
                 asked = time.perf_counter()
+                self._let_draw()
                 with self.timer.storage(doing):
                     batch = next(batches, None)
                 if drawn:
                     self._wait_for_all()
-                self._waited_s = time.perf_counter() - asked
                 self.batches.stand_still()
+                self._waited_s = time.perf_counter() - asked
             if batch is None:
                 return
             yield batch
 
     def _let_draw(self) -> None:
-        """In advance, as long as a training step is timed."""
+        """In advance, within what is timed of a training step, so never for longer than that."""
         if self.stage.training:
             self.batches.go_on()
 
@@ -160,9 +160,9 @@ class Trainer:
         reset_peak(self.mesh.devices)
         self.timer.prepare()
         self.mesh.barrier()
-        self._let_draw()
         self.timer.start()
         started = time.perf_counter()
+        self._let_draw()
         self.observer.step_began()
         return started
 
@@ -170,10 +170,10 @@ class Trainer:
         """Finish on the device, meet the other ranks, stop the timer."""
         self.timer.clock.synchronize()
         self.mesh.barrier()
+        self.batches.stand_still()
         self.observer.step_ended()
         times = self.timer.stop()
         self.observer.step_stopped()
-        self.batches.stand_still()
         return times
 
     def _evaluate(self) -> None:

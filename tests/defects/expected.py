@@ -820,6 +820,9 @@ EXPECTED: dict[str, Expected] = {
         Complaint("chunks", "edges are told, its layers have"),
         verify="edges are told, its layers have",
     ),
+    "mini-batches drawn in advance between steps too": Expected(
+        Complaint("draws", "steps and waits for them"), verify=None
+    ),
     "degrees of the sample for those of the graph": Expected(
         Complaint("self-check", "outputs: layer0.convolution"), verify="outputs: layer0.convolution"
     ),

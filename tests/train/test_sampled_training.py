@@ -330,6 +330,37 @@ def test_the_libraries_samplers_run_in_replicas(
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
 
 
+def test_steps_wait_for_draws_that_take_longer(tmp_path: Path) -> None:
+    """However long ranks take between the steps, which a draw that has begun goes on in."""
+    found = ran(tmp_path, sampled(**TRAIN, sampling={"fanouts": [4, 3]}), plant=slowly)
+    assert not invalid(found)
+    (check,) = [each for each in found.result.audit if each.name == "draws"]
+    steps = found.steps(0, "train")
+    assert check.values["drawn_s"] == [
+        pytest.approx(sum(s["sample_s"] + s["gather_s"] for s in steps))
+    ]
+    assert len(steps) * 0.02 < sum(step["wall_s"] + step["data_s"] for step in steps)
+
+
+def slowly() -> None:
+    """Mini-batches take 20 ms and more to be drawn, and 10 ms lie between steps."""
+    from gnnhpc.batches.sampled import own_draws
+    from gnnhpc.train.loop import Trainer
+
+    true_chunk, true_gather = own_draws._chunk, Trainer._gather_metrics
+
+    def chunk(*given: Any) -> Any:
+        time.sleep(0.02)
+        return true_chunk(*given)
+
+    def gather(*given: Any) -> Any:
+        time.sleep(0.01)
+        return true_gather(*given)
+
+    own_draws._chunk = chunk
+    Trainer._gather_metrics = gather  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("sampler", ["ours", "dgl"])
 def test_nothing_is_drawn_while_no_step_is_timed(sampler: str, tmp_path: Path) -> None:
     """Between the steps ranks look closely at some, for which workers would draw for nothing."""
@@ -348,8 +379,8 @@ def look_on() -> None:
 
     def stand_still(trainer: Any) -> bool:
         draws = trainer.batches._draws
-        if hasattr(draws, "_going"):
-            return not draws._going.is_set()
+        if hasattr(draws, "_time"):
+            return not draws._time.is_going
         pids = draws._sampler.workers._ids
         assert pids
         stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from dataclasses import replace
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.sampled.drawing_time import DrawingTime
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
@@ -56,8 +56,7 @@ class OwnDraws:
         self._learnt, self._plan, self._features = learnt, plan, features
         self._on_device, self._workers = on_device, 0 if on_device else sampling.workers
         self._semantics = sampling.semantics
-        self._going = threading.Event()
-        self._going.set()
+        self._time = DrawingTime()
         graph = learnt.graph
         first = GraphSampler(
             graph,
@@ -82,7 +81,8 @@ class OwnDraws:
         def draw(step: int) -> Drawn:
             sampler = self._samplers.get()
             try:
-                return self._draw(sampler, shares, step, ring)
+                with self._time.draw():
+                    return self._draw(sampler, shares, step, ring)
             finally:
                 self._samplers.put(sampler)
 
@@ -93,13 +93,12 @@ class OwnDraws:
                 self.go_on()
 
     def stand_still(self) -> None:
-        self._going.clear()
+        self._time.stand_still()
 
     def go_on(self) -> None:
-        self._going.set()
+        self._time.go_on()
 
     def _draw(self, sampler: GraphSampler, shares: Shares, step: int, ring: Ring) -> Drawn:
-        self._going.wait()
         share = shares.of_step(step)
         device = self._plan.mesh.device
         if self._on_device:

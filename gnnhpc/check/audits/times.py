@@ -48,6 +48,21 @@ def times(observations: Sequence[RankObservations]) -> Check:
     return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
 
 
+def draws(observations: Sequence[RankObservations]) -> Check:
+    """Mini-batches are drawn within what is timed: not for longer, by all that draw at a time."""
+    wrong = [
+        f"rank {each.rank}: its mini-batches took {each.drawn_s:.3f} s, steps and waits for them "
+        f"{each.drawing_s:.3f} s, with {max(1, each.workers)} drawing at a time"
+        for each in observations
+        if not each.drawn_s <= max(1, each.workers) * each.drawing_s
+    ]
+    if wrong:
+        return Check("draws", "invalid", "; ".join(wrong), {})
+    drawn = [each.drawn_s for each in observations]
+    detail = f"mini-batches took {max(drawn):.3f} s at most, all within timed steps"
+    return Check("draws", "ok", detail, {"drawn_s": drawn})
+
+
 def spans(observations: Sequence[RankObservations], layout: Layout) -> Check:
     """What spans call forward, backward or all-reduce is no waiting; where the times hold."""
     loose = [

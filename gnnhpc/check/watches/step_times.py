@@ -28,6 +28,10 @@ class StepTimesWatch:
     step_cpu_s: list[float] = field(default_factory=list)
     """The computing threads' processor time in it."""
     backward_s: float = 0.0
+    drawn_s: float = 0.0
+    """How long its training mini-batches took to be drawn, warm-up included; 0 if nobody knows."""
+    drawing_s: float = 0.0
+    """How long all training steps were, what they waited for mini-batches included."""
     switches: int = 0
     processors: ProcessorUseWatch = field(default_factory=ProcessorUseWatch)
     _step_end_s: float = -math.inf
@@ -45,6 +49,10 @@ class StepTimesWatch:
         self.overlapping_steps += not record.start_s >= self._step_end_s - TIME_TOLERANCE_S
         self._step_end_s = record.start_s + record.wall_s
         self.all_steps_s += record.wall_s
+        if record.phase == "train":
+            self.drawing_s += record.wall_s + record.data_s
+            if record.sample_s is not None:
+                self.drawn_s += record.sample_s + (record.gather_s or 0.0)
         if record.warmup:
             return
         self.switches += times.involuntary_switches

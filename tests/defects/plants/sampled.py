@@ -20,6 +20,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled import draws as draws_module
+from gnnhpc.batches.sampled import own_draws
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
 from gnnhpc.batches.sampled.own_draws import OwnDraws
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
@@ -471,3 +472,17 @@ def counted_twice() -> None:
         return dataclasses.replace(batch, samples=len(ids), sample_ids=ids)
 
     around(SampledEvaluation, "_batch", twice)
+
+
+@defect("mini-batches drawn in advance between steps too", setting=settings.SAMPLED)
+def never_still() -> None:
+    """Where a draw takes longer than a step: the records would hold a part of what it costs."""
+
+    def slow(true: Any, *given: Any) -> Any:
+        time.sleep(0.02)
+        return true(*given)
+
+    replace(OwnDraws, "stand_still", lambda draws: None)
+    around(own_draws, "_chunk", slow)
+    # As a gather of metrics over a network takes.
+    around(Trainer, "_gather_metrics", lambda true, *given: (time.sleep(0.005), true(*given))[1])
