@@ -8,6 +8,7 @@ that is checked, and with it all that training left behind.
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ from gnnhpc.train.setup import TrainingParts
 
 MOST_EDGES = 8_000_000
 """Of a graph, that the twin computes one by one: each takes some kilobytes."""
+IMAGES = 4
+"""Micro-batches of which a drawn image is computed again."""
 NODES = 8
 """Of a graph, the nodes whose outputs are computed again, with all that they depend on; of many
 graphs, these."""
@@ -102,11 +105,10 @@ def _is_affordable(experiment: Experiment) -> bool:
 def _chosen(
     experiment: Experiment, parts: TrainingParts, outputs: Sequence[Tensor]
 ) -> list[_Outputs]:
-    """The first image, one in the middle and the last; nodes spread over the first chunk's own, or
-    graphs over the first micro-batch's."""
+    """The first image, the last, and one of each of some micro-batches; nodes spread over the first
+    chunk's own, or graphs over the first micro-batch's."""
     if experiment.data.facts().kind == "images":
-        size, last = len(outputs[0]), len(outputs) - 1
-        images = sorted({(0, 0), (last // 2, size // 2), (last, size - 1)})
+        images = _images(experiment.seed, len(outputs), len(outputs[0]))
         return [_Outputs(m, np.array([n]), array_of(outputs[m][[n]])) for m, n in images]
     chunk = parts.batches.evaluated().chunk
     rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
@@ -114,6 +116,14 @@ def _chosen(
         return []
     places = np.unique(np.linspace(0, len(rows) - 1, NODES).astype(np.int64))
     return [_Outputs(0, rows[places].cpu().numpy(), array_of(outputs[0][places]))]
+
+
+def _images(seed: int, microbatches: int, size: int) -> list[tuple[int, int]]:
+    """Each by its micro-batch, all of few or else some, and its place there."""
+    rule = random.Random(f"{seed}/final-check")
+    some = rule.sample(range(microbatches), min(IMAGES, microbatches))
+    drawn = [(m, rule.randrange(size)) for m in some]
+    return sorted({(0, 0), *drawn, (microbatches - 1, size - 1)})
 
 
 def _compare(

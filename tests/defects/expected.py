@@ -561,6 +561,9 @@ EXPECTED: dict[str, Expected] = {
         Complaint("self-check", "buffers: block0.grapher.norm1.running_mean"),
         verify="buffers: block",
     ),
+    "a micro-batch evaluated to the outputs of the mini-batch before": Expected(
+        Complaint("final-check", "computed again in one process from the final"),
+    ),
     "running statistics that stand still, later in the run": Expected(
         Complaint("running statistics", "stood still"), verify="buffers: block"
     ),
@@ -1182,6 +1185,11 @@ EXPECTED: dict[str, Expected] = {
     ),
     "torch's anomaly detection left on": Expected(
         Complaint("slowed", "torch's anomaly detection", "suspect"),
+    ),
+    "memory traced by Python": Expected(Complaint("slowed", "a trace of memory", "suspect")),
+    "torch's profiler left on": Expected(Complaint("slowed", "torch's profiler", "suspect")),
+    "operations dispatched by a mode": Expected(
+        Complaint("slowed", "a mode that torch dispatches by", "suspect"),
     ),
     "fused layers under the name of the reference": Expected(
         Complaint("kernels", "says reference and called"),

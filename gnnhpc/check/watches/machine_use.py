@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -112,8 +113,13 @@ def debugging_modes() -> list[str]:
     """What is on in this process that slows every step, to find mistakes or to profile."""
     modes = {
         "torch's anomaly detection": torch.is_anomaly_enabled(),
+        "torch's profiler": torch.autograd._profiler_enabled(),
+        "a mode that torch dispatches by": torch._C._len_torch_dispatch_stack() > 0,
+        "a mode that torch's functions go through": torch._C._len_torch_function_stack() > 0,
         "a tracer": sys.gettrace() is not None,
         "a profiler": sys.getprofile() is not None,
+        "a trace of memory": tracemalloc.is_tracing(),
+        "Python's development mode": sys.flags.dev_mode,
     }
     return [name for name, on in modes.items() if on]
 

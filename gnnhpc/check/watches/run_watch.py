@@ -225,14 +225,19 @@ class RunWatch:
                 self._evaluate_again()
 
     def _evaluate_again(self) -> None:
-        """The newest micro-batch of the stage, or of each part that is called by itself."""
+        """A drawn micro-batch of the stage, or of each part that is called by itself: of those
+        whose input is still there, if there are some."""
+        rule = random.Random(f"{self.experiment.seed}/again/{self._step}")
         for part, called in enumerate(self.traffic.stage.called):
-            given = self.traffic.given.get(part)
+            given = list(self.traffic.given.get(part, ()))
             if not given or len(self.mesh.devices) > 1:
                 continue
-            x, context = given[-1]
+            rule.shuffle(given)
+            outputs = (self._output_of(part, x, context.microbatch) for x, context in given)
+            pairs = zip(given, outputs, strict=True)
+            chosen = next((pair for pair in pairs if pair[1] is not None), (given[0], None))
+            (x, context), output = chosen
             if context.graph is None or context.graph.in_turn is None:
-                output = self._output_of(part, x, context.microbatch)
                 self.evaluation.evaluate_again(called, x, context, output)
 
     def _output_of(self, part: int, x: Inputs, microbatch: int) -> Tensor | None:

@@ -230,3 +230,19 @@ def initial_statistics() -> None:
                 tensor.fill_(float(name.endswith("var")))
 
     _in_first_evaluation(1, change)
+
+
+@defect("a micro-batch evaluated to the outputs of the mini-batch before", setting=settings.VIG)
+def outputs_of_before() -> None:
+    """As of a kernel's workspace that is used again."""
+    kept: dict[tuple[int, torch.Size], Tensor] = {}
+
+    def stale(true: Any, stage: Stage, x: Any, context: Any) -> Tensor:
+        output: Tensor = true(stage, x, context)
+        if stage.training or context.microbatch != 2:
+            return output
+        before = kept.get((id(stage), output.shape))
+        kept[id(stage), output.shape] = output.clone()
+        return output if before is None or context.step == 0 else before
+
+    around(Stage, "forward", stale)

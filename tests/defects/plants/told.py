@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc import engines
 from gnnhpc.batches.chunk_batches import ChunkBatches
@@ -156,6 +158,34 @@ def virtual_peak() -> None:
 @defect("torch's anomaly detection left on", setting=settings.VIG)
 def anomaly_detection() -> None:
     torch.autograd.set_detect_anomaly(True)
+
+
+@defect("memory traced by Python", setting=settings.VIG_SEQUENTIAL)
+def memory_traced() -> None:
+    """As PYTHONTRACEMALLOC does: steps take ten times as long."""
+    tracemalloc.start(10)
+
+
+@defect("torch's profiler left on", setting=settings.VIG_SEQUENTIAL)
+def profiler_on() -> None:
+    torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]).start()
+
+
+@defect("operations dispatched by a mode", setting=settings.VIG_SEQUENTIAL)
+def dispatched() -> None:
+    """As a counter of operations that nobody has ended."""
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, operation: Any, types: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            return operation(*given, **(named or {}))
+
+    def run(true: Any, *given: Any) -> Any:
+        with Counting():
+            return true(*given)
+
+    around(Trainer, "run", run)
 
 
 @defect("fused layers under the name of the reference", setting=settings.VIG_REFERENCE)
