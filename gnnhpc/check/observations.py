@@ -121,6 +121,8 @@ class RankObservations:
     wrong_samples: list[str] = field(default_factory=list)
     memory: list[str] = field(default_factory=list)
     """Where a peak was recorded that cannot be."""
+    peak_is_of_run: bool = True
+    """Whether peaks of memory are of the steps, and not of what a self-check needed before."""
     time_faults: list[str] = field(default_factory=list)
     """Where recorded times contradict one another, or a second clock and hooks."""
     loose_spans: str | None = None
@@ -182,6 +184,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         calls={f"{code} {name}": n for (code, name), n in machine.calls.get("train", {}).items()},
         other_calls=machine.other_calls.told(),
         memory=machine.memory.told(),
+        peak_is_of_run=machine.peak_is_of_run,
         slowed_by=list(machine.slowed_by),
         wrong_samples=observer.wrong_samples.told(),
         shared=observer.shared if observer.layout.replicas > 1 else [],

@@ -71,6 +71,8 @@ class SelfCheck:
     """What became no finite number, so that nothing can be compared."""
     diverges: bool = False
     """Whether it does so in the twin as well, which goes on from what the run holds."""
+    peak_forgotten: bool = True
+    """Whether the peak of this rank's memory is from here on that of what follows."""
 
     @property
     def name(self) -> str:
@@ -169,8 +171,8 @@ def self_check(
     # What a run's steps need is not what the twin needed.
     gc.collect()
     give_back_freed_memory()
-    forget_peak_rss()
-    return SelfCheck(part, time.perf_counter() - began, not_finite=not_finite, **found)
+    forgotten, seconds = forget_peak_rss(), time.perf_counter() - began
+    return SelfCheck(part, seconds, not_finite=not_finite, peak_forgotten=forgotten, **found)
 
 
 def _take_steps(

@@ -17,6 +17,9 @@ STATM = Path("/proc/self/statm")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+PEAK_SHARE, PEAK_MIB = 0.02, 16.0
+"""By how much a peak that begins anew may be more than what is held: pages are counted late."""
+
 _of_thread = threading.local()
 
 
@@ -84,10 +87,15 @@ def running_system() -> str | None:
         return None
 
 
-def forget_peak_rss() -> None:
-    """Begin the peak of `peak_rss_mib` anew, where the system lets a process do so (proc(5))."""
+def forget_peak_rss() -> bool:
+    """Begin the peak of `peak_rss_mib` anew, where the system lets a process do so (proc(5)).
+
+    False where the peak is still one that was before: more than is held now.
+    """
     with contextlib.suppress(OSError):
         CLEAR_REFS.write_text("5", encoding="ascii")
+    held = resident_mib()
+    return held is None or peak_rss_mib() <= held * (1 + PEAK_SHARE) + PEAK_MIB
 
 
 def resident_mib() -> float | None:

@@ -272,6 +272,7 @@ class Worker:
             watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
             observer = RunObserver.of(mesh, parts.batches, watch)
             self._observer = observer
+            observer.machine_use.peak_is_of_run = checked.peak_forgotten
             trainer = self._trainer(mesh, parts, writer, observer)
             clock = observer.second_clock
             clock.attach(parts.stage, trainer.optimizer, mesh.met, parts.loss)

@@ -17,6 +17,7 @@ from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.self_check import SelfCheck, twin_of
 from gnnhpc.check.twin.data import TwinImages
+from gnnhpc.engines import system_counters
 from gnnhpc.engines.system_counters import CLEAR_REFS, forget_peak_rss, peak_rss_mib
 from gnnhpc.ranks.allocator import give_back_freed_memory
 from gnnhpc.records.schema import Check
@@ -269,5 +270,13 @@ def test_a_peak_of_memory_can_be_forgotten() -> None:
     del block
     # As a run does: a test before may have had the allocator keep what is freed.
     give_back_freed_memory()
-    forget_peak_rss()
+    assert forget_peak_rss()
     assert peak_rss_mib() < with_block - 32
+
+
+def test_a_peak_that_is_kept_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    block = torch.ones(64 * 2**20, dtype=torch.uint8)
+    del block
+    give_back_freed_memory()
+    monkeypatch.setattr(system_counters, "CLEAR_REFS", tmp_path / "clear_refs")
+    assert not forget_peak_rss()

@@ -1186,6 +1186,9 @@ EXPECTED: dict[str, Expected] = {
     "torch's anomaly detection left on": Expected(
         Complaint("slowed", "torch's anomaly detection", "suspect"),
     ),
+    "the self-check's peak of memory told as the steps'": Expected(
+        Complaint("memory", "hold what the self-check needed", "suspect"),
+    ),
     "memory traced by Python": Expected(Complaint("slowed", "a trace of memory", "suspect")),
     "torch's profiler left on": Expected(Complaint("slowed", "torch's profiler", "suspect")),
     "operations dispatched by a mode": Expected(

@@ -185,6 +185,13 @@ def memory(observations: Sequence[RankObservations]) -> Check:
     wrong = [f"rank {each.rank}: {fault}" for each in observations for fault in each.memory]
     if wrong:
         return Check("memory", "invalid", "; ".join(wrong), {})
+    ranks = [each.rank for each in observations if not each.peak_is_of_run]
+    if ranks:
+        detail = (
+            f"peaks of memory of rank {ranks[0]} hold what the self-check needed: this system does "
+            "not let a process begin its peak anew"
+        )
+        return Check("memory", "suspect", detail, {"ranks": ranks})
     return Check("memory", "ok", "recorded peaks hold what ranks held after their steps", {})
 
 

@@ -37,6 +37,8 @@ class MachineUse:
     """Of kernels in the first step of each phase, by code and function."""
     other_calls: Faults = field(default_factory=Faults)
     memory: Faults = field(default_factory=Faults)
+    peak_is_of_run: bool = True
+    """Whether peaks of memory are of the steps, and not of what a self-check needed before."""
     slowed_by: dict[str, None] = field(default_factory=dict)
     """Modes for finding mistakes that were on, in the order they were first seen in."""
     _most_held_mib: float = 0.0
