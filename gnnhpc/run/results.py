@@ -37,7 +37,8 @@ class Finished:
     """Before the first step, and after the last."""
     dead: Sequence[str]
     """Layers that had no gradient in the self-check before the first step, nor in its twin."""
-    final_check: Check | None
+    last_checks: Sequence[Check]
+    """Of what the last step left behind."""
 
 
 def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: Finished) -> None:
@@ -72,7 +73,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
             throughput(experiment, observations, samples),
             engine(experiment, observations),
             *shared_node(attempt.other_jobs),
-            *([found.final_check] if found.final_check else []),
+            *found.last_checks,
         ],
         resumed_from=attempt.resumed_from,
         records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},

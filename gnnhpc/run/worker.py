@@ -307,6 +307,7 @@ class Worker:
         from gnnhpc.check.check_slice import last_slices
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
+        from gnnhpc.check.slope_check import slope_check
         from gnnhpc.data.roots import data_root
         from gnnhpc.records.reported import read_reported
         from gnnhpc.run.results import Finished, write_done
@@ -322,6 +323,8 @@ class Worker:
         )
         after = last_slices(experiment) if trained else []
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
+        step_s = observer.step_times.step_s
+        slope = slope_check(experiment, parts, mesh, step_s) if trained else None
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(writer.path) if mesh.has_loss else [])
@@ -331,7 +334,8 @@ class Worker:
                 self.attempt.look_at_other_jobs("end")
                 self_checks = [first_check, *last_checks]
                 found = Finished(
-                    *(observations, files, steps, differing, self_checks, self._dead_layers), final
+                    *(observations, files, steps, differing, self_checks, self._dead_layers),
+                    [check for check in (final, slope) if check is not None],
                 )
                 write_done(self.attempt, parts, trainer, found)
             mesh.barrier()

@@ -170,6 +170,16 @@ SAMPLED_LARGE_PARTS = Setting(
     "sage seq, sampled, 2 micro-batches, evaluated layer by layer",
     {**SAMPLED_LARGE.raw, "layout": "seq", "batch_size": 24, "microbatches": 2},
 )
+LARGE = Setting(
+    "gcn seq, more nodes than a self-check takes",
+    {
+        "model": {"name": "gcn", "layers": 3, "hidden": 512},
+        "data": {"name": "synthetic-citation", "nodes": 9_000, "edges": 27_000, "features": 32},
+        "train_steps": 4,
+        "test_steps": 1,
+        "warmup_steps": 1,
+    },
+)
 SAMPLED_INDUCTIVE = Setting(
     "gcn seq, sampled, inductive",
     _SAMPLED
@@ -213,7 +223,7 @@ SETTINGS = (
     VIG_BY_GLOO,
     *(VIG, VIG_SGD, VIG_TORCH, VIG_1F1B, VIG_REPLICAS, VIG_REPLICAS_SGD, VIG_TWO_THREADS),
     *(GAT, GAT_REPLICAS, VIG_DOUBLE, VIG_TORCH_REPLICAS, SAMPLED, SAMPLED_REPLICAS, SAMPLED_SLOW),
-    *(SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION),
+    *(LARGE, SAMPLED_PARTS, SAMPLED_GCN, SAMPLED_INDUCTIVE, SAMPLED_EVALUATION),
     *(SAMPLED_DENSE, SAMPLED_HALVES, LINKS, LINKS_REPLICAS),
     *(GRAPHS, GRAPHS_REPLICAS, GRAPHS_PIPELINE),
     *(GPIPE, GPIPE_REPLICAS, GAT_GPIPE, VIG_AGAIN, GAT_AGAIN),

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from gnnhpc.batches.sampled import in_turn_batches
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.in_turn import RowsInTurn
 from tests.defects import settings
@@ -18,7 +20,7 @@ from tests.defects.defect import planted
 from tests.defects.patching import around
 from tests.tools.few_edges import few_edges_at_once
 
-KIND = "evaluations of large graphs"
+KIND = "large graphs"
 defect = functools.partial(planted, kind=KIND, setting=settings.SAMPLED_LARGE)
 
 
@@ -72,3 +74,17 @@ def drawn() -> None:
             yield replace(chunk, blocks=tuple(chunk.blocks) * rows.hops, sampled=False)
 
     around(RowsInTurn, "pieces", few)
+
+
+@defect("gradients of the last rows of large tensors lost", setting=settings.LARGE)
+def last_rows_lost() -> None:
+    """As by a kernel whose grid is too small: in no self-check are tensors as large."""
+
+    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
+        output, end = true(stage, number, *given)
+        if number == 1 and len(output) > 8_000 and output.requires_grad:
+            rows = torch.arange(len(output))[:, None] < 8_000
+            output.register_hook(lambda gradient: gradient * rows)
+        return output, end
+
+    around(Stage, "_through_layer", through)
