@@ -9,7 +9,7 @@ from pathlib import Path
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.folder.locked_files import open_run
-from jobs.folder.submission_records import read_submissions
+from jobs.folder.submission_records import SubmissionRecord, read_submissions, supervisor_is_alive
 from jobs.state.run_status import live_slurm_jobs
 
 _JOB = re.compile(r"^\d+(_\d+)?$")
@@ -20,8 +20,8 @@ def jobs_to_wait_for(
 ) -> list[str]:
     """Slurm's ids of the jobs named: themselves, or those that a run folder has in the queue.
 
-    `tell` hears of runs that have none. Raises InputError for what is neither, GnnhpcError where
-    Slurm cannot be asked.
+    `tell` hears of runs that have none. Raises InputError for what is neither, and for a run that
+    still runs on this machine, which no job can wait for; GnnhpcError where Slurm cannot be asked.
     """
     if names and cluster != "slurm":
         raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
@@ -32,11 +32,22 @@ def jobs_to_wait_for(
                 raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
             found.append(name)
             continue
-        live = jobs_of_run(open_run(name), f"--after {name}")
+        paths = open_run(name)
+        submissions = read_submissions(paths)
+        if any(map(supervisor_is_alive, submissions)):
+            still = f"{name}, which still runs on this machine"
+            raise InputError("--after", None, still, "a run of Slurm, or the id of a job")
+        live = jobs_of_run(paths, f"--after {name}")
         if not live and tell is not None:
-            tell(f"{name} has no job in the queue: nothing to wait for")
+            tell(f"{name} {_why_no_job(submissions)}: nothing to wait for")
         found += live
     return found
+
+
+def _why_no_job(submissions: Sequence[SubmissionRecord]) -> str:
+    if submissions and all(s.cluster == "local" and s.is_of_this_host for s in submissions):
+        return "ran on this machine and has ended"
+    return "has no job in the queue"
 
 
 def jobs_of_run(paths: RunPaths, asks: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,40 @@ def test_a_run_without_jobs_is_told(run: RunPaths, tmp_path: Path) -> None:
     told: list[str] = []
     assert jobs_to_wait_for([str(run.root)], "slurm", told.append) == []
     assert told == [f"{run.root} has no job in the queue: nothing to wait for"]
+
+
+@pytest.fixture
+def local_run(run: RunPaths, tmp_path: Path) -> Iterator[tuple[RunPaths, subprocess.Popen[bytes]]]:
+    """A run of this machine with the process that runs it; the queue is empty."""
+    squeue(tmp_path, "exit 0")
+    run.submissions.unlink()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record_submission(run, "local", "gat-seq", [0, 1], str(process.pid), Launch())
+        yield run, process
+        process.kill()
+
+
+def test_no_job_can_wait_for_a_run_that_still_runs_here(
+    local_run: tuple[RunPaths, subprocess.Popen[bytes]],
+) -> None:
+    run, _ = local_run
+    with pytest.raises(InputError) as caught:
+        jobs_to_wait_for([str(run.root)], "slurm")
+    assert str(caught.value) == (
+        f"--after: found {run.root}, which still runs on this machine; "
+        "allowed: a run of Slurm, or the id of a job"
+    )
+
+
+def test_a_run_that_has_ended_here_is_told(
+    local_run: tuple[RunPaths, subprocess.Popen[bytes]],
+) -> None:
+    run, process = local_run
+    process.kill()
+    process.wait()
+    told: list[str] = []
+    assert jobs_to_wait_for([str(run.root)], "slurm", told.append) == []
+    assert told == [f"{run.root} ran on this machine and has ended: nothing to wait for"]
 
 
 def test_what_slurm_does_not_say_is_not_taken_for_nothing(run: RunPaths, tmp_path: Path) -> None:
