@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
@@ -27,11 +28,13 @@ SUPERVISOR_GRACE_S = 30.0
 def cancel(run: str | Path, array: str | None = None, *, force: bool = False) -> list[str]:
     """Cancel a run's Slurm arrays and stop its local supervisors; returns a line each.
 
-    Waits while their ranks save, for at most 45 seconds, as jobs may come back into the queue then.
+    Waits while their ranks save, for at most 45 seconds in Slurm, as jobs may come back into the
+    queue then, and half a minute here.
 
     `array` cancels that array alone, which is not possible for a local run; `force` cancels all
     recorded jobs where Slurm does not say which of them have ended. Raises InputError for an
-    unknown array, and without `force` for such jobs; GnnhpcError if scancel refuses.
+    unknown array, and without `force` for such jobs; GnnhpcError if scancel refuses; then nothing
+    was stopped.
     """
     paths = open_run(run)
     submissions = read_submissions(paths)
@@ -45,24 +48,28 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     }
     if array is not None and alive:
         raise InputError("--array", None, "a local run", "no --array, one process runs all of them")
-    ended = []
-    for pid in sorted(alive):
+    # Before anything is stopped: what Slurm refuses or does not say must not hide that.
+    jobs = _jobs_to_cancel(paths, submissions, array, force=force)
+    if not jobs and array is not None:
+        _check_not_in_blocks(paths, array)
+    ended = _cancel_jobs(jobs, slurm_users(submissions)) if jobs else []
+    for pid in sorted(pid for pid, one in alive.items() if supervisor_is_alive(one)):
         os.kill(int(pid), signal.SIGTERM)
         ended.append(f"local supervisor {pid}")
     # The ranks get time to save a checkpoint.
     deadline = time.monotonic() + SUPERVISOR_GRACE_S
     while any(map(supervisor_is_alive, alive.values())) and time.monotonic() < deadline:
         time.sleep(0.1)
-    jobs = _jobs_to_cancel(paths, submissions, array, force=force)
-    if not jobs and array is not None:
-        _check_not_in_blocks(paths, array)
-    if jobs:
-        left = scancel_for_good(jobs, slurm_users(submissions))
-        ended += [
-            f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
-            for job in jobs
-        ]
     return ended
+
+
+def _cancel_jobs(jobs: Sequence[str], users: Iterable[str]) -> list[str]:
+    """Cancel these jobs of Slurm's; a line each."""
+    left = scancel_for_good(jobs, users)
+    return [
+        f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
+        for job in jobs
+    ]
 
 
 def _check_not_in_blocks(paths: RunPaths, array: str) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.cancel import cancel
-from jobs.cluster import scancel
+from jobs.cluster import scancel, slurm_queue
 from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
 from tests.jobs.test_run_status import GRID
 from tests.jobs.test_sbatch_retries import calls, program, row
+
+Supervisor = subprocess.Popen[bytes]
 
 
 @pytest.fixture
@@ -29,6 +35,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
     paths = create_run_folder(one, tmp_path / "run", Launch(live=True))
     record_submission(paths, "slurm", "gat-seq", [0, 1], "17", Launch())
     return paths
+
+
+@pytest.fixture
+def supervisor(run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
+    """A process that runs other cells of the run on this machine; squeue is asked but once."""
+    monkeypatch.setattr(slurm_queue, "_WAITS_S", ())
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record_submission(run, "local", "gat-pp2", [0, 1], str(process.pid), Launch())
+        yield process
+        process.kill()
 
 
 def queued(run: RunPaths, state: str) -> str:
@@ -52,3 +68,28 @@ def test_a_job_that_goes_on_ending_is_told(
     program(tmp_path / "bin", "squeue", queued(run, "RUNNING"), queued(run, "COMPLETING"))
     assert cancel(run.root) == ["Slurm job 17, whose ranks have not ended yet"]
     assert calls(tmp_path / "bin", "scancel") == ["17"]
+
+
+@pytest.mark.parametrize(
+    ("squeue", "scancel_", "says"),
+    [
+        ("echo 'slurm_load_jobs error: nothing answers' >&2; exit 1", "", "Slurm does not say"),
+        ("queued", "echo 'scancel: error: Access denied' >&2; exit 1", "Access denied"),
+    ],
+)
+def test_what_slurm_refuses_is_told_before_anything_here_is_stopped(
+    squeue: str, scancel_: str, says: str, run: RunPaths, tmp_path: Path, supervisor: Supervisor
+) -> None:
+    program(tmp_path / "bin", "squeue", squeue.replace("queued", queued(run, "RUNNING")))
+    program(tmp_path / "bin", "scancel", scancel_)
+    with pytest.raises(GnnhpcError, match=says):
+        cancel(run.root)
+    assert supervisor.poll() is None
+
+
+def test_jobs_of_slurm_and_a_supervisor_are_cancelled_together(
+    run: RunPaths, tmp_path: Path, supervisor: Supervisor
+) -> None:
+    program(tmp_path / "bin", "squeue", queued(run, "RUNNING"), "")
+    assert cancel(run.root) == ["Slurm job 17", f"local supervisor {supervisor.pid}"]
+    assert supervisor.wait() == -signal.SIGTERM
