@@ -8,6 +8,7 @@ from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import ProgressListener
@@ -16,7 +17,7 @@ from jobs.cluster.site import Site
 from jobs.folder.locked_files import open_run, run_lock
 from jobs.folder.recorded_launch import relaunch
 from jobs.folder.run_blocks import read_blocks
-from jobs.folder.submission_records import cluster_of
+from jobs.folder.submission_records import first_submission
 from jobs.state.failed_nodes import failed_nodes
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import FAILED, LIVE, UNFINISHED, UNKNOWN, CellStatus
@@ -58,8 +59,7 @@ def rerun(
     index or array is running, pending or unknown.
     """
     paths = open_run(run)
-    cluster = cluster or cluster_of(paths)
-    check_cluster(cluster, paths.root)
+    cluster = _choose_cluster(paths, cluster, after, tell)
     waits = jobs_to_wait_for(after, cluster, tell)
     with run_lock(paths):
         current = status(paths.root, fresh=True)
@@ -98,6 +98,34 @@ def rerun(
             tell(f"leaves {len(unknown)} unknown cells alone: {unknown[0].detail}")
         started = start_cells(paths, cells, cluster, how.launch, wait, waits, paired=paired)
     return started.finish(report, watch)
+
+
+def _choose_cluster(
+    paths: RunPaths,
+    told: str | None,
+    after: Sequence[str],
+    tell: Callable[[str], None] | None,
+) -> str:
+    """Where the cells run: as told, else where the run was submitted.
+
+    Raises InputError where they cannot, which says what decided.
+    """
+    if told is not None:
+        check_cluster(told, paths.root)
+        return told
+    submitted = first_submission(paths)
+    if submitted is not None and submitted.cluster == "local":
+        if after:
+            found = f"{after[0]} for {paths.root}, which was submitted {submitted.place}"
+            raise InputError("--after", None, found, "none, or --cluster slurm")
+        return "local"
+    if submitted is None:
+        check_cluster("slurm", paths.root, (), f"no word of where {paths.root} was submitted")
+        if tell is not None:
+            tell("the run does not say where it was submitted; uses Slurm")
+    else:
+        check_cluster("slurm", paths.root, (), f"{paths.root}, which was submitted to Slurm")
+    return "slurm"
 
 
 def select_cells(

@@ -197,14 +197,17 @@ def choose_launch(
     return Relaunch(launch, launch, ())
 
 
-def check_cluster(cluster: str, run: Path, cells: Sequence[Cell] = ()) -> None:
+def check_cluster(
+    cluster: str, run: Path, cells: Sequence[Cell] = (), chosen: str | None = None
+) -> None:
     """Raises InputError for an unknown cluster, for Slurm where there is none, and for cells that
-    cannot run on this machine where it is to run them.
+    cannot run on this machine where it is to run them. `chosen` says why it is to be Slurm, where
+    nobody asked for it.
     """
     if cluster not in CLUSTERS:
         raise InputError("--cluster", None, repr(cluster), ", ".join(CLUSTERS))
     if cluster == "slurm":
-        check_slurm_is_usable(run)
+        check_slurm_is_usable(run, chosen)
     else:
         for cell in cells:
             cell.experiment.model.check_here()

@@ -19,11 +19,16 @@ from jobs.cluster.sbatch_retries import Sought, submit_once
 from jobs.cluster.shell_defaults import check_shell
 
 
-def check_slurm_is_usable(run: Path) -> None:
-    """Raises InputError without sbatch or srun, or for a path that log names cannot contain."""
+def check_slurm_is_usable(run: Path, chosen: str | None = None) -> None:
+    """Raises InputError without sbatch or srun, or for a path that log names cannot contain.
+
+    `chosen` says why it is to be Slurm, where nobody asked for it.
+    """
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
+            allowed = "--cluster local, which runs it here" if chosen else "local"
+            found = f"{chosen or 'slurm'}, but no {program} here"
+            raise InputError("--cluster", None, found, allowed)
     if any(c in str(run.absolute()) for c in "%\\\n"):
         raise InputError(run, None, "a path with %, backslash or line break", "one without")
 

@@ -56,6 +56,11 @@ class SubmissionRecord:
     def is_of_this_host(self) -> bool:
         return self.host == socket.gethostname()
 
+    @property
+    def place(self) -> str:
+        """Of a local one, in words."""
+        return "on this machine" if self.is_of_this_host else f"on {self.host}"
+
     def task(self, index: int) -> str:
         """Slurm's name of the array task that runs the cell with this index."""
         return f"{self.job_id}_{index - self.offset}"
@@ -99,10 +104,9 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     return submissions
 
 
-def cluster_of(paths: RunPaths) -> Cluster:
-    """Where a run was submitted to at first; Slurm if it was planned alone."""
-    submissions = read_submissions(paths)
-    return submissions[0].cluster if submissions else "slurm"
+def first_submission(paths: RunPaths) -> SubmissionRecord | None:
+    """Where a run was submitted to at first; None where it does not say, or was planned alone."""
+    return next(iter(read_submissions(paths)), None)
 
 
 def supervisor_is_alive(submission: SubmissionRecord) -> bool:

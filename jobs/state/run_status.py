@@ -93,7 +93,8 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     cells = tuple(_cell_status(entry, read, lookup) for entry in read.entries)
     told = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
     told += "; sacct did answer" if answer.error and answer.accounted else ""
-    return RunStatus(read.paths.root, cells, told if slurm or answer.jobs else "local run")
+    local = bool(read.submissions) and not slurm and not answer.jobs
+    return RunStatus(read.paths.root, cells, "local run" if local else told)
 
 
 def _cell_status(entry: ManifestEntry, read: ReadRun, lookup: JobLookup) -> CellStatus:
