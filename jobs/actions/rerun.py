@@ -60,6 +60,9 @@ def rerun(
     """
     paths = open_run(run)
     cluster = _choose_cluster(paths, cluster, after, tell)
+    if exclude_failed and cluster == "local":
+        found = "--exclude-failed for cells of this machine"
+        raise InputError("command line", None, found, "none, or --cluster slurm")
     waits = jobs_to_wait_for(after, cluster, tell)
     with run_lock(paths):
         current = status(paths.root, fresh=True)

@@ -33,6 +33,7 @@ from jobs.cluster.arrays import (
 from jobs.cluster.blocks import BlockArray, arrays_of, in_parts, needs_of
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch, limited, resolved
+from jobs.cluster.sbatch_options import check_used_here
 from jobs.cluster.sbatch_retries import MaybeSubmittedError
 from jobs.cluster.site import Site, changed_site, check_site
 from jobs.cluster.slurm_submit import check_slurm_is_usable, submit_array
@@ -193,6 +194,8 @@ def choose_launch(
     name, chosen = site or ("built-in", Site())
     chosen = changed_site(chosen, settings or {})
     check_site(chosen, "site")
+    if cluster == "local":
+        check_used_here(settings or {})
     launch = limited(Launch(name, resolved(chosen, cluster), live=live), cluster)
     return Relaunch(launch, launch, ())
 

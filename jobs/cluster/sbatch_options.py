@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gnnhpc.core.ask_slurm import ask
 from gnnhpc.core.errors import InputError
@@ -33,6 +34,8 @@ SITE_KEYS = {
 }
 """Options that a key of the site stands for; cpu-bind is one of srun alone."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
+_HERE = frozenset(("cpus_per_task", "signal", "time"))
+"""Of these keys those that cells of this machine have too."""
 REFUSED = _names(
     "array clusters comment error export export-file get-user-env help input job-name no-requeue "
     "nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable quiet "
@@ -105,6 +108,18 @@ def parse_options(texts: Iterable[str]) -> dict[str, object]:
         else:
             options[name] = given
     return settings | ({"slurm": options} if options else {})
+
+
+def check_used_here(settings: Mapping[str, Any]) -> None:
+    """Raises InputError for one of these settings of the command line that cells of this machine
+    do not have: what only Slurm knows.
+    """
+    names = {key: name for name, key in SITE_KEYS.items()}
+    options = {names[key]: value for key, value in settings.items() if key in names.keys() - _HERE}
+    for name, value in (options | (settings.get("slurm") or {})).items():
+        given = f"--{name}" if value is True else f"--{name} {value}"
+        found = f"{given} for cells of this machine"
+        raise InputError("command line", None, found, "none, or --cluster slurm")
 
 
 def speed_options(options: Mapping[str, object]) -> dict[str, object]:

@@ -17,6 +17,7 @@ from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.array_limit import MOST_TASKS
 from jobs.cluster.launch import THREADS_VARIABLE, Launch, differing_settings, limited, resolved
+from jobs.cluster.sbatch_options import check_used_here
 from jobs.cluster.site import Site, changed_site, check_site, parse_site
 from jobs.cluster.site_files import load_site
 
@@ -62,6 +63,8 @@ def relaunch(
     name, site = told or (submitted.site_name, submitted.site)
     site = changed_site(site, settings or {})
     check_site(site, "site")
+    if cluster == "local":
+        check_used_here(settings or {})
     site = resolved(site, cluster)
     launch = replace(submitted, site_name=name, site=site, live=live or not keeps_code)
     launch = limited(launch, cluster)

@@ -114,6 +114,9 @@ FLAGS = [
     (["--slurm", "nodes=3"], "error: site: slurm.nodes: found nodes; allowed: other options of"),
     (["--slurm", "time=1"], "error: site: time: found 1, and signal 90 s before its end; allowed"),
     (["--slurm", "cpus-per-task=no"], "error: site: settings.cpus_per_task: found 'no'; allowed"),
+    (["--slurm", "mem=64G"], "error: command line: found --mem 64G for cells of this machine; all"),
+    (["--slurm", "reservation=x"], "error: command line: found --reservation x for cells of this"),
+    (["--slurm", "exclusive"], "error: command line: found --exclusive for cells of this machine;"),
     (["--frobnicate"], "error: command line: found No such option: --frobnicate"),
     (["--runs", "spec.yaml/x"], "error: --runs: found "),
 ]

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.actions import rerun as rerunning
+from jobs.actions.local_cells import LocalLimits
+from jobs.actions.submit import choose_launch
 from jobs.cli import main
 from jobs.cluster.launch import Launch
+from jobs.cluster.sbatch_options import parse_options
+from jobs.cluster.site import Site
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import Cluster, record_submission
 from jobs.spec.planning import plan
@@ -90,6 +95,34 @@ def test_a_run_that_does_not_say_where_it_was_submitted(
     rerunning.rerun(run.root, missing=True, live=True, tell=told.append)
     assert chosen == ["slurm"]
     assert told[0] == "the run does not say where it was submitted; uses Slurm"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--mem", "64G"], ["--exclude", "n3"], ["--exclude-failed"], ["--slurm", "partition=long"]],
+)
+def test_cells_of_this_machine_take_no_options_that_only_slurm_knows(
+    flags: list[str], run: RunPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(run, "local")
+    given = " ".join(flags).replace("--slurm partition=", "--partition ")
+    before = run.submissions.read_text()
+    assert complaint(capsys, run, *flags) == (
+        f"error: command line: found {given} for cells of this machine; "
+        "allowed: none, or --cluster slurm"
+    )
+    assert run.submissions.read_text() == before
+
+
+def test_cells_of_this_machine_have_what_a_site_file_says_and_a_time_limit(run: RunPaths) -> None:
+    site = ("here", Site(mem="64G", partition="lab"))
+    settings = parse_options(["time=30", "cpus-per-task=2"])
+    for extends in (True, False):
+        how = choose_launch(run.root, "local", site, settings, extends=extends, live=True)
+        assert (how.launch.site.mem, how.launch.site.cpus_per_task) == ("64G", 2)
+        assert LocalLimits.of_launch(how.launch, run).time_min == 30
+        with pytest.raises(InputError, match="found --mem 1G for cells of this machine"):
+            choose_launch(run.root, "local", site, {"mem": "1G"}, extends=extends, live=True)
 
 
 def test_a_run_without_submissions_is_not_called_local(run: RunPaths) -> None:
