@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.arrays import parse_part_label
 from jobs.cluster.scancel import scancel_for_good
+from jobs.cluster.slurm_queue import forget_answer
 from jobs.folder.locked_files import open_run
 from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import (
@@ -52,7 +53,7 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     jobs = _jobs_to_cancel(paths, submissions, array, force=force)
     if not jobs and array is not None:
         _check_not_in_blocks(paths, array)
-    ended = _cancel_jobs(jobs, slurm_users(submissions)) if jobs else []
+    ended = _cancel_jobs(paths, jobs, slurm_users(submissions)) if jobs else []
     for pid in sorted(pid for pid, one in alive.items() if supervisor_is_alive(one)):
         os.kill(int(pid), signal.SIGTERM)
         ended.append(f"local supervisor {pid}")
@@ -63,9 +64,13 @@ def cancel(run: str | Path, array: str | None = None, *, force: bool = False) ->
     return ended
 
 
-def _cancel_jobs(jobs: Sequence[str], users: Iterable[str]) -> list[str]:
+def _cancel_jobs(paths: RunPaths, jobs: Sequence[str], users: set[str]) -> list[str]:
     """Cancel these jobs of Slurm's; a line each."""
-    left = scancel_for_good(jobs, users)
+    try:
+        left = scancel_for_good(jobs, users)
+    finally:
+        # It is of before; a `status` that comes next is to see what was cancelled.
+        forget_answer(paths.root, users)
     return [
         f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
         for job in jobs

@@ -150,6 +150,12 @@ def answer_file(run: Path, users: Iterable[str]) -> Path:
     return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
 
 
+def forget_answer(run: Path, users: Iterable[str]) -> None:
+    """Remove the kept answer about a run, whose jobs have just been changed."""
+    with contextlib.suppress(OSError):
+        answer_file(run, users).unlink(missing_ok=True)
+
+
 def _kept_answer(path: Path) -> QueueAnswer | None:
     """The kept answer if it is at most ten seconds old."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -17,6 +17,7 @@ from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
+from jobs.state.run_status import status
 from tests.jobs.test_run_status import GRID
 from tests.jobs.test_sbatch_retries import calls, program, row
 
@@ -68,6 +69,14 @@ def test_a_job_that_goes_on_ending_is_told(
     program(tmp_path / "bin", "squeue", queued(run, "RUNNING"), queued(run, "COMPLETING"))
     assert cancel(run.root) == ["Slurm job 17, whose ranks have not ended yet"]
     assert calls(tmp_path / "bin", "scancel") == ["17"]
+
+
+def test_status_right_after_it_asks_the_queue_again(run: RunPaths, tmp_path: Path) -> None:
+    program(tmp_path / "bin", "squeue", *[queued(run, "RUNNING")] * 2, "")
+    program(tmp_path / "bin", "sacct", "")
+    assert status(run.root).live
+    cancel(run.root)
+    assert not status(run.root).live
 
 
 @pytest.mark.parametrize(
