@@ -13,6 +13,7 @@ from analysis.loading.run import Run
 from analysis.render.output_folder import atomic_output_folder
 from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables, write_report_tables
+from analysis.summary.baseline import Baseline
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths, write_atomically
@@ -28,11 +29,11 @@ def write_report_folder(
     With `apart`, cells that are unlike the most of their study are rows of their own.
     `out` is RUN/report unless given, as it must be for several runs. It is written completely or
     not at all; files of the same names are replaced, others stay. Raises InputError if one of
-    `roots` is no run folder or `out` cannot be written.
+    `roots` is no run folder, none has the `baseline`, or `out` cannot be written.
     """
     report = _folder(roots, out)
     run = load_runs(roots, apart=apart)
-    summary = summarise(run, baseline)
+    summary = _summary(run, baseline)
     with atomic_output_folder(report) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
@@ -49,6 +50,13 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
     return RunPaths(roots[0]).report if out is None else out
 
 
+def _summary(run: Run, baseline: str) -> pd.DataFrame:
+    """Raises InputError for a baseline that is none, or that the run does not have."""
+    wanted = Baseline.parse(baseline)
+    wanted.check_is_in(run.cells)
+    return summarise(run, wanted)
+
+
 def write_single_figures(
     roots: Sequence[Path],
     only: str,
@@ -61,15 +69,15 @@ def write_single_figures(
 ) -> list[Path]:
     """Remake the figures of one name or kind, of one width and format; returns their files.
 
-    `out` is RUN/report/only unless given. Raises InputError as `remake` does, and where `out`
-    cannot be written.
+    `out` is RUN/report/only unless given. Raises InputError as `remake` does, for a `baseline` that
+    is not there, and where `out` cannot be written.
     """
     formats = parse_format(format)
     if width is not None:
         parse_width(width)
     folder = _folder(roots, out) / ("only" if out is None else "")
     run = load_runs(roots, apart=apart)
-    summary = summarise(run, baseline)
+    summary = _summary(run, baseline)
     try:
         return remake(
             run,

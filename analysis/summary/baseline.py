@@ -37,6 +37,17 @@ class Baseline:
                 "LAYOUT or LAYOUT:MICROBATCHES",
             ) from None
 
+    def check_is_in(self, cells: pd.DataFrame) -> None:
+        """Raises InputError where no cell has this layout and these micro-batches.
+
+        But for the default: a run need not have it.
+        """
+        columns = cells[["replicas", "stages", "microbatches"]].drop_duplicates()
+        there = sorted((Layout(dp, pp), m) for dp, pp, m in columns.itertuples(index=False))
+        if self != Baseline() and (self.layout, self.microbatches) not in there:
+            allowed = ", ".join(Baseline(layout, m).option for layout, m in there)
+            raise InputError("--baseline", None, f"{self.option}, which no cell has", allowed)
+
     @classmethod
     def named(cls, name: str) -> Baseline:
         """The one with this name, as str() gives it."""

@@ -105,6 +105,8 @@ def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
         (["report", "{tmp}/none"], "no such folder"),
         (["report", "{tmp}"], "manifest.jsonl"),
         (["report", "{run}", "--baseline", "pp2x"], "--baseline"),
+        (["report", "{run}", "--baseline", "pp9"], "found pp9:1, which no cell has; allowed: seq"),
+        (["report", "{run}", "--baseline", "pp2:7", "--only", "speedup"], "found pp2:7, which no"),
         (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
         (["trace", "{run}", "nothing-like-it"], "nothing-like-it"),
@@ -134,6 +136,19 @@ def test_wrong_input_is_one_line_and_status_2(
     assert captured.err.count("\n") == 1
     assert says in captured.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_over_a_layout_that_is_not_there_leaves_an_older_one_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_run(tmp_path / "run", cells()[:1])
+    report = root / "report"
+    report.mkdir()
+    (report / "summary.csv").write_text("as it was")
+    assert main(["report", str(root), "--baseline", "pp9"]) == 2
+    assert "; allowed: " in capsys.readouterr().err
+    assert [path.name for path in report.iterdir()] == ["summary.csv"]
+    assert (report / "summary.csv").read_text() == "as it was"
 
 
 def test_a_damaged_manifest_leaves_an_older_report_as_it_was(tmp_path: Path) -> None:
