@@ -253,7 +253,9 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
     blocks: list[Block] = [
         Bullets(
             (
-                "n counts the mini-batches of all valid repeats, after warm-up.",
+                "n counts the mini-batches of all valid repeats, after warm-up. Those that the "
+                "run's checks looked at closely are left out too, where as many others of the "
+                "repeat remain.",
                 f"Intervals hold {CONFIDENCE:.0%} and come from how runs differ: Student's t on "
                 "the logarithms of the runs' means or medians. Steps of one run share its "
                 f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "

@@ -202,6 +202,15 @@ def test_flags_are_explained(page: Page) -> None:
     assert flags[2][3] == "rank 0: 12.0% stolen by the host"
 
 
+def test_what_n_counts_is_said_whole(page: Page, text: str) -> None:
+    told = (
+        "n counts the mini-batches of all valid repeats, after warm-up. Those that the run's "
+        "checks looked at closely are left out too, where as many others of the repeat remain."
+    )
+    assert told in text
+    assert told in page.text
+
+
 def test_nothing_is_loaded_from_elsewhere(troubled: tuple[Run, Path], page: Page) -> None:
     assert all(link.startswith(("data:image/png;base64,", "#")) for link in page.links)
     raw = (troubled[1] / "report.html").read_text(encoding="utf-8")
