@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,9 @@ import typer
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.version import VERSION
+
+_CHOICE = re.compile(r"(?P<found>'.*') is not one of (?P<allowed>'.*')")
+"""What typer says of a value that is no choice."""
 
 
 def add_version(app: typer.Typer) -> None:
@@ -50,7 +54,7 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
         try:
             return int(app(arguments, prog_name=program, standalone_mode=False) or 0)
         except typer.TyperException as error:
-            raise InputError("command line", None, _message(error), "what --help says") from None
+            raise _input_error(error) from None
         except typer.Abort:
             return EXIT_FAILED
 
@@ -68,6 +72,15 @@ def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | No
         # The reader, such as `head`, has closed the pipe.
         sys.stderr.close()
         return EXIT_DONE
+
+
+def _input_error(error: typer.TyperException) -> InputError:
+    """As one line; of a flag with choices it names these."""
+    choice = _CHOICE.search(str(error))
+    if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
+        return InputError("command line", None, _message(error), "what --help says")
+    allowed = choice["allowed"].replace("'", "")
+    return InputError(error.param.opts[0], None, choice["found"], allowed)
 
 
 def _message(error: typer.TyperException) -> str:

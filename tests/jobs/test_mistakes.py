@@ -108,7 +108,7 @@ FLAGS = [
     (["--data-root", ".", "--set", "grids.1.data=cora"], "error: "),
     (["--site", "cineca"], "error: --site: found 'cineca'; allowed: a site of a site file"),
     (["--site-file", "no.yaml"], "error: no.yaml: found no such file; allowed: a site file"),
-    (["--cluster", "cloud"], "error: command line: found "),
+    (["--cluster", "cloud"], "error: --cluster: found 'cloud'; allowed: slurm, local\n"),
     (["--after", "7"], "error: --after: found 7 with --cluster local; allowed: --cluster slurm"),
     (["--slurm", "=x"], "error: --slurm: found '=x'; allowed: NAME=VALUE"),
     (["--slurm", "nodes=3"], "error: site: slurm.nodes: found nodes; allowed: other options of"),
@@ -265,6 +265,19 @@ def test_folders_that_are_no_run(
     assert err.startswith("error: nowhere: found no such folder; allowed: a run folder")
     err = complaint(capsys, command, "empty", *rest)
     assert err.startswith("error: empty: found no manifest.jsonl in it; allowed: a run folder")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["rerun", "run", "--cluster", "loc"], "--cluster: found 'loc'; allowed: slurm, local"),
+        (["schema", "swep"], "what: found 'swep'; allowed: sweep, site"),
+    ],
+)
+def test_choices_are_named(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint(capsys, *arguments) == f"error: {line}\n"
 
 
 @pytest.mark.parametrize("arguments", [["frob"], ["status"], ["submit"], ["logs"]])
