@@ -159,7 +159,8 @@ FIGURE_KINDS = (
         "step times",
         "Spread of the steps after warm-up, barrier to barrier, which says nothing about how runs "
         "differ. Boxes span the quartiles, whiskers 1.5 times that; every step beyond is drawn, "
-        "none is dropped. Fewer than five steps are points.",
+        "none is dropped. Fewer than five steps are points. The median is that of the steps of all "
+        "runs together; in tables it is the mean of the runs' medians.",
         lambda study, _: speedup.step_times(study),
     ),
     FigureKind(

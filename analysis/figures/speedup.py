@@ -134,7 +134,7 @@ def step_times(study: Study) -> Figure | str:
     A box is the spread of steps of equal samples; of fewer than five each is a point.
 
     Layouts differ by far more than the steps of one layout, so the boxes show differences from
-    the row's median, which is printed beside it.
+    the median of all the row's steps, which is printed beside it.
     """
     settled = study.steps[(study.steps["kept"] & ~study.steps["uneven"]).astype(bool)]
     if settled.empty:
@@ -151,7 +151,7 @@ def step_times(study: Study) -> Figure | str:
         for one, phase in zip(axes, phases, strict=True):
             _draw_boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
-            one.set_xlabel("difference from the median step time (%)")
+            one.set_xlabel("difference from the median of all steps (%)")
         words = ["layout", "chunks" if study.graphs else "micro-batches"]
         words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
         for one in axes[:: shape[1]]:

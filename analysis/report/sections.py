@@ -262,6 +262,9 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 f"fewer than {FEWEST_STEPS} steps; standard deviation, lowest and highest are of "
                 "steps. Where steps are few and skewed to the right, so is their mean, and its "
                 "upper bound reaches further (Johnson 1978).",
+                "A mean is that of the runs' means, and a median the mean of the runs' medians. "
+                "The figure of step times marks another: the median of the steps of all these runs "
+                "together, of equal samples.",
                 "A speedup is a ratio of samples a second. Repeats are measured in turn, and runs "
                 "of one repeat are a pair where the nodes of one are among those of the other, as "
                 "in all blocks of submit --paired: the interval is t on the logarithms of the "

@@ -202,7 +202,7 @@ def test_axes_name_what_they_show_with_units(vig: Study, gat: Study) -> None:
         (speedup.bubble(vig), "micro-batches a mini-batch", "waiting (% of rank-time)"),
         (
             speedup.step_times(vig),
-            "difference from the median step time (%)",
+            "difference from the median of all steps (%)",
             "layout, micro-batches",
         ),
         (loss_curves.training_loss(vig), "training step", "training loss"),

@@ -211,6 +211,12 @@ def test_what_n_counts_is_said_whole(page: Page, text: str) -> None:
     assert told in page.text
 
 
+def test_the_two_medians_are_told_apart(page: Page) -> None:
+    told = " ".join(page.text)
+    assert "a median the mean of the runs' medians. The figure of step times marks another" in told
+    assert "The median is that of the steps of all runs together; in tables it is the mean" in told
+
+
 def test_nothing_is_loaded_from_elsewhere(troubled: tuple[Run, Path], page: Page) -> None:
     assert all(link.startswith(("data:image/png;base64,", "#")) for link in page.links)
     raw = (troubled[1] / "report.html").read_text(encoding="utf-8")
