@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from analysis.figures.studies import study_title
 from analysis.figures.style import (
     ACTION_COLOURS,
     FULL_IN,
@@ -50,7 +51,7 @@ def draw_timeline(timeline: Timeline) -> Figure:
     with styled():
         rows = timeline.rows[:MAX_RANKS]
         panels = 2 if timeline.ideal else 1
-        figure = new_figure(FULL_IN, 0.95 + panels * (0.3 + _ROW_IN * len(rows)))
+        figure = new_figure(FULL_IN, 1.1 + panels * (0.3 + _ROW_IN * len(rows)))
         axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
         unit, scale = ("ms", 1e3) if timeline.wall_s < 1 else ("s", 1.0)
         _draw_panel(axes[0], rows, timeline.measured, timeline.wall_s, scale)
@@ -138,6 +139,7 @@ def _measured_title(timeline: Timeline) -> str:
     more = f", first {MAX_RANKS} of {len(timeline.rows)} ranks" if left_out > 0 else ""
     break_line = "\n" if figure_width(FULL_IN) < NARROW_IN else " "
     return (
+        f"{study_title(timeline.model, timeline.data)}\n"
         f"{timeline.layout}, {timeline.phase} step {timeline.step}, measured:{break_line}"
         f"{_seconds(timeline.wall_s)}, bubble {_percent(timeline.bubble)}{more}"
     )

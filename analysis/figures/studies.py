@@ -58,8 +58,7 @@ class Study:
 
     @property
     def title(self) -> str:
-        known = model_class(self.model)
-        return f"{(known.title if known else '') or self.model}, {self.data}"
+        return study_title(self.model, self.data)
 
     def panels(
         self, frame: pd.DataFrame, but: tuple[str, ...] = ()
@@ -71,6 +70,12 @@ class Study:
             return
         for values, part in frame.groupby(keys, sort=True, observed=True, dropna=False):
             yield figure_label(dict(zip(keys, values, strict=True))), part
+
+
+def study_title(model: str, data: str) -> str:
+    """Such as `ViG, cifar10`."""
+    known = model_class(model)
+    return f"{(known.title if known else '') or model}, {data}"
 
 
 def figure_label(settings: Mapping[str, object]) -> str:

@@ -60,6 +60,8 @@ class Timeline:
     """One step of one cell, measured and ideal."""
 
     cell: str
+    model: str
+    data: str
     layout: str
     schedule: str
     parts: int
@@ -163,6 +165,8 @@ def measured_timeline(
     waited = _share(records["waited_s"].sum(), records["wall_s"].sum())
     return Timeline(
         cell=cell,
+        model=str(cell_row["model"]),
+        data=str(cell_row["data"]),
         layout=str(cell_row["layout"]),
         schedule=schedule,
         parts=parts,

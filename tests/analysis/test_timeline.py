@@ -128,6 +128,7 @@ def test_the_chart_has_a_row_a_rank_and_numbers_that_fit(run: Run) -> None:
         assert len(axes.texts) == 40
     assert ideal.get_xlabel() == "time since the step's first barrier (s)"
     assert f"{timeline.bubble:.1%}" in measured.get_title(loc="left")
+    assert measured.get_title(loc="left").startswith("ViG, synthetic-cifar10\ndp2-pp2, train step ")
     assert f"{ideal_bubble(2, 5):.1%}" in ideal.get_title(loc="left")
     (legend,) = figure.legends
     shown = [text.get_text() for text in legend.get_texts()]
