@@ -20,13 +20,16 @@ def most_line(most: MostCoreHours) -> str:
 
 
 def predicted_line(predicted: PredictedCost, of_what: str) -> str:
-    """What cells will take, and of how many nobody knows."""
+    """What cells will take, and of how many nobody knows; `of_what` is of several cells."""
     unknown = f"{predicted.unknown} of which no cell of the same array is done: unknown"
     if not predicted.cells:
         return f"predicted: {of_what}: {unknown}"
+    which, whose = of_what, "their"
+    if predicted.cells == 1:
+        which, whose = of_what.replace("cells", "cell").replace(" are ", " is "), "its"
     line = (
-        f"predicted: {_hours(predicted.core_s)} core-hours of {predicted.cells} {of_what}, by the "
-        "done ones of their configuration or array"
+        f"predicted: {_hours(predicted.core_s)} core-hours of {predicted.cells} {which}, by the "
+        f"done ones of {whose} configuration or array"
     )
     return f"{line}; {unknown}" if predicted.unknown else line
 

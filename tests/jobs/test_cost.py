@@ -317,7 +317,7 @@ def test_status_tells_it_and_says_what_is_unknown(
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "cost: 0.0167 core-hours of 1 attempts, from their ranks' start to their results, as sacct "
         "says nothing; CPU efficiency unknown",
-        "predicted: 0.0167 core-hours of 1 cells that are not done, by the done ones of their "
+        "predicted: 0.0167 core-hours of 1 cell that is not done, by the done ones of its "
         "configuration or array; 2 of which no cell of the same array is done: unknown",
     ]
     sacct(run, rows("17_0|36|2|00:36.000||COMPLETED|gat-seq@run"))
