@@ -230,8 +230,9 @@ def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
             continue
         blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
         blocks.append(frame_table(rows, f"{name}: published, ours, bound, verdict", _STUDY_COLUMNS))
-        blocks.append(Text("Known defects of these measurements:"))
-        blocks.append(Bullets(tuple(source.defects.values())))
+        if source.defects:
+            blocks.append(Text("Known defects of these measurements:"))
+            blocks.append(Bullets(tuple(source.defects.values())))
     return Section("corrected", "The corrected study", tuple(blocks)) if blocks else None
 
 
