@@ -58,7 +58,7 @@ def parse_yaml(text: str, where: object) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
         found = error.problem or error.context or "something unreadable"
-        raise InputError(place, None, found, "YAML, each key once") from None
+        raise InputError(place, None, found.removeprefix("found "), "YAML, each key once") from None
     except yaml.YAMLError as error:
         raise InputError(where, None, str(error), "YAML as text") from None
     except (RecursionError, ValueError) as error:

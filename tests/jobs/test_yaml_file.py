@@ -36,7 +36,7 @@ def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
         ("a: 1\na: 2\n", "spec:2: found key 'a' twice, first in line 1"),
         ("a: [1, 2\nb: 3\n", "spec:2: found"),
         ("a: 1\n  b: 2\n", "spec:2: found"),
-        ("a:\n\t- 1\n", "spec:2: found"),
+        ("a:\n\t- 1\n", "spec:2: found character '\\t' that cannot start any token; allowed: YAML"),
         ("a: *nowhere\n", "spec:1: found"),
         ("a: !!python/object:os.system x\n", "spec:1: found"),
     ],
