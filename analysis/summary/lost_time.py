@@ -21,6 +21,9 @@ from dataclasses import dataclass, fields
 PREFIX = "lost_"
 """Of the columns in the summary."""
 
+_ROUNDING = 1e-12
+"""Share of a step: differences of sums in double precision are below it, clocks are above."""
+
 
 @dataclass(frozen=True)
 class StepSeconds:
@@ -58,8 +61,13 @@ class LostTime:
         return sum(getattr(self, field.name) or 0.0 for field in fields(self))
 
     def columns(self) -> dict[str, float | None]:
-        """By column of the summary."""
-        return {f"{PREFIX}{field.name}_s": getattr(self, field.name) for field in fields(self)}
+        """By column of the summary; what is but rounding of the step is 0."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        least = _ROUNDING * abs(self.total)
+        return {
+            f"{PREFIX}{name}_s": 0.0 if part is not None and abs(part) <= least else part
+            for name, part in parts.items()
+        }
 
 
 COLUMNS = tuple(f"{PREFIX}{field.name}_s" for field in fields(LostTime))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_equal_stages_lose_what_the_schedule_loses() -> None:
         lost.rest,
     )
     assert others == pytest.approx((0.0,) * 6, abs=1e-12)
+
+
+def test_rounding_of_zero_is_zero() -> None:
+    lost = replace(of_stages([0.5, 0.5], 5), company=1.11e-16, waits=-2.2e-16, rest=1e-9)
+    columns = lost.columns()
+    assert (columns["lost_company_s"], columns["lost_waits_s"]) == (0.0, 0.0)
+    assert (columns["lost_rest_s"], columns["lost_linear_s"]) == (1e-9, lost.linear)
+    assert replace(lost, microbatches=None).columns()["lost_microbatches_s"] is None
 
 
 def test_a_slow_stage_is_imbalance() -> None:
