@@ -26,6 +26,13 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 _BATCH = 100
 _NAMED = ("model", "data")
+_FLAGS = {
+    **dict.fromkeys(("model", "model.name"), "model"),
+    **dict.fromkeys(("data", "data.name"), "data"),
+    "layout": "layout",
+    "microbatches": "microbatches",
+}
+"""Keys of an experiment that a flag of its own sets, unless --set does."""
 
 
 class _WithModel(Strict):
@@ -40,8 +47,19 @@ def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     """The experiment of these flags; users' models and graphs are found from the current folder.
 
     The default data are synthetic, of the first kind that the model takes. Raises InputError for
-    flags that make no experiment, or data that are not there.
+    flags that make no experiment, or data that are not there; it names the flag that is wrong.
     """
+    try:
+        return _cell_from_flags(flags, root)
+    except InputError as error:
+        flag = _FLAGS.get(error.key or "") if error.where == "flags" else None
+        given = {setting.partition("=")[0] for setting in flags["settings"]}
+        if flag is not None and not given & {flag, error.key}:
+            raise InputError(f"--{flag}", None, error.found, error.allowed) from None
+        raise
+
+
+def _cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     raw: dict[str, Any] = {
         "model": {"name": flags["model"]},
         "data": {"name": flags["data"]} if flags["data"] else {},
