@@ -147,8 +147,14 @@ def _ended_status(
         state=state,
         step=progress.step,
         step_s=progress.step_s,
-        detail=cause or f"no result; Slurm says {slurm_state or 'nothing'}",
+        detail=cause or _without_result(submission, job, slurm_state),
     )
+
+
+def _without_result(submission: SubmissionRecord | None, job: str | None, slurm_state: str) -> str:
+    if job is None and submission is not None and submission.cluster == "local":
+        return f"no result of its ranks {submission.place}"
+    return f"no result; Slurm says {slurm_state or 'nothing'}"
 
 
 def _last_job(submitted: str | None, attempt: AttemptPaths | None) -> str | None:

@@ -155,6 +155,15 @@ def test_a_dead_process_without_a_result_is_lost(run: RunPaths) -> None:
     assert (only(run).state, only(run).step) == ("lost", 4)
 
 
+def test_of_a_cell_of_this_machine_slurm_is_not_spoken_of(run: RunPaths) -> None:
+    """As after `cancel` of a local run."""
+    gone = 2**22 + 1
+    begin(attempt(run, cell(run)), cell(run), 4, pid=gone)
+    assert only(run).detail == "no result; Slurm says nothing"
+    record_submission(run, "local", "gat-seq", [0, 1], str(gone), Launch())
+    assert (only(run).state, only(run).detail) == ("lost", "no result of its ranks on this machine")
+
+
 def test_on_a_laptop_a_silent_attempt_of_elsewhere_is_lost(run: RunPaths) -> None:
     one = cell(run)
     paths = attempt(run, one)
