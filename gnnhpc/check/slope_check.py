@@ -31,9 +31,10 @@ TOLERANCE = 0.01
 CHANGES = (2e-3, 2e-4, 2e-5)
 """By how much of it the loss is to change. A larger change is less straight, and a smaller one more
 hidden by rounding: the gradient has to be right for one of them."""
-STRAIGHT = 0.25
+STRAIGHT, APART = 0.25, 5.0
 """Of how far two differences are from what the gradient says, by how much they may differ from each
-other where the loss is straight."""
+other where the loss is straight: of two that are so many times as large as each other. Near kinks
+how far they are off shrinks as they do."""
 MOST_CHANGE = 0.1
 """Of the loss: what changes it by more tells nothing of its slope."""
 ROUNDINGS = 2.0
@@ -71,13 +72,14 @@ def changes(loss: float, hidden: float) -> list[float]:
 
 def contradiction(slopes: Sequence[Slope]) -> Slope | None:
     """The smallest difference that contradicts the gradient; None where one does not, or where the
-    loss is not straight over any two that follow each other in size.
+    loss is not straight over any two.
     """
     if any(each.is_right for each in slopes):
         return None
-    for a, b in itertools.pairwise(sorted(slopes, key=lambda each: abs(each.expected))):
+    for a, b in itertools.combinations(sorted(slopes, key=lambda each: abs(each.expected)), 2):
         away = min(abs(a.ratio - 1), abs(b.ratio - 1))
-        if abs(a.ratio - b.ratio) <= STRAIGHT * away:
+        apart = abs(b.expected) >= APART * abs(a.expected)
+        if apart and abs(a.ratio - b.ratio) <= STRAIGHT * away:
             return a
     return None
 

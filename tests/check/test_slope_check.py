@@ -60,6 +60,13 @@ def test_a_gradient_is_wrong_where_the_loss_is_straight(
     assert verdict(slopes, 0.1).verdict == expected
 
 
+def test_two_differences_of_one_size_do_not_tell_that_the_loss_is_straight() -> None:
+    """Of a GCN whose biases are near zero: many of its ReLUs are at their kinks."""
+    near = [slope(0.93333, 3.9e-3), slope(0.98251, 3.9e-4), slope(0.98428, 2.5e-4)]
+    assert contradiction(near) is None
+    assert contradiction([*near, slope(0.984, 2.5e-5)]) == slope(0.984, 2.5e-5)
+
+
 def test_changes_are_what_rounding_does_not_hide() -> None:
     assert changes(2.0, 0.0) == [2.0 * share for share in CHANGES]
     assert changes(2.0, 3e-6) == [4e-3, HIDDEN * 3e-6]
