@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Batches
+from gnnhpc.check.watches.barriers import Barriers
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.gradient_norms import GradientNormsWatch
 from gnnhpc.check.watches.kept_records import KeptRecords
@@ -60,6 +61,7 @@ class RunObserver:
     sample_uses: SampleUses = field(init=False)
     second_clock: SecondClock = field(default_factory=SecondClock)
     time_faults: TimeFaults = field(default_factory=TimeFaults)
+    barriers: Barriers = field(init=False)
     machine_use: MachineUse = field(default_factory=MachineUse)
     records: KeptRecords = field(default_factory=KeptRecords)
     orders: dict[Phase, set[tuple[Action, ...]]] = field(
@@ -83,6 +85,7 @@ class RunObserver:
 
     def __post_init__(self) -> None:
         self.sample_uses = SampleUses(self.total_samples, self.steps_per_epoch)
+        self.barriers = Barriers(self.rank, self.time_faults.faults)
 
     @classmethod
     def of(cls, mesh: Mesh, batches: Batches, watch: RunWatch | None) -> RunObserver:
@@ -170,7 +173,14 @@ class RunObserver:
         """Before a step is prepared; `storage_cpu_s` went into reading and writing so far."""
         with self.observing():
             self.machine_use.before_step()
+        self.barriers.begin_step()
         self.second_clock.before_step(storage_cpu_s + self._observing_cpu_s)
+
+    def comes(self) -> None:
+        self.barriers.come()
+
+    def leaves(self) -> None:
+        self.barriers.leave()
 
     def step_began(self) -> None:
         self.second_clock.step_began()
@@ -203,6 +213,12 @@ class RunObserver:
             for stage in range(layout.stages):
                 ranks = layout.replica_ranks(stage)
                 self.unequal_gradients += int(len({norms[r] for r in ranks}) > 1)
+
+    def barrier_values(self) -> Sequence[float]:
+        return self.barriers.values()
+
+    def compare_barriers(self, everyone: Tensor, phase: Phase, step: int) -> None:
+        self.barriers.compare(everyone.numpy(), f"{phase} step {step}")
 
     def compare_losses(self, differentiated: float, reported: float) -> None:
         """The loss whose gradient was taken must be the mean over labelled samples reported."""

@@ -23,7 +23,7 @@ from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
-from gnnhpc.train.step_observer import StepObserver
+from gnnhpc.train.step_observer import BARRIER_VALUES, StepObserver
 
 
 class NotFiniteError(GnnhpcError):
@@ -159,7 +159,7 @@ class Trainer:
         self.observer.before_step(self.timer.storage_cpu_s)
         reset_peak(self.mesh.devices)
         self.timer.prepare()
-        self.mesh.barrier()
+        self._meet()
         self.timer.start()
         started = time.perf_counter()
         self._let_draw()
@@ -169,12 +169,18 @@ class Trainer:
     def _stop_step(self) -> StepTimes:
         """Finish on the device, meet the other ranks, stop the timer."""
         self.timer.clock.synchronize()
-        self.mesh.barrier()
+        self._meet()
         self.batches.stand_still()
         self.observer.step_ended()
         times = self.timer.stop()
         self.observer.step_stopped()
         return times
+
+    def _meet(self) -> None:
+        """All ranks, between two readings of a clock that show whether they have waited."""
+        self.observer.comes()
+        self.mesh.barrier()
+        self.observer.leaves()
 
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:
@@ -271,7 +277,7 @@ class Trainer:
         Also tells `times` when the last replica came to the all-reduce.
         """
         names = self.task.metrics(phase)
-        values = torch.zeros(len(names) * 2 + 6, dtype=torch.float64)
+        values = torch.zeros(len(names) * 2 + BARRIER_VALUES + 6, dtype=torch.float64)
         if self.mesh.has_loss:
             tally = self.task.tally(phase, trained.outputs, batch)
             with self.observer.observing():
@@ -279,6 +285,8 @@ class Trainer:
             parts = [part for name in names for part in tally[name]]
             values[: 2 * len(names)] = torch.tensor(parts, dtype=torch.float64)
             values[-4] = float(sum(trained.losses)) / self.mesh.layout.replicas
+        of_barriers = slice(-6 - BARRIER_VALUES, -6)
+        values[of_barriers] = torch.tensor(self.observer.barrier_values(), dtype=torch.float64)
         values[-5] = times.arrival_s or 0.0
         values[-6] = float(self.observer.over_budget)
         values[-3] = float(self.stop_requested())
@@ -289,6 +297,7 @@ class Trainer:
             self.observer.compare_ranks(
                 everyone[:, -2].tolist(), everyone[:, -1].tolist() if phase == "train" else None
             )
+            self.observer.compare_barriers(everyone[:, of_barriers], phase, self.progress.step)
             self.observer.agree_on_budget(over=bool(everyone[:, -6].max()))
         peers = self.mesh.layout.replica_ranks(self.mesh.stage)
         times.wait_for_replicas(float(everyone[peers, -5].max()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
@@ -13,6 +13,9 @@ from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.tasks.task import Tally
+
+BARRIER_VALUES: Final = 5
+"""That a rank tells the others of a step's barriers."""
 
 
 class StepObserver(Protocol):
@@ -80,6 +83,14 @@ class StepObserver(Protocol):
         """Before a step is prepared; `storage_cpu_s` of processor time went into files so far."""
         ...
 
+    def comes(self) -> None:
+        """Just before each of a step's two barriers; takes a reading of a clock."""
+        ...
+
+    def leaves(self) -> None:
+        """Just after each of them, likewise."""
+        ...
+
     def step_began(self) -> None:
         """After the first barrier and the start of the timer; takes readings of clocks."""
         ...
@@ -98,6 +109,14 @@ class StepObserver(Protocol):
 
     def compare_ranks(self, checksums: Sequence[float], norms: Sequence[float] | None) -> None:
         """Values by rank that must be equal between certain ranks: batches, gradient norms."""
+        ...
+
+    def barrier_values(self) -> Sequence[float]:
+        """`BARRIER_VALUES` numbers of the barriers of the step that has ended, for other ranks."""
+        ...
+
+    def compare_barriers(self, everyone: Tensor, phase: Phase, step: int) -> None:
+        """`everyone` has each rank's `barrier_values`, by rank."""
         ...
 
     def compare_losses(self, differentiated: float, reported: float) -> None:

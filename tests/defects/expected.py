@@ -1035,6 +1035,18 @@ EXPECTED: dict[str, Expected] = {
     "no barrier at the end of a step": Expected(
         Complaint("step times", "no barrier at the end in")
     ),
+    "barriers that do not wait": Expected(
+        Complaint("step times", "left a barrier before another rank had come to it"),
+        verify="step times: rank",
+    ),
+    "replicas' barriers that do not wait": Expected(
+        Complaint("step times", "left a barrier before another rank had come to it"),
+        verify="step times: rank",
+    ),
+    "barriers that do not wait, of ranks on two systems": Expected(
+        Complaint("step times", "a barrier that one of two ranks left before the other had come"),
+        verify="step times: rank",
+    ),
     "the best evaluation reported as the last": Expected(
         Complaint("reported", "the result's test_loss is")
     ),

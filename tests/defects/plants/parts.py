@@ -48,7 +48,7 @@ def start_otherwise(before_beginning: Callable[[Trainer], None]) -> None:
 def started_early() -> None:
     def meet_late(trainer: Trainer) -> None:
         time.sleep(0.002)
-        trainer.mesh.barrier()
+        trainer._meet()
 
     start_otherwise(meet_late)
 

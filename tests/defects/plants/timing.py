@@ -9,10 +9,12 @@ import math
 import time
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.check import observations
+from gnnhpc.engines import system_counters
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
 from gnnhpc.ranks.mesh import Mesh
@@ -21,7 +23,7 @@ from gnnhpc.records.writer import RecordWriter
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
-from tests.defects.patching import around, rank
+from tests.defects.patching import around, rank, replace
 
 KIND = "timing"
 defect = functools.partial(planted, kind=KIND)
@@ -172,6 +174,30 @@ def no_barrier() -> None:
             object.__delattr__(mesh, "barrier")
 
     around(Trainer, "_train_step", step)
+
+
+@defect("barriers that do not wait", setting=settings.VIG)
+def hasty_barriers() -> None:
+    """A rank begins a step, and ends it, as soon as it has told the others that it is there."""
+    told: list[Any] = []
+
+    def barrier(mesh: Mesh) -> None:
+        told.append(dist.barrier(group=mesh.control, async_op=True))
+        mesh.met[0] += 1
+
+    replace(Mesh, "barrier", barrier)
+
+
+@defect("replicas' barriers that do not wait", setting=settings.VIG_REPLICAS)
+def hasty_barriers_of_replicas() -> None:
+    hasty_barriers()
+
+
+@defect("barriers that do not wait, of ranks on two systems", setting=settings.VIG)
+def hasty_barriers_of_two_systems() -> None:
+    """Whose clocks may differ by anything."""
+    replace(system_counters, "running_system", lambda: f"system {rank()}")
+    hasty_barriers()
 
 
 @defect("the best evaluation reported as the last", setting=settings.VIG)
