@@ -33,7 +33,7 @@ def audit(
         gradients.replicas(observations, layout),
         gradients.gradients(observations, outlines, dead),
         gradients.loss(observations),
-        times.times(observations),
+        times.times(observations, layout),
         times.spans(observations, layout),
         gradients.reductions(observations, layout),
         machine.kernels(observations),

@@ -13,7 +13,7 @@ import torch
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.watches.gradient_norms import GradientNorms
 from gnnhpc.check.watches.processor_use import ProcessorUse
-from gnnhpc.check.watches.second_clock import SharedStep
+from gnnhpc.check.watches.shared_step import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.schedule import Action
 from gnnhpc.engines.base import parameters_of
@@ -116,7 +116,7 @@ class RankObservations:
     loaded: dict[str, str] = field(default_factory=dict)
     """Versions that loaded packages say of themselves."""
     shared: list[SharedStep] = field(default_factory=list)
-    """Of training steps in which it had gradients."""
+    """Of training steps in which it shared gradients."""
     slowed_by: list[str] = field(default_factory=list)
     wrong_samples: list[str] = field(default_factory=list)
     memory: list[str] = field(default_factory=list)
@@ -187,7 +187,7 @@ def rank_observations(observer: RunObserver, **rank_facts: Any) -> RankObservati
         peak_is_of_run=machine.peak_is_of_run,
         slowed_by=list(machine.slowed_by),
         wrong_samples=observer.wrong_samples.told(),
-        shared=observer.shared if observer.layout.replicas > 1 else [],
+        shared=observer.shared,
         carried=dict(carried - observer.carried_before),
         orders={phase: list(found) for phase, found in observer.orders.items()},
         loaded=_loaded(),

@@ -19,7 +19,8 @@ from gnnhpc.check.watches.kept_records import KeptRecords
 from gnnhpc.check.watches.machine_use import MachineUse
 from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.check.watches.sample_uses import SampleUses
-from gnnhpc.check.watches.second_clock import SecondClock, SharedStep
+from gnnhpc.check.watches.second_clock import SecondClock
+from gnnhpc.check.watches.shared_step import SharedStep, shared_step
 from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
@@ -243,8 +244,9 @@ class RunObserver:
                 "a number of samples that the batch does not have",
                 f"{record.phase} step {record.step}: {record.samples} of {self._samples}",
             )
-        if record.phase == "train" and seen.ready_s is not None:
-            self.shared.append(SharedStep(record.wall_s, seen.ready_s, record.allreduce_s))
+        if record.phase == "train":
+            shared = shared_step(record, times, seen.ready_s)
+            self.shared += [] if shared is None else [shared]
         orders = self.orders[record.phase]
         if len(orders) < MOST_ORDERS:
             orders.add(seen.order)

@@ -1081,6 +1081,11 @@ EXPECTED: dict[str, Expected] = {
     ),
     "waiting for a later replica booked as all-reduce": Expected(
         Complaint("spans", "before the last replica's gradients were ready", "suspect"),
+        verify="allreduce_s that does not begin with its stage's last replica",
+    ),
+    "all-reduces counted from the last arrival of all stages": Expected(
+        Complaint("step times", "allreduce_s that does not begin with its stage's last replica in"),
+        verify="step times: rank",
     ),
     "waiting for a gradient booked as backward": Expected(
         Complaint("spans", "backward spans of", "suspect"),

@@ -16,6 +16,8 @@ NOISY_SHARE = 0.05
 EARLY_SHARE, EARLY_S = 0.2, 1e-3
 """Of an all-reduce, before all gradients were ready, above which it is booked too early; ranks
 leave a barrier some tenths of a millisecond apart."""
+SUM_S = 1e-6
+"""Of the same seconds, added up in another order."""
 BETWEEN_SHARE = 0.5
 """Processor time between two steps, of that within one, above which a step leaves work out."""
 BETWEEN_S = 0.005
@@ -24,7 +26,7 @@ DRIFT = 0.05
 """Change of the step time, in a stretch of the run, below which nobody need know of it."""
 
 
-def times(observations: Sequence[RankObservations]) -> Check:
+def times(observations: Sequence[RankObservations], layout: Layout) -> Check:
     """What a rank did in a step fits into it, steps follow one another, and the run holds all."""
     wrong = []
     for each in observations:
@@ -43,6 +45,7 @@ def times(observations: Sequence[RankObservations]) -> Check:
                 f"the steps of {rank} add up to {each.all_steps_s:.3f} s of a run of "
                 f"{each.run_s:.3f} s"
             )
+    wrong += _other_allreduces(observations, layout)
     if wrong:
         return Check("step times", "invalid", "; ".join(wrong), {})
     return Check("step times", "ok", "what ranks did fits into the steps, these into the run", {})
@@ -61,6 +64,31 @@ def draws(observations: Sequence[RankObservations]) -> Check:
     drawn = [each.drawn_s for each in observations]
     detail = f"mini-batches took {max(drawn):.3f} s at most, all within timed steps"
     return Check("draws", "ok", detail, {"drawn_s": drawn})
+
+
+def _other_allreduces(observations: Sequence[RankObservations], layout: Layout) -> Iterator[str]:
+    """Where a rank's all-reduces are not what is left of them once the last of the stage's replicas
+    had come, by what each of these says of itself."""
+    for stage in range(layout.stages):
+        ranks = layout.replica_ranks(stage)
+        arrivals: dict[int, list[float]] = {}
+        for rank in ranks:
+            for each in observations[rank].shared:
+                arrivals.setdefault(each.step, []).append(each.arrival_s)
+        for rank in ranks:
+            expected = [
+                (each, each.reduced_s(max(arrivals[each.step])))
+                for each in observations[rank].shared
+            ]
+            # Not `>`: what is no number is wrong too.
+            wrong = [pair for pair in expected if not abs(pair[0].allreduce_s - pair[1]) <= SUM_S]
+            if wrong:
+                first, reduced_s = wrong[0]
+                yield (
+                    f"rank {rank}: allreduce_s that does not begin with its stage's last replica "
+                    f"in {len(wrong)} steps, first train step {first.step}: "
+                    f"{first.allreduce_s:.6f} s, {reduced_s:.6f} s by what the replicas say"
+                )
 
 
 def spans(observations: Sequence[RankObservations], layout: Layout) -> Check:
@@ -84,10 +112,16 @@ def _early_allreduces(observations: Sequence[RankObservations], layout: Layout) 
     """
     for stage in range(layout.stages):
         ranks = layout.replica_ranks(stage)
-        steps = list(zip(*(observations[rank].shared for rank in ranks), strict=False))
+        steps = [
+            each
+            for each in zip(*(observations[rank].shared for rank in ranks), strict=False)
+            if all(one.ready_s is not None for one in each)
+        ]
         for place, rank in enumerate(ranks):
             early = [
-                each[place].allreduce_s - each[place].wall_s + max(one.ready_s for one in each)
+                each[place].allreduce_s
+                - each[place].wall_s
+                + max(one.ready_s or 0.0 for one in each)
                 for each in steps
             ]
             told = [each[place].allreduce_s for each in steps]

@@ -83,16 +83,6 @@ class SeenStep:
     """From their first layer's beginning to their last layer's end."""
 
 
-@dataclass(frozen=True)
-class SharedStep:
-    """Of one training step, its recorded length, when this rank's gradients were ready by the
-    second clock, and what is recorded as all-reduce; seconds since its first barrier."""
-
-    wall_s: float
-    ready_s: float
-    allreduce_s: float
-
-
 @dataclass
 class SecondClock:
     """Told of each step's barriers by the loop, and of its work by hooks."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -95,6 +96,22 @@ def wait_as_allreduce() -> None:
 
     around(SequentialEngine, "train_step", step)
     replace(StepTimes, "wait_for_replicas", lambda times, last: None)
+
+
+@defect(
+    "all-reduces counted from the last arrival of all stages", setting=settings.VIG_PARTS_REPLICAS
+)
+def last_arrival_of_all() -> None:
+    """Stages come to their all-reduces at different times."""
+    last: list[float] = []
+
+    def gather(true: Any, trainer: Trainer, *args: Any) -> Any:
+        arrival_s = torch.tensor([args[-1].arrival_s or 0.0], dtype=torch.float64)
+        last[:] = [float(trainer.mesh.gather(arrival_s).max())]
+        return true(trainer, *args)
+
+    around(Trainer, "_gather_metrics", gather)
+    around(StepTimes, "wait_for_replicas", lambda true, times, _last_s: true(times, last[0]))
 
 
 @defect("waiting for a gradient booked as backward", setting=settings.VIG)
