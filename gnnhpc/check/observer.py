@@ -182,12 +182,16 @@ class RunObserver:
 
     def leaves(self) -> None:
         self.barriers.leave()
+        self.second_clock.barrier_left()
 
     def step_began(self) -> None:
         self.second_clock.step_began()
 
     def step_ended(self) -> None:
         self.second_clock.step_ended()
+
+    def length_read(self) -> None:
+        self.second_clock.length_read()
 
     def step_stopped(self) -> None:
         self.second_clock.step_stopped()

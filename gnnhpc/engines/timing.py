@@ -7,7 +7,7 @@ import itertools
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -177,6 +177,8 @@ class StepTimer:
     storage_cpu_s: float = 0.0
     """Processor time around file access since the start."""
     threads: ComputeThreads = field(default_factory=ComputeThreads)
+    on_length: Callable[[], None] = lambda: None
+    """Called just after a step's length is read."""
     _open: list[OpenSpan] = field(default_factory=list)
     _forward: list[tuple[str, Mark, Mark]] = field(default_factory=list)
     _backward: list[tuple[str | None, Mark]] = field(default_factory=list)
@@ -308,6 +310,7 @@ class StepTimer:
         self.clock.synchronize()
         self.in_step = False
         wall = self.clock.now_s()
+        self.on_length()
         process_cpu = time.process_time() - self._process_cpu
         cpu = self.threads.cpu_s() - self._cpu
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches

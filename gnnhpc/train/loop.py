@@ -83,6 +83,9 @@ class Trainer:
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
 
+    def __post_init__(self) -> None:
+        self.timer.on_length = self.observer.length_read
+
     def run(self, start: int = 0) -> None:
         """Train from step `start` to the end, evaluating on the way as the experiment says.
 

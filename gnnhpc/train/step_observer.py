@@ -99,6 +99,10 @@ class StepObserver(Protocol):
         """After the last barrier, before the timer is stopped; takes readings of clocks."""
         ...
 
+    def length_read(self) -> None:
+        """Just after the timer has read the step's length; takes a reading of a clock."""
+        ...
+
     def step_stopped(self) -> None:
         """After the timer was stopped; takes readings of clocks."""
         ...

@@ -1005,6 +1005,17 @@ EXPECTED: dict[str, Expected] = {
     "step times in milliseconds": Expected(
         Complaint("step times", "steps were recorded as 0.001 of the"), verify="step times: rank"
     ),
+    "step times shorter by a few hundredths": Expected(
+        Complaint("step times", "of the time between their barriers"), verify="step times: rank"
+    ),
+    "step times longer by a few hundredths": Expected(
+        Complaint("step times", "steps recorded as longer than they were"),
+        verify="step times: rank",
+    ),
+    "forwards shorter by a few hundredths in the record": Expected(
+        Complaint("step times", "forward_s that is not the sum of its spans"),
+        verify="step times: rank",
+    ),
     "outliers replaced by the median, in silence": Expected(
         Complaint("step times", "of the time between their barriers"), verify="step times: rank"
     ),

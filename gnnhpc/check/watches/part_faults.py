@@ -17,7 +17,9 @@ from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
 
 TOLERANCE_S: Final = 1e-4
-"""Between two readings of a clock, as at a step's begin for its stamp and for its length."""
+"""Between two readings that do not nest, or of a device's clock."""
+SUM_S: Final = 1e-6
+"""Of the same seconds rounded and added up otherwise, and of readings that nest."""
 RATE: Final = 1e-3
 """Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
 READING_S: Final = 2e-3
@@ -88,7 +90,7 @@ class PartFaults:
             sums[self.stage.groups[layer]][1] += backward
         for group, expected in sums.items():
             found = record.groups.get(group, [math.nan, math.nan])
-            if not all(abs(a - b) <= TOLERANCE_S for a, b in zip(found, expected, strict=True)):
+            if not all(abs(a - b) <= SUM_S for a, b in zip(found, expected, strict=True)):
                 self.faults.add(
                     "a group's seconds that are not those of its layers",
                     f"{where}: {group} {found}, {expected} in its layers",
@@ -106,7 +108,7 @@ class PartFaults:
 
     def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
         """Waiting for data is a part of taking the batch, and most of it where that takes long."""
-        if record.data_s > seen.read_s * (1 + RATE) + TOLERANCE_S:
+        if record.data_s > seen.read_s * (1 + RATE) + SUM_S:
             self.faults.add(
                 "data_s longer than taking the batch",
                 f"{where}: {record.data_s:.6f} s, {seen.read_s:.6f} s seen",
@@ -124,7 +126,7 @@ class PartFaults:
         if not any(span.name == "optimizer" for span in times.spans):
             self.faults.add("an optimizer's step in no optimizer span", where)
         elif times.waiting_cpu_s is not None and not (
-            total >= seen.optimizer_s * (1 - RATE) - TOLERANCE_S
+            total >= seen.optimizer_s * (1 - RATE) - SUM_S
         ):
             self.faults.add(
                 "optimizer spans shorter than the optimizer's step",

@@ -1,9 +1,9 @@
 """A second clock beside each step: what it saw of the step, by hooks that the engine knows not of.
 
 It is another clock of the kernel's than the records' (CLOCK_MONOTONIC_RAW, which nothing adjusts),
-read at places that nest: before the first barrier, after it, and after the last barrier; where
-the stage begins and ends a forward; where gradients reach its output and its first layer; after
-the optimizer. So a bound holds however busy the machine is.
+read at places that nest: before the timer is started and after, before it reads the step's length
+and after; where the stage begins and ends a forward; where gradients reach its output and its first
+layer; after the optimizer. So a bound holds however busy the machine is.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class SeenStep:
     """One step by the second clock."""
 
     at_least_s: float
-    """From just after its first barrier to just after its last."""
+    """From just after the timer was started to just before it was stopped."""
     at_most_s: float
-    """From before its first barrier to after its last and the timer's end."""
+    """From just before it was started, after the first barrier, to just after it has read the
+    step's length."""
     not_before_s: float
     """When it began at the earliest, since the machine's start; `began_s` is at the latest."""
     began_s: float
@@ -99,7 +100,8 @@ class SecondClock:
     _before: float = 0.0
     _began: float = 0.0
     _ended: float = 0.0
-    _stopped: float = 0.0
+    _read_at: float | None = None
+    """When the timer had read the step's length."""
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
@@ -157,7 +159,7 @@ class SecondClock:
         `accounted_cpu_s` is processor time since the start that is not the loop's own: of reading
         and writing files, and of observing.
         """
-        self._before = seconds()
+        self._before, self._read_at = seconds(), None
         cpu = time.thread_time() - accounted_cpu_s
         if self._cpu_ended is not None:
             self._cpu_between = cpu - self._cpu_ended
@@ -167,6 +169,11 @@ class SecondClock:
         self._recomputed.begin_step()
         self._system.before_step()
         self._met_at = [*self._met]
+
+    def barrier_left(self) -> None:
+        """After each barrier, the first one just before the timer is started."""
+        if not self._in_step:
+            self._before = seconds()
 
     def step_began(self) -> None:
         """After the timer was started."""
@@ -178,16 +185,21 @@ class SecondClock:
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
-        self._ended = seconds()
         self._system.step_ended()
         self._moments.end_step()
         self._met_at += self._met
         self._in_step = False
         self._cpu_ended = time.thread_time() - self._accounted_cpu
+        self._ended = seconds()
+
+    def length_read(self) -> None:
+        """Just after the timer has read the step's length."""
+        self._read_at = seconds()
 
     def step_stopped(self) -> None:
         """After the timer was stopped."""
-        self._stopped = seconds()
+        if self._read_at is None:
+            self._read_at = seconds()
         self._system.step_stopped()
 
     def seen(self) -> SeenStep:
@@ -196,7 +208,7 @@ class SecondClock:
         self._moments.read()
         return SeenStep(
             at_least_s=self._ended - self._began,
-            at_most_s=self._stopped - self._before,
+            at_most_s=(self._read_at or self._ended) - self._before,
             not_before_s=self._before,
             began_s=self._began,
             order=tuple(self._moments.order),

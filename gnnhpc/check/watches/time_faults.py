@@ -12,7 +12,7 @@ import numpy as np
 
 from gnnhpc.check.watches.count_faults import CountFaults
 from gnnhpc.check.watches.faults import Faults
-from gnnhpc.check.watches.part_faults import RATE, TOLERANCE_S, PartFaults
+from gnnhpc.check.watches.part_faults import RATE, SUM_S, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.engines.timing import SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -89,14 +89,17 @@ class TimeFaults:
         return True
 
     def _compare_stamps(self, record: StepRecord, seen: SeenStep, where: str) -> None:
-        """Stamps advance by what lies between the latest and the earliest they can have been."""
+        """Stamps advance by what lies between the latest and the earliest they can have been.
+
+        Readings around them nest, so what the machine does between two of them accuses nobody.
+        """
         if self._first is None:
             self._first = record.start_s, seen
             return
         start_s, first = self._first
         advanced = record.start_s - start_s
         least, most = seen.not_before_s - first.began_s, seen.began_s - first.not_before_s
-        if not least * (1 - RATE) - TOLERANCE_S <= advanced <= most * (1 + RATE) + TOLERANCE_S:
+        if not least * (1 - RATE) - SUM_S <= advanced <= most * (1 + RATE) + SUM_S:
             self._stamps_differ = True
             self.faults.add(
                 "start stamps at another rate than a second clock",
@@ -107,14 +110,14 @@ class TimeFaults:
         self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str
     ) -> bool:
         """Whether it was recorded as shorter than it was."""
-        if record.wall_s > seen.at_most_s * (1 + RATE) + TOLERANCE_S:
+        if record.wall_s > seen.at_most_s * (1 + RATE) + SUM_S:
             self.faults.add(
                 "steps recorded as longer than they were",
                 f"{where}: {record.wall_s:.6f} s, at most {seen.at_most_s:.6f} s seen",
             )
         if record.wall_s > seen.at_least_s * (1 + LONGER) + TOLERANCE_S:
             self._longer.append((record.wall_s, seen.at_least_s))
-        if record.wall_s >= seen.at_least_s * (1 - RATE) - TOLERANCE_S:
+        if record.wall_s >= seen.at_least_s * (1 - RATE) - SUM_S:
             return False
         parts: dict[SpanName, float] = {
             name: times.total(name) for name in ("forward", "backward", "weights", "optimizer")
@@ -144,7 +147,7 @@ class TimeFaults:
                 )
             elif times.waiting_cpu_s is not None and seconds > 0:
                 total = times.total(name)
-                if total < seconds * (1 - RATE) - TOLERANCE_S * count:
+                if total < seconds * (1 - RATE) - SUM_S * count:
                     self._span_shares.append(total / seconds)
         ordered = sorted(times.spans, key=lambda span: (span.start_s, span.end_s))
         end = 0.0
@@ -173,20 +176,20 @@ class TimeFaults:
         sums["wait_s"] = record.wall_s - sum(sums.values())
         for name, expected in sums.items():
             found = getattr(record, name)
-            if not abs(found - expected) <= TOLERANCE_S:
+            if not abs(found - expected) <= SUM_S:
                 self.faults.add(
                     f"{name} that is not the sum of its spans",
                     f"{where}: {found:.6f} s, {expected:.6f} s in spans",
                 )
         apart = times.total("weights")
-        if not abs((record.weights_s or 0.0) - apart) <= TOLERANCE_S:
+        if not abs((record.weights_s or 0.0) - apart) <= SUM_S:
             self.faults.add(
                 "weights_s that is not the sum of its spans",
                 f"{where}: {record.weights_s} s, {apart:.6f} s in spans",
             )
         for part, told in enumerate(record.part_s or ()):
             held = by_part.get(part, [0.0, 0.0, 0.0])[: 2 if record.weights_s is None else 3]
-            if len(told) != len(held) or not np.allclose(told, held, rtol=0.0, atol=TOLERANCE_S):
+            if len(told) != len(held) or not np.allclose(told, held, rtol=0.0, atol=SUM_S):
                 self.faults.add(
                     "a part's seconds that are not the sum of its spans",
                     f"{where}: part {part} {told}, {held} in spans",

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,19 +24,6 @@ from gnnhpc.engines.timing import Span, StepTimer, StepTimes
 from gnnhpc.records.schema import StepRecord
 
 STEPS = 20
-
-
-@pytest.fixture
-def one_busy_processor() -> Iterator[None]:
-    """This thread, and two processes that compute on the same processor."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    yield
-    for process in busy:
-        process.kill()
-        process.wait()
-    os.sched_setaffinity(0, allowed)
 
 
 def record_of(times: StepTimes, **changes: Any) -> StepRecord:

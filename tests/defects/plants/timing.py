@@ -59,6 +59,25 @@ def milliseconds() -> None:
     change_times(lambda t: dataclasses.replace(t, wall_s=t.wall_s / 1e3))
 
 
+@defect("step times shorter by a few hundredths", setting=settings.VIG)
+def a_little_shorter() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=t.wall_s - 9e-5))
+
+
+@defect("step times longer by a few hundredths", setting=settings.VIG)
+def a_little_longer() -> None:
+    change_times(lambda t: dataclasses.replace(t, wall_s=t.wall_s + 9e-5))
+
+
+@defect("forwards shorter by a few hundredths in the record", setting=settings.VIG)
+def forwards_a_little_shorter() -> None:
+    def recorded(true: Any, *args: Any, **values: Any) -> None:
+        less = {"forward_s": values["forward_s"] - 5e-5, "wait_s": values["wait_s"] + 5e-5}
+        true(*args, **values | less)
+
+    around(StepRecord, "__init__", recorded)
+
+
 @defect("outliers replaced by the median, in silence", setting=settings.VIG)
 def smoothed() -> None:
     shortest: list[float] = []
