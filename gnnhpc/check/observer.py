@@ -237,6 +237,9 @@ class RunObserver:
         self.step_times.observe(record, times)
         seen = self.second_clock.seen()
         self.time_faults.compare(record, times, seen)
+        if self.watch is not None and self.looks:
+            layers = self.watch.layer_times.seen()
+            self.time_faults.parts.compare_layers(record, times, layers)
         self.machine_use.observe(record, times)
         self.records.keep(record, times)
         if record.looked != self.looks:

@@ -1116,6 +1116,9 @@ EXPECTED: dict[str, Expected] = {
     "each layer's forward counted from where the stage began": Expected(
         Complaint("step times", "layers whose forward is longer than the stage's"),
     ),
+    "each layer's forward told as that of the next": Expected(
+        Complaint("step times", "forward seconds of layers that these did not take"),
+    ),
     "the end of a micro-batch's backward not marked": Expected(
         Complaint("step times", "layers whose backward is longer than the stage's"),
     ),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
@@ -105,6 +106,23 @@ class PartFaults:
                     f"layers whose {part} is longer than the stage's",
                     f"{where}: {layers:.6f} s in a {part} of {total:.6f} s",
                 )
+
+    def compare_layers(
+        self, record: StepRecord, times: StepTimes, seen: Sequence[LayerSeconds]
+    ) -> None:
+        """Forward seconds of layers lie within what was seen of them in a step looked at closely;
+        a device's the host's clock cannot tell, and those on several have none."""
+        if times.waiting_cpu_s is None or not self.stage.groups:
+            return
+        for names, least_s, most_s in seen:
+            told = sum(times.layers.get(name, (0.0, 0.0))[0] for name in names)
+            if not least_s * (1 - RATE) - SUM_S <= told <= most_s * (1 + RATE) + SUM_S:
+                self.faults.add(
+                    "forward seconds of layers that these did not take",
+                    f"{record.phase} step {record.step}: {' and '.join(names)} {told:.6f} s, "
+                    f"{least_s:.6f} to {most_s:.6f} s seen",
+                )
+                return
 
     def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
         """Waiting for data is a part of taking the batch, and most of it where that takes long."""

@@ -30,6 +30,7 @@ from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.last_outputs import LastOutputs
 from gnnhpc.check.watches.layer_rows import LayerRowsWatch
+from gnnhpc.check.watches.layer_times import LayerTimes
 from gnnhpc.check.watches.link_watch import LinkWatch
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.replica_watch import ReplicaWatch, unlike_replicas
@@ -68,6 +69,7 @@ class RunWatch:
     dropout: DropoutWatch
     continuity: Continuity
     layers: LayerRowsWatch
+    layer_times: LayerTimes
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -124,6 +126,7 @@ class RunWatch:
             DropoutWatch(experiment, stage, findings),
             Continuity(stage, parts.optimizer, findings),
             LayerRowsWatch(stage),
+            LayerTimes(stage),
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -147,6 +150,7 @@ class RunWatch:
         self.gradients.attach()
         self.dropout.attach()
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
+        self.layer_times.attach()
 
     def after_training_step(
         self, step: int, batch: Batch, trained: StepOutput, grad_norm: float | None
@@ -159,6 +163,7 @@ class RunWatch:
             self.optimizer.after_step(step)
             self.statistics.after_step(step)
             return
+        self.layer_times.detach()
         self.traffic.detach()
         self.gradients.detach()
         self.dropout.detach()
@@ -207,6 +212,7 @@ class RunWatch:
                 rule = random.Random(f"{self.experiment.seed}/layers/{step}")
                 self.layers.attach(self.data.whole.graph, chunks, rule)
         self.traffic.attach(training=False)
+        self.layer_times.attach()
 
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
         number, self._tested = self._tested, self._tested + 1
@@ -215,6 +221,7 @@ class RunWatch:
             self.checks.check_outputs("test", step, outputs)
             self.data.check_cheaply("test", step, number, batch)
             return
+        self.layer_times.detach()
         self.traffic.detach()
         self.layers.detach()
         with self._looking():

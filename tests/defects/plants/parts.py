@@ -189,6 +189,17 @@ def layers_from_the_start() -> None:
     around(StepTimer, "layers_forward", mark_all)
 
 
+@defect("each layer's forward told as that of the next", setting=settings.GAT)
+def layers_of_the_next() -> None:
+    def layers(true: Any, timer: StepTimer, *args: Any) -> Any:
+        found = true(timer, *args)
+        seconds = [forward for forward, _ in found.values()]
+        shifted = zip(found.items(), [*seconds[1:], *seconds[:1]], strict=True)
+        return {name: [forward, backward] for (name, (_, backward)), forward in shifted}
+
+    around(StepTimer, "_layers", layers)
+
+
 @defect("the end of a micro-batch's backward not marked", setting=settings.VIG)
 def backward_unended() -> None:
     def mark(true: Any, timer: StepTimer, name: str | None, at: Any) -> None:
