@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -44,6 +45,16 @@ class Loading:
     """Seconds in which its features were copied together; None where nobody copied any."""
     edges: int
     """Drawn, self-loops aside."""
+    sampled: Timed | None = None
+    """How `sample_s` was timed."""
+    gathered: Timed | None = None
+    """And `gather_s`."""
+
+    @classmethod
+    def of(cls, sampled: Timed | None, gathered: Timed | None, edges: int) -> Loading:
+        sample_s = None if sampled is None else sampled.seconds
+        gather_s = None if gathered is None else gathered.seconds
+        return cls(sample_s, gather_s, edges, sampled, gathered)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of, features_of
 from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import hops
 from gnnhpc.data.load_graph_sets import load_graph_set
@@ -117,13 +117,14 @@ class GraphSetBatches(NothingInAdvance):
         labelled: int,
     ) -> Batch:
         """Of the graphs of each micro-batch, int64 [n] ascending."""
-        began = time.perf_counter()
+        stopwatch = Stopwatch()
         chunks = tuple(self._unions.of(part, SPLITS[phase]) for part in parts)
-        united = time.perf_counter()
+        united = stopwatch.read()
+        stopwatch = Stopwatch()
         inputs: Sequence[Inputs | None] = [None] * len(chunks)
         if self.plan.mesh.is_first:
             inputs = [features_of(self.graphs, chunk, self.plan) for chunk in chunks]
-        gather_s = time.perf_counter() - united
+        gathered = stopwatch.read()
         return Batch(
             microbatches=tuple(
                 self._microbatch(m, step, chunk, x)
@@ -134,7 +135,7 @@ class GraphSetBatches(NothingInAdvance):
             epoch=epoch,
             sample_ids=sample_ids,
             checksum=_checksum(chunks),
-            loading=Loading(united - began, gather_s, edges_of(chunks)),
+            loading=Loading.of(united, gathered, edges_of(chunks)),
         )
 
     def _microbatch(self, m: int, step: int, chunk: GraphChunk, x: Inputs | None) -> MicroBatch:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Batches
+from gnnhpc.batches.batch import Batch, Batches, Loading
 from gnnhpc.check.watches.barriers import Barriers
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.gradient_norms import GradientNormsWatch
@@ -78,6 +78,8 @@ class RunObserver:
     observing_s: float = 0.0
     _samples: int = 0
     """Of the present step's batch."""
+    _loading: Loading | None = None
+    """Likewise."""
     _observing_cpu_s: float = 0.0
     _step: int = 0
     """The present training step."""
@@ -126,7 +128,7 @@ class RunObserver:
 
     def before_training_step(self, step: int, batch: Batch) -> None:
         self._step = step
-        self._samples = len(batch.sample_ids)
+        self._samples, self._loading = len(batch.sample_ids), batch.loading
         if self.watch is not None:
             self.watch.before_training_step(step, batch)
 
@@ -143,7 +145,7 @@ class RunObserver:
             self.watch.after_averaging()
 
     def before_test_step(self, step: int, batch: Batch) -> None:
-        self._samples = len(batch.sample_ids)
+        self._samples, self._loading = len(batch.sample_ids), batch.loading
         if self.watch is not None:
             self.watch.before_test_step(step, batch)
 
@@ -237,6 +239,7 @@ class RunObserver:
         self.step_times.observe(record, times)
         seen = self.second_clock.seen()
         self.time_faults.compare(record, times, seen)
+        self.time_faults.parts.compare_loading(record, self._loading)
         if self.watch is not None and self.looks:
             layers = self.watch.layer_times.seen()
             self.time_faults.parts.compare_layers(record, times, layers)

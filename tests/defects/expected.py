@@ -793,6 +793,10 @@ EXPECTED: dict[str, Expected] = {
     "drawing a mini-batch left out of its step": Expected(
         Complaint("step times", "s that batches took in 10 steps"), verify="step times"
     ),
+    "drawing in advance told in thousands of seconds": Expected(
+        Complaint("step times", "sample_s that a second clock did not see"),
+        verify="sample_s that a second clock did not see",
+    ),
     "one replica draws by another seed": Expected(
         Complaint("chunks", "has other neighbours of node"), verify="has other neighbours of node"
     ),

@@ -13,6 +13,7 @@ from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Share, Shares
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
@@ -30,11 +31,12 @@ class Drawn:
     """One a micro-batch."""
     edges: int
     """Self-loops aside."""
-    sample_s: float | None
-    """Seconds in which its edges were drawn; None where another process drew them."""
+    sampled: Timed | None
+    """How long drawing its edges took; None where another process drew them."""
     inputs: tuple[Inputs, ...] | None = None
     """Features of the chunks; None where they are still to be gathered."""
-    gather_s: float | None = None
+    gathered: Timed | None = None
+    """How long that took."""
 
 
 class Draws(Protocol):

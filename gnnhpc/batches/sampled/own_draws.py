@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, Learnt
 from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.moving import wait_for
@@ -103,18 +103,19 @@ class OwnDraws:
         device = self._plan.mesh.device
         if self._on_device:
             wait_for(device)
-        began = time.perf_counter()
+        stopwatch = Stopwatch()
         memory = FreshMemory(device) if self._on_device else ring.lend()
         all_asked = self._learnt.asked(share)
         chunks = tuple(_chunk(sampler, asked, step, memory) for asked in all_asked)
         if self._on_device:
             wait_for(device)
-        sampled = time.perf_counter()
+        sampled = stopwatch.read()
+        stopwatch = Stopwatch()
         is_first = self._plan.mesh.is_first
         inputs = self._features.gathered(chunks, memory) if is_first else ()
-        gather_s = time.perf_counter() - sampled
+        gathered = stopwatch.read()
         edges = edges_of(chunks, self._semantics)
-        return Drawn(share, chunks, edges, sampled - began, inputs, gather_s)
+        return Drawn(share, chunks, edges, sampled, inputs, gathered)
 
 
 def _chunk(sampler: GraphSampler, asked: Asked, step: int, memory: Memory) -> GraphChunk:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import zlib
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
@@ -48,12 +48,12 @@ class SampledEvaluation:
         yield (self._batch(phase, step) for step in range(start, stop))
 
     def _batch(self, phase: Phase, step: int) -> Batch:
-        began = time.perf_counter()
+        stopwatch = Stopwatch()
         chunks = tuple(self._chunk(m) for m in range(len(self._seeds)))
-        sampled = time.perf_counter()
+        sampled = stopwatch.read()
         mesh = self._plan.mesh
         on_device = [chunk.to(mesh.device) for chunk in chunks]
-        inputs, gather_s = self._features.taken(chunks, on_device)
+        inputs, gathered = self._features.taken(chunks, on_device)
         microbatches = []
         for m, (x, there) in enumerate(zip(inputs, on_device, strict=True)):
             targets = {split: there.targets[split] for split in SPLITS[phase]}
@@ -67,7 +67,7 @@ class SampledEvaluation:
             epoch=step,
             sample_ids=self._own,
             checksum=zlib.crc32(np.ascontiguousarray(self._own).tobytes()),
-            loading=Loading(sampled - began, gather_s, drawn),
+            loading=Loading.of(sampled, gathered, drawn),
         )
 
     def _chunk(self, m: int) -> GraphChunk:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gnnhpc.batches.batch import Loading
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
@@ -123,6 +124,25 @@ class PartFaults:
                     f"{least_s:.6f} to {most_s:.6f} s seen",
                 )
                 return
+
+    def compare_loading(self, record: StepRecord, loading: Loading | None) -> None:
+        """What making the batch took, whichever thread made it, lies within another clock's
+        readings."""
+        if loading is None:
+            return
+        for name, timed in (("sample_s", loading.sampled), ("gather_s", loading.gathered)):
+            told: float | None = getattr(record, name)
+            if timed is None or told is None:
+                good, seen = timed is None and told is None, "one of them not timed"
+            else:
+                least_s, most_s = timed.least_s * (1 - RATE), timed.most_s * (1 + RATE)
+                good = least_s - SUM_S <= told <= most_s + SUM_S
+                seen = f"{timed.least_s:.6f} to {timed.most_s:.6f} s seen"
+            if not good:
+                self.faults.add(
+                    f"{name} that a second clock did not see",
+                    f"{record.phase} step {record.step}: {told} s, {seen}",
+                )
 
     def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
         """Waiting for data is a part of taking the batch, and most of it where that takes long."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnhpc.batches import order
-from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.batch import Batch, Loading
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.ring import Ring
@@ -274,6 +274,16 @@ def drawing_not_timed() -> None:
 
     around(GraphSampler, "chunk", slow)
     around(Trainer, "_record_step", untold)
+
+
+@defect("drawing in advance told in thousands of seconds", setting=settings.SAMPLED)
+def drawing_in_other_units() -> None:
+    def told(true: Any, loading: Loading, *args: Any, **values: Any) -> None:
+        true(loading, *args, **values)
+        if loading.sample_s is not None:
+            object.__setattr__(loading, "sample_s", loading.sample_s / 1e3)
+
+    around(Loading, "__init__", told)
 
 
 @defect("one replica draws by another seed", setting=settings.SAMPLED_REPLICAS)

@@ -4,13 +4,13 @@ programs."""
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.watchdog import hang_seconds
 from gnnhpc.spec.sampling import Sampling
@@ -68,10 +68,10 @@ class LibraryDraws:
         all_shares = [shares.of_step(step) for step in steps]
         seeds = [part for share in all_shares for part in share.seeds]
         first = steps.start * shares.microbatches
-        began = time.perf_counter()
+        stopwatch = Stopwatch()
         with self._sampler.open(seeds, first) as chunks:
             for share in all_shares:
                 parts = tuple(next(chunks) for _ in share.seeds)
-                seconds = None if self._workers else time.perf_counter() - began
-                yield Drawn(share, parts, edges_of(parts, self._semantics), seconds)
-                began = time.perf_counter()
+                sampled = None if self._workers else stopwatch.read()
+                yield Drawn(share, parts, edges_of(parts, self._semantics), sampled)
+                stopwatch = Stopwatch()
