@@ -1084,6 +1084,7 @@ EXPECTED: dict[str, Expected] = {
     ),
     "no barrier at the beginning of a step": Expected(
         Complaint("step times", "no barrier at the beginning in"),
+        verify="barriers that were not looked at",
     ),
     "the optimizer in no span": Expected(
         Complaint("step times", "an optimizer's step in no optimizer span"),
