@@ -175,7 +175,9 @@ class _Passes:
         values = torch.zeros(2, dtype=torch.float64)
         if self.mesh.has_loss:
             values[0] = sum(float(loss) for loss in trained.losses)
-            values[1] = max(float(output.abs().max()) for output in trained.outputs if len(output))
+            # A chunk may have no node of its own.
+            scores = (float(output.abs().max()) for output in trained.outputs if len(output))
+            values[1] = max(scores, default=0.0)
         everyone = self.mesh.gather(values)
         return float(everyone[:, 0].sum()) / self.mesh.layout.replicas, float(everyone[:, 1].max())
 
