@@ -38,7 +38,8 @@ def verification(folder: Path, setting: Setting, plant: Plant | None = None) -> 
     env = dict(setting.env) | {"COLUMNS": "2000", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
     size = cell.experiment.process_layout.world_size
     with started(arguments, size, folder / "printed", env=env, plant=plant) as running:
-        statuses = running.wait()
+        # A twin of many nodes takes a while on a busy machine.
+        statuses = running.wait(240.0)
         text = "\n".join(running.out(rank) + running.err(rank) for rank in range(size))
     passed = statuses == [0] * size and "PASSED" in text
     return Outcome([Complaint("verify", text)], passed)
