@@ -143,7 +143,7 @@ def _slopes(passes: _Passes) -> list[Slope]:
             lower, _ = passes.take()
         finally:
             direction.put_back()
-        expected = passes.sum_of_stages(direction.expected(ahead, back))
+        expected = passes.sum_of_stages(ahead - back)
         found.append(Slope(higher - lower, expected, hidden))
         if found[-1].is_right:
             break
@@ -163,9 +163,8 @@ class _Passes:
     def take(self) -> tuple[float, float]:
         """The loss, the mean over replicas, and the largest score; gradients are new ones."""
         parts, timer = self.parts, self.parts.timer
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+        if parts.optimizer is not None:
+            parts.optimizer.zero_grad(set_to_none=False)
         timer.prepare()
         timer.start()
         with generators_put_back():
@@ -192,43 +191,31 @@ class _Direction:
     """Of each parameter its gradient's, as long as the parameter: no layer's is lost in others'."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = [p for p in parameters if p.grad is not None and bool(p.grad.any())]
-        self._before = [p.detach().clone() for p in self._parameters]
-        self._gradients = [_gradient(p).double().clone() for p in self._parameters]
-        lengths = [_norm(p) for p in self._before]
-        self._scales = [
-            length / _norm(g) for length, g in zip(lengths, self._gradients, strict=True)
-        ]
-        self.steepness = sum(
-            length * _norm(g) for length, g in zip(lengths, self._gradients, strict=True)
-        )
+        pairs = [(p, p.grad) for p in parameters if p.grad is not None and bool(p.grad.any())]
+        self._parameters = [p for p, _ in pairs]
+        self._before = [p.detach().clone() for p, _ in pairs]
+        self._gradients = [g.to(torch.float64, copy=True) for _, g in pairs]
+        lengths = [(_norm(p.detach()), _norm(g)) for p, g in pairs]
+        self._scales = [of_p / of_g for of_p, of_g in lengths]
+        self.steepness = sum(of_p * of_g for of_p, of_g in lengths)
         """By how much the loss grows along it."""
 
     @torch.no_grad()
-    def move(self, length: float) -> list[Tensor]:
-        """Set the parameters so far from where they were; what they are then."""
+    def move(self, length: float) -> float:
+        """Set the parameters so far from where they were, in their precision; by how much the loss
+        is larger there, as the gradients say."""
+        larger = 0.0
         for p, before, gradient, scale in zip(
             self._parameters, self._before, self._gradients, self._scales, strict=True
         ):
             p.copy_(before.double() + length * scale * gradient)
-        return [p.detach().clone() for p in self._parameters]
-
-    def expected(self, ahead: Sequence[Tensor], back: Sequence[Tensor]) -> float:
-        """By how much the loss is larger with the first parameters, as the gradients say."""
-        found = 0.0
-        for g, a, b in zip(self._gradients, ahead, back, strict=True):
-            found += float((g * (a.double() - b.double())).sum())
-        return found
+            larger += float((gradient * (p.double() - before.double())).sum())
+        return larger
 
     @torch.no_grad()
     def put_back(self) -> None:
         for p, before in zip(self._parameters, self._before, strict=True):
             p.copy_(before)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 def _norm(x: Tensor) -> float:
