@@ -20,6 +20,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.process_state import generators_put_back
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.models.own_model import OwnModel
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
@@ -56,12 +57,13 @@ class Slope:
 
     @property
     def ratio(self) -> float:
-        return self.found / self.expected
+        """No number where nothing is expected, as of moves that are all lost in rounding."""
+        return self.found / self.expected if self.expected else math.nan
 
     @property
     def is_right(self) -> bool:
         away = abs(self.found - self.expected)
-        return away <= TOLERANCE * abs(self.expected) + self.hidden
+        return self.expected != 0 and away <= TOLERANCE * abs(self.expected) + self.hidden
 
 
 def changes(loss: float, hidden: float) -> list[float]:
@@ -98,20 +100,20 @@ def slope_check(
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
     began = time.perf_counter()
-    buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
     parts.stage.train()
     step = experiment.train_steps
-    try:
-        with parts.batches.open("train", step, step + 1) as batches:
-            slopes = _slopes(_Passes(experiment, parts, mesh, next(iter(batches))))
-    finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
-    return verdict(slopes, time.perf_counter() - began)
+    with parts.batches.open("train", step, step + 1) as batches:
+        slopes = _slopes(_Passes(experiment, parts, mesh, next(iter(batches))))
+    own = isinstance(experiment.model, OwnModel)
+    return verdict(slopes, time.perf_counter() - began, own=own)
 
 
-def verdict(slopes: Sequence[Slope], seconds: float) -> Check:
-    """Of differences of one loss; none where it is too small for any."""
+def verdict(slopes: Sequence[Slope], seconds: float, *, own: bool = False) -> Check:
+    """Of differences of one loss; none where it is too small for any.
+
+    A model of a user's `own` may have gradients that are meant to be no slopes, as of a
+    straight-through estimator, or draw numbers of its own: that is for its user to say.
+    """
     if not slopes:
         return Check(NAME, "unknown", "rounding hides the slope of so small a loss", {})
     wrong = contradiction(slopes)
@@ -122,6 +124,8 @@ def verdict(slopes: Sequence[Slope], seconds: float) -> Check:
         detail = f"the loss changes {found}, and is not straight enough to tell why"
         return Check(NAME, "unknown", detail, values)
     detail = f"the loss of one step more changes along its gradient {found}"
+    if wrong is not None and own:
+        return Check(NAME, "suspect", f"{detail}, unless its model means it so", values)
     return Check(NAME, "invalid" if wrong else "ok", detail, values)
 
 
@@ -159,9 +163,11 @@ class _Passes:
         self.parts, self.mesh, self.batch = parts, mesh, batch
         self.dtype = getattr(torch, experiment.dtype)
         self.parameters = parameters_of(parts.stage)
+        self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
 
     def take(self) -> tuple[float, float]:
-        """The loss, the mean over replicas, and the largest score; gradients are new ones."""
+        """The loss, the mean over replicas, and the largest score; gradients are new ones, and
+        buffers stay as they were: each pass begins with the same."""
         parts, timer = self.parts, self.parts.timer
         if parts.optimizer is not None:
             parts.optimizer.zero_grad(set_to_none=False)
@@ -171,6 +177,8 @@ class _Passes:
             trained = parts.engine.train_step(self.batch)
         parts.stage.end_minibatch()
         timer.stop()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
         values = torch.zeros(2, dtype=torch.float64)
         if self.mesh.has_loss:
             values[0] = sum(float(loss) for loss in trained.losses)

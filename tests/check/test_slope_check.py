@@ -67,6 +67,16 @@ def test_two_differences_of_one_size_do_not_tell_that_the_loss_is_straight() -> 
     assert contradiction([*near, slope(0.984, 2.5e-5)]) == slope(0.984, 2.5e-5)
 
 
+def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
+    twice = [slope(2.0, 1e-4), slope(2.0, 1e-3)]
+    assert verdict(twice, 0.1).verdict == "invalid"
+    assert verdict(twice, 0.1, own=True).verdict == "suspect"
+
+
+def test_moves_that_are_lost_in_rounding_tell_nothing() -> None:
+    assert verdict([Slope(0.0, 0.0, 1e-9)] * 2, 0.1).verdict == "unknown"
+
+
 def test_changes_are_what_rounding_does_not_hide() -> None:
     assert changes(2.0, 0.0) == [2.0 * share for share in CHANGES]
     assert changes(2.0, 3e-6) == [4e-3, HIDDEN * 3e-6]
