@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,6 +83,7 @@ class Trainer:
     """For the present batch."""
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+    _final_names: defaultdict[Phase, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.timer.on_length = self.observer.length_read
@@ -163,8 +165,9 @@ class Trainer:
         reset_peak(self.mesh.devices)
         self.timer.prepare()
         self._meet()
-        self.timer.start()
+        # Before the timer's own reading: what comes between them must not move its end.
         started = time.perf_counter()
+        self.timer.start()
         self._let_draw()
         self.observer.step_began()
         return started
@@ -266,11 +269,20 @@ class Trainer:
             self.observer.observe_times(record, times)
         if not math.isfinite(loss):
             raise NotFiniteError(f"the {phase} loss of step {step} is {loss}")
-        self.final[f"{phase}_loss"] = loss
-        for name, value in metrics.items():
-            self.final[name if name.startswith(("val_", "test_")) else f"{phase}_{name}"] = value
+        self._keep_last(phase, {"loss": loss, **metrics})
         self.report(record)
         return stop
+
+    def _keep_last(self, phase: Phase, metrics: Mapping[str, float]) -> None:
+        """Of the phase's steps before it nothing stays: a replica without a sample has no loss."""
+        for name in self._final_names[phase]:
+            self.final.pop(name, None)
+        named = {
+            name if name.startswith(("val_", "test_")) else f"{phase}_{name}": value
+            for name, value in metrics.items()
+        }
+        self.final |= named
+        self._final_names[phase] = list(named)
 
     def _gather_metrics(
         self, phase: Phase, batch: Batch, trained: StepOutput, times: StepTimes

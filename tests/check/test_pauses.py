@@ -1,0 +1,61 @@
+"""A rank that the machine stops for a while, wherever it is, is late, and nobody's mistake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.engines.timing import StepTimer
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
+from tests.tools.pauses import Pauses
+
+pytestmark = pytest.mark.distributed
+
+
+def invalid(ran: Ran) -> list[str]:
+    assert ran.statuses == [0] * len(ran.statuses), ran.err
+    return [f"{each.name}: {each.detail}" for each in ran.result.audit if each.verdict == "invalid"]
+
+
+@pytest.mark.parametrize(
+    ("name", "experiment"),
+    [
+        ("gat", gat(layout="dp2", train_steps=12)),
+        ("vig", vig(layout="pp2", train_steps=12)),
+        ("sampled", sampled(layout="dp2", batch_size=12, train_steps=12)),
+    ],
+)
+def test_pauses_anywhere_accuse_nobody(name: str, experiment: Experiment, tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path / "run", experiment)
+    ran = run(tmp_path / "run", cell, plant=Pauses(every=500, longest_s=0.01))
+    assert invalid(ran) == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_pause_where_a_step_begins_accuses_nobody(when: str, tmp_path: Path) -> None:
+    """Its stamp and its length are of two readings, however far these are apart."""
+    (cell,) = manifest_of(tmp_path / "run", gat(layout="seq", microbatches=1))
+    assert invalid(run(tmp_path / "run", cell, plant=partial(pause_at_start, when))) == []
+
+
+def pause_at_start(when: str) -> None:
+    """Of every second step, longer than what lies between two of these."""
+    start: Callable[[StepTimer], None] = StepTimer.start
+    count = 0
+
+    def paused(timer: StepTimer, *_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 2 and when == "before":
+            time.sleep(0.1)
+        start(timer)
+        if count % 2 and when == "after":
+            time.sleep(0.1)
+
+    StepTimer.start = paused  # type: ignore[method-assign]
