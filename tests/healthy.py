@@ -1,8 +1,9 @@
 """`python -m tests.healthy`: healthy cells of all kinds on real ranks; none may be accused.
 
 Cells are drawn at random from models, layouts, schedules, engines, what is computed again, ways to
-cut a graph, BatchNorm modes, precisions, optimizers, buckets of gradients and odd sizes, and make
-one run folder, of which a report is written.
+cut or sample a graph, small graphs, links, BatchNorm modes, precisions, optimizers, buckets of
+gradients and odd sizes, and make one run folder, of which a report is written. With `--pauses` each
+rank sleeps now and then at a random line of gnnhpc, which no check may take for a mistake.
 Prints every cell that is not done and valid and why each flag was raised, and how many cells the
 report flags; flags that the setting itself earns (chunks that lose edges, more ranks than
 processors) are counted apart from those that an idle machine should not raise. Exits with 1 if any
@@ -17,6 +18,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.stage_cut import cut
 from tests.tools.cells import manifest_of, run
+from tests.tools.pauses import Pauses
 
 OF_SETTING = ("edges-lost", "oversubscribed")
 """Flags that are true of a setting on this machine before it runs."""
@@ -56,7 +59,11 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "checkpoint_every": numbers.choice([None, None, 2]),
         "bucket_mib": numbers.choice([None, None, 1e-4]),
     }
-    return common | (images(numbers, common) if numbers.random() < 0.5 else graph(numbers))
+    kind = numbers.choice(["images"] * 4 + ["graph"] * 3 + ["sampled"] * 3 + ["graphs"])
+    if kind == "images":
+        return common | images(numbers, common)
+    of_kind = {"graph": graph, "sampled": sampled, "graphs": graphs}[kind]
+    return common | of_kind(numbers)
 
 
 def images(numbers: random.Random, common: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +87,9 @@ def images(numbers: random.Random, common: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+OTHER_SAMPLERS = [
+    name for name, module in (("dgl", "dgl"), ("pyg", "torch_sparse")) if find_spec(module)
+]
 GRAPH_MODELS = ("gat", "gat", "gatv2", "gcn", "sage", "gin", "graphconv", "resgcn", "gcnii")
 
 
@@ -109,6 +119,55 @@ def graph(numbers: random.Random) -> dict[str, Any]:
     }
 
 
+def sampled(numbers: random.Random) -> dict[str, Any]:
+    """Mini-batches of nodes or links, with neighbours drawn by ours, PyG or DGL."""
+    whole = graph(numbers)
+    model = {**whole["model"], "name": numbers.choice(["sage", "gat", "gatv2"])}
+    if model["name"] != "sage":
+        model.pop("aggregator", None)
+        model["heads"] = numbers.choice([1, 3])
+    edges = numbers.randint(1000, 2500)
+    sampler = numbers.choice(["ours", "ours", *OTHER_SAMPLERS])
+    once = sampler == "pyg" or (sampler == "ours" and numbers.random() < 0.3)
+    fanout = numbers.randint(2, 5)
+    links = sampler == "ours" and numbers.random() < 0.3
+    return {
+        "model": model,
+        "data": {**whole["data"], "edges": edges},
+        "batch_size": numbers.randint(6, 12),
+        "sampling": {
+            "fanouts": [fanout if once else numbers.randint(2, 5) for _ in range(model["layers"])],
+            "sampler": sampler,
+            "semantics": "once" if once else "resample",
+            "workers": numbers.choice([0, 1, 1, 2]),
+            "replace": numbers.random() < 0.3,
+            "inductive": not links and numbers.random() < 0.3,
+            "evaluation": "sampled"
+            if sampler == "ours" and not links and numbers.random() < 0.3
+            else "whole",
+        },
+    } | ({"task": {"name": "links", "embedding": numbers.choice([4, 8])}} if links else {})
+
+
+def graphs(numbers: random.Random) -> dict[str, Any]:
+    """Mini-batches of small graphs to classify."""
+    return {
+        "model": {
+            "name": "gin",
+            "layers": numbers.randint(2, 4),
+            "hidden": numbers.choice([5, 8, 16]),
+            "implementation": numbers.choice(["fused", "fused", "pyg"]),
+        },
+        "data": {
+            "name": "synthetic-graphs",
+            "graphs": numbers.randint(80, 120),
+            "nodes": numbers.randint(5, 12),
+        },
+        "batch_size": numbers.randint(6, 20),
+        "batchnorm": numbers.choice(["micro", "deferred"]),
+    }
+
+
 def experiments(seed: int) -> Iterator[Experiment]:
     """Those that are drawn and fit together, without end."""
     numbers = random.Random(seed)
@@ -127,18 +186,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="leave out those before this one")
     parser.add_argument("--out", type=Path, help="keep the run folder and its report here")
+    parser.add_argument("--pauses", action="store_true", help="pause ranks at random lines")
     given = parser.parse_args()
+    pauses = Pauses(seed=given.seed) if given.pauses else None
     with tempfile.TemporaryDirectory(prefix="gnnhpc-healthy-") as folder:
         root = given.out or Path(folder) / "healthy"
-        return measure(root, given.cells, given.seed, given.first)
+        return measure(root, given.cells, given.seed, given.first, pauses)
 
 
-def measure(root: Path, cells: int, seed: int, first: int) -> int:
+def measure(root: Path, cells: int, seed: int, first: int, pauses: Pauses | None) -> int:
     """Run the drawn cells in one run folder, report it; 1 if any cell is invalid, else 0."""
     drawn = itertools.islice(experiments(seed), cells)
     manifest = manifest_of(root, *itertools.islice(drawn, first, None))
     for number, cell in enumerate(manifest, start=first + 1):
-        ran = run(root, cell)
+        ran = run(root, cell, plant=pauses)
         said = said_of(ran.attempt.result, ran.statuses)
         print(f"{number}/{cells} {cell.id}: {'; '.join(said) or 'ok'}", flush=True)
     return reported(root)

@@ -75,6 +75,15 @@ def test_replicas_learn_what_one_process_learns(
         assert len(set(per_step)) == 2
 
 
+def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(tmp_path: Path) -> None:
+    """The last mini-batch of an epoch, of 2 nodes for 3 replicas."""
+    found = ran(tmp_path, sampled(layout="dp3", batch_size=11, train_steps=4, test_every=None))
+    assert [step["samples"] for step in found.steps(0, "train")] == [11, 0, 11, 0]
+    assert not invalid(found)
+    assert "train_loss" in found.result.final
+    assert "train_replica_loss" not in found.result.final
+
+
 @pytest.mark.parametrize(
     ("layout", "schedule", "plant"),
     [
