@@ -307,7 +307,7 @@ class Worker:
         from gnnhpc.check.check_slice import last_slices
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
-        from gnnhpc.check.slope_check import slope_check
+        from gnnhpc.check.slope.slope_check import slope_check
         from gnnhpc.data.roots import data_root
         from gnnhpc.records.reported import read_reported
         from gnnhpc.run.results import Finished, write_done

@@ -88,3 +88,27 @@ def last_rows_lost() -> None:
         return output, end
 
     around(Stage, "_through_layer", through)
+
+
+@defect("a gradient with zeros where tensors are large", setting=settings.LARGE)
+def zeros_where_large() -> None:
+    """As where a sum over rows is written for some columns alone: what the gradient has is right,
+    and along it the loss changes as it says."""
+
+    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
+        output, end = true(stage, number, *given)
+        if number == 2 and len(output) > 8_000 and output.requires_grad:
+            for parameter in stage.layers[number].parameters():
+                if parameter not in hooked:
+                    hooked.add(parameter)
+                    parameter.register_hook(every_third_zero)
+        return output, end
+
+    hooked: set[Tensor] = set()
+
+    def every_third_zero(gradient: Tensor) -> Tensor:
+        kept = gradient.clone()
+        kept.view(-1)[::3] = 0.0
+        return kept
+
+    around(Stage, "_through_layer", through)

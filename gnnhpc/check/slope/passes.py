@@ -1,0 +1,66 @@
+"""Forward and backward of one batch again and again, by all ranks of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.check.process_state import generators_put_back
+from gnnhpc.engines.base import parameters_of
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.train.setup import TrainingParts
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What all ranks had of one."""
+
+    loss: float
+    """The mean over all labelled rows."""
+    labelled: int
+    """How many these are."""
+    score: float
+    """The largest output."""
+
+
+class Passes:
+    """Of one batch; collectives."""
+
+    def __init__(self, parts: TrainingParts, mesh: Mesh, batch: Batch) -> None:
+        self.mesh = mesh
+        self.parameters = parameters_of(parts.stage)
+        self._parts, self._batch = parts, batch
+        self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
+
+    def take(self) -> Pass:
+        """Gradients are new ones, and buffers stay as they were: each pass begins with the same."""
+        parts, timer = self._parts, self._parts.timer
+        if parts.optimizer is not None:
+            parts.optimizer.zero_grad(set_to_none=False)
+        timer.prepare()
+        timer.start()
+        with generators_put_back():
+            trained = parts.engine.train_step(self._batch)
+        parts.stage.end_minibatch()
+        timer.stop()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
+        values = torch.zeros(3, dtype=torch.float64)
+        if self.mesh.has_loss:
+            # In double precision: a loss in single hides what outputs tell together.
+            outputs = [output.double() for output in trained.outputs]
+            values[0], values[1] = parts.task.tally("train", outputs, self._batch)["loss"]
+            # A chunk may have no node of its own.
+            scores = (float(output.abs().max()) for output in outputs if len(output))
+            values[2] = max(scores, default=0.0)
+        everyone = self.mesh.gather(values)
+        loss, labelled = everyone[:, :2].sum(0).tolist()
+        return Pass(loss / labelled, int(labelled), float(everyone[:, 2].max()))
+
+    def sum_of_stages(self, value: float) -> float:
+        """Of one replica; every rank gets it."""
+        everyone = self.mesh.gather(torch.tensor([value], dtype=torch.float64))
+        layout = self.mesh.layout
+        return float(sum(everyone[layout.rank_of(0, s), 0] for s in range(layout.stages)))

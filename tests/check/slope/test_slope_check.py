@@ -1,0 +1,152 @@
+"""A step of full size: its gradient is held against differences of its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from gnnhpc.check.slope.differences import Difference
+from gnnhpc.check.slope.passes import Passes
+from gnnhpc.check.slope.slope_check import MOST_S, Slopes, slope_check, verdict
+from gnnhpc.records.schema import Check
+from gnnhpc.spec.experiment import Experiment
+from tests.engines.steps import parts_of
+from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
+from tests.tools.forked import Plant
+
+
+def difference(ratio: float, length: float, size: float | None = None) -> Difference:
+    return Difference(length, ratio * length, length, length if size is None else size, 1e-9)
+
+
+RIGHT = [difference(1.0, 1e-3)]
+WRONG = [difference(2.0, 1e-4), difference(2.0, 1e-3)]
+CURVED = [difference(1.03, 1e-4), difference(1.3, 1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("slopes", "expected", "words"),
+    [
+        (Slopes(RIGHT, RIGHT), "ok", "along it by 1.0000"),
+        (Slopes(WRONG, RIGHT), "invalid", "along its gradient by 2.0000"),
+        (Slopes(RIGHT, WRONG), "invalid", "in a random direction otherwise by 1.0000"),
+        (Slopes((), [difference(2.0, n, 0.0) for n in (1e-4, 1e-3)]), "invalid", "no gradient"),
+        (Slopes(RIGHT, CURVED), "unknown", "not straight enough"),
+        (Slopes(CURVED, RIGHT), "unknown", "not straight enough"),
+        (Slopes(RIGHT, ()), "unknown", "rounding hides"),
+        (Slopes(), "unknown", "rounding hides"),
+    ],
+)
+def test_a_gradient_is_right_in_both_directions(slopes: Slopes, expected: str, words: str) -> None:
+    check = verdict(slopes, 0.1)
+    assert check.verdict == expected
+    assert words in check.detail
+
+
+def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
+    assert verdict(Slopes(WRONG, RIGHT), 0.1, own=True).verdict == "suspect"
+    assert verdict(Slopes(RIGHT, WRONG), 0.1, own=True).verdict == "suspect"
+
+
+def test_parameters_and_statistics_stay_as_they_were() -> None:
+    parts = parts_of(vig(batchnorm="deferred"))
+    before = {name: value.clone() for name, value in parts.stage.state_dict().items()}
+    found = slope_check(vig(batchnorm="deferred"), parts, parts.engine.plan.mesh, [])  # type: ignore[attr-defined]
+    assert found.verdict == "ok", found.detail
+    assert found.values["ratio"] == pytest.approx(1.0, abs=1e-2)
+    after = parts.stage.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_step_that_takes_too_long_is_not_taken_again() -> None:
+    parts = parts_of(gat())
+    mesh = parts.engine.plan.mesh  # type: ignore[attr-defined]
+    long = slope_check(gat(), parts, mesh, [MOST_S] * 10)
+    assert (long.verdict, long.values) == ("unknown", {})
+    assert slope_check(gat(), parts, mesh, [MOST_S] * 100).verdict == "ok"
+
+
+def slope_of(folder: Path, experiment: Experiment, damage: Plant | None = None) -> Check:
+    (cell,) = manifest_of(folder, experiment)
+    ran = run(folder, cell, plant=damage)
+    assert set(ran.statuses) == {0}, ran.err
+    (check,) = [each for each in ran.result.audit if each.name == "slope"]
+    return check
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        vig(layout="dp2-pp2", schedule="1f1b"),
+        vig(layout="pp2", engine="pipelining", dtype="float64"),
+        gat(layout="pp2", engine="torchgpipe"),
+        gat(layout="dp2", model={"name": "gcn", "layers": 2}, bucket_mib=0.5),
+        gat(layout="pp2", schedule="zero-bubble", microbatches=2),
+        sampled(layout="dp2", batch_size=12),
+        linked(),
+        graphs(),
+    ],
+    ids=lambda each: f"{each.model.name} {each.layout} {each.engine} {each.schedule}",
+)
+def test_gradients_of_a_full_step_are_right(experiment: Experiment, tmp_path: Path) -> None:
+    check = slope_of(tmp_path, experiment)
+    assert check.verdict == "ok", check.detail
+
+
+@pytest.mark.distributed
+def test_a_gradient_of_half_the_length_is_told(tmp_path: Path) -> None:
+    check = slope_of(tmp_path, gat(layout="pp2"), partial(plant, half_a_gradient))
+    assert check.verdict == "invalid"
+    assert "changes along its gradient by" in check.detail
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("lacks", ["some numbers", "a parameter", "all"])
+def test_a_gradient_that_lacks_a_part_is_told(lacks: str, tmp_path: Path) -> None:
+    """Along what it has the loss changes as it says."""
+    check = slope_of(tmp_path, gat(layout="pp2"), partial(plant, LACKING[lacks]))
+    assert check.verdict == "invalid", check.detail
+    assert "changes in a random direction" in check.detail
+
+
+def half_a_gradient(passes: Passes) -> None:
+    if passes.mesh.stage == 1:
+        for parameter in passes.parameters:
+            assert parameter.grad is not None
+            parameter.grad.mul_(0.5)
+
+
+def zero_in_places(passes: Passes) -> None:
+    for parameter in passes.parameters:
+        assert parameter.grad is not None
+        parameter.grad[::3] = 0.0
+
+
+def zero_of_a_parameter(passes: Passes) -> None:
+    assert passes.parameters[0].grad is not None
+    passes.parameters[0].grad.zero_()
+
+
+def no_gradient(passes: Passes) -> None:
+    for parameter in passes.parameters:
+        parameter.grad = None
+
+
+LACKING = {"some numbers": zero_in_places, "a parameter": zero_of_a_parameter, "all": no_gradient}
+
+
+def plant(damage: Callable[[Passes], None]) -> None:
+    """In steps after the last alone."""
+    true = Passes.take
+
+    def take(passes: Passes) -> tuple[float, float]:
+        found = true(passes)
+        damage(passes)
+        return found
+
+    Passes.take = take  # type: ignore[method-assign]
