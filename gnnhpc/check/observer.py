@@ -52,6 +52,8 @@ class RunObserver:
     steps_per_epoch: int = 1
     watch: RunWatch | None = None
     """Looks at few steps closely; none where steps are taken for another purpose."""
+    drawn: bool = False
+    """Whether drawing a mini-batch is part of its step."""
     grad_norm: float | None = None
     gradient_norms: GradientNormsWatch = field(default_factory=GradientNormsWatch)
     mismatched_batches: int = 0
@@ -88,12 +90,14 @@ class RunObserver:
 
     def __post_init__(self) -> None:
         self.sample_uses = SampleUses(self.total_samples, self.steps_per_epoch)
-        self.barriers = Barriers(self.rank, self.time_faults.faults)
+        self.barriers = Barriers(self.rank, self.time_faults.faults, self.drawn)
 
     @classmethod
     def of(cls, mesh: Mesh, batches: Batches, watch: RunWatch | None) -> RunObserver:
         samples, steps = batches.total_samples, batches.steps_per_epoch
-        return cls(mesh.layout, mesh.loss_stage, mesh.rank, samples, steps, watch)
+        return cls(
+            mesh.layout, mesh.loss_stage, mesh.rank, samples, steps, watch, drawn=batches.drawn
+        )
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
@@ -106,6 +110,9 @@ class RunObserver:
         self._observing_cpu_s += time.thread_time() - cpu_before_s
         self._ended = time.perf_counter()
         self.observing_s += self._ended - began
+
+    def before_reading(self) -> None:
+        self.barriers.begin_step()
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
         """Around taking the next batch."""
@@ -176,7 +183,6 @@ class RunObserver:
         """Before a step is prepared; `storage_cpu_s` went into reading and writing so far."""
         with self.observing():
             self.machine_use.before_step()
-        self.barriers.begin_step()
         self.second_clock.before_step(storage_cpu_s + self._observing_cpu_s)
 
     def comes(self) -> None:

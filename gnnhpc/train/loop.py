@@ -116,6 +116,7 @@ class Trainer:
         drawn = self.batches.drawn
         doing = "drawing a mini-batch" if drawn else "reading data"
         while True:
+            self.observer.before_reading()
             if drawn:
                 self._wait_for_all()
             with self.observer.reading():
@@ -138,7 +139,7 @@ class Trainer:
 
     def _wait_for_all(self) -> None:
         with self.timer.storage("wait for mini-batches of other ranks"):
-            self.mesh.barrier()
+            self._meet()
 
     def _train_step(self, step: int, batch: Batch) -> bool:
         self.progress.phase, self.progress.step = "train", step

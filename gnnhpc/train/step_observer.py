@@ -14,7 +14,7 @@ from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.tasks.task import Tally
 
-BARRIER_VALUES: Final = 5
+BARRIER_VALUES: Final = 9
 """That a rank tells the others of a step's barriers."""
 
 
@@ -35,6 +35,11 @@ class StepObserver(Protocol):
 
     def observing(self) -> contextlib.AbstractContextManager[None]:
         """Measures the time that observing takes: around all calls of the methods below."""
+        ...
+
+    def before_reading(self) -> None:
+        """Before all barriers of a step: those around drawing its batch, where that is drawn, and
+        its own two."""
         ...
 
     def reading(self) -> contextlib.AbstractContextManager[None]:
@@ -84,7 +89,7 @@ class StepObserver(Protocol):
         ...
 
     def comes(self) -> None:
-        """Just before each of a step's two barriers; takes a reading of a clock."""
+        """Just before each of these barriers; takes a reading of a clock."""
         ...
 
     def leaves(self) -> None:

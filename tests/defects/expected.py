@@ -1065,6 +1065,10 @@ EXPECTED: dict[str, Expected] = {
         Complaint("step times", "a barrier that one of two ranks left before the other had come"),
         verify="step times: rank",
     ),
+    "barriers around drawing that do not wait": Expected(
+        Complaint("step times", "left a barrier before another rank had come to it"),
+        verify="step times: rank",
+    ),
     "the best evaluation reported as the last": Expected(
         Complaint("reported", "the result's test_loss is")
     ),

@@ -22,8 +22,9 @@ from gnnhpc.engines.system_counters import running_system
 from gnnhpc.train.step_observer import BARRIER_VALUES
 
 TIME_NAMESPACE = Path("/proc/self/ns/time")
-READINGS: Final = BARRIER_VALUES - 1
-"""Of a step: coming to its first barrier and leaving it, and so the last."""
+OF_STEP, OF_DRAWING = 4, 4
+"""Readings: coming to a step's first barrier and leaving it, and so its last; and before these the
+same of the two that its batch is drawn between."""
 WINDOW_S: Final = 0.5
 """How long clocks of two systems are taken to differ by the same, but for their rates."""
 RATE: Final = 1e-3
@@ -64,6 +65,8 @@ class Barriers:
 
     rank: int
     faults: Faults
+    drawn: bool = False
+    """Whether batches are drawn within what is timed, between barriers of their own."""
     clock: float = field(default_factory=clock_number)
     _readings: list[float] = field(default_factory=list)
     """Of the present step."""
@@ -81,14 +84,20 @@ class Barriers:
     def values(self) -> list[float]:
         """Of the step that has ended: which clock, and its readings; no numbers for what was not
         read."""
-        known = len(self._readings) == READINGS
-        return [self.clock, *(self._readings if known else [math.nan] * READINGS)]
+        readings = self._readings if len(self._readings) == self._wanted else []
+        missing = BARRIER_VALUES - 1 - len(readings)
+        return [self.clock, *[math.nan] * missing, *readings]
+
+    @property
+    def _wanted(self) -> int:
+        return OF_STEP + (OF_DRAWING if self.drawn else 0)
 
     def compare(self, everyone: Readings, where: str) -> None:
         """`everyone` has each rank's values, by rank, of one step."""
         if len(everyone) == 1:
             return
-        came, left = everyone[:, 1::2], everyone[:, 2::2]
+        readings = everyone[:, -self._wanted :]
+        came, left = readings[:, ::2], readings[:, 1::2]
         if np.isnan(came).any():
             # A rank that has not read them tells so itself.
             if np.isnan(came[self.rank]).any():

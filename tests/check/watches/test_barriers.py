@@ -11,6 +11,7 @@ import pytest
 from gnnhpc.check.watches import barriers
 from gnnhpc.check.watches.barriers import Barriers, clock_number
 from gnnhpc.check.watches.faults import Faults
+from gnnhpc.train.step_observer import BARRIER_VALUES
 
 STEPS = 400
 STEP_S = 0.01
@@ -37,7 +38,7 @@ def told(
     waits: bool,
 ) -> list[list[str]]:
     """What each rank says of the steps, of which two in the middle are as `waits` says."""
-    ranks = [Barriers(rank, Faults(), number) for rank, (number, _, _) in enumerate(clocks)]
+    ranks = [Barriers(rank, Faults(), clock=number) for rank, (number, _, _) in enumerate(clocks)]
     for n in range(STEPS):
         good = waits or n not in (200, 201)
         for rank in ranks:
@@ -99,6 +100,31 @@ def test_barriers_nobody_looked_at_are_told_by_their_rank() -> None:
     (fault,) = found[0].faults.told()
     assert fault == "barriers that were not looked at in 1 steps, first train step 3"
     assert found[1].faults.told() == []
+
+
+def test_barriers_around_drawing_are_held_where_there_are_any() -> None:
+    everyone = step(1e5, (0.0, 1e-3), ONE, waits=True)
+    hasty = step(1e5 - 0.1, (0.0, 1e-3), ONE, waits=False)
+    both = np.hstack([hasty, everyone[:, 1:]])
+    nobody, drawing = Barriers(0, Faults(), clock=7.0), Barriers(0, Faults(), drawn=True, clock=7.0)
+    nobody.compare(both, "train step 3")
+    drawing.compare(both, "train step 3")
+    assert nobody.faults.told() == []
+    (fault,) = drawing.faults.told()
+    assert fault == f"{EARLY} in 1 steps, first train step 3: 0.000990 s before rank 1"
+
+
+def test_a_step_has_so_many_barriers() -> None:
+    for drawn, barriers_of in ((False, 2), (True, 4)):
+        found = Barriers(0, Faults(), drawn=drawn)
+        for count in range(6):
+            found.begin_step()
+            for _ in range(count):
+                found.come()
+                found.leave()
+            values = found.values()
+            assert len(values) == BARRIER_VALUES
+            assert math.isfinite(sum(values[-2 * barriers_of :])) == (count == barriers_of)
 
 
 def test_a_rank_alone_meets_nobody() -> None:

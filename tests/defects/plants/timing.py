@@ -219,6 +219,19 @@ def hasty_barriers_of_two_systems() -> None:
     hasty_barriers()
 
 
+@defect("barriers around drawing that do not wait", setting=settings.SAMPLED_REPLICAS)
+def hasty_barriers_of_drawing() -> None:
+    """So a replica's own draw is timed, and not the step's, which the longest one holds up."""
+    told: list[Any] = []
+
+    def wait(trainer: Trainer) -> None:
+        trainer.observer.comes()
+        told.append(dist.barrier(group=trainer.mesh.control, async_op=True))
+        trainer.observer.leaves()
+
+    replace(Trainer, "_wait_for_all", wait)
+
+
 @defect("the best evaluation reported as the last", setting=settings.VIG)
 def best_of_all() -> None:
     def best(true: Any, trainer: Trainer, *args: Any) -> Any:
