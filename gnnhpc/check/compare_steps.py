@@ -244,9 +244,11 @@ class StepComparison:
         relative = relative if math.isfinite(relative) else math.inf
         self.worst["loss"] = max(self.worst.get("loss", 0.0), relative)
         allowed = LOSS_FACTOR * self.tolerance
-        if rounded is not None:
-            # A loss near zero is what is left of scores that are much larger.
-            least = EPS["float32"] * twin.largest_score
+        # A loss near zero is what is left of scores that are much larger.
+        least = EPS[self.experiment.dtype] * twin.largest_score
+        if rounded is None:
+            allowed += ROUNDING_FACTOR * least / scale
+        else:
 
             def rounding(drawn: TwinStep) -> float:
                 return max(abs(drawn.loss - twin.loss), least) / scale

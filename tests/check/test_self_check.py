@@ -22,7 +22,7 @@ from gnnhpc.engines.system_counters import CLEAR_REFS, forget_peak_rss, peak_rss
 from gnnhpc.ranks.allocator import give_back_freed_memory
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment, OptimizerConfig
-from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.cells import VIG, Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 
 pytestmark = pytest.mark.distributed
@@ -179,6 +179,20 @@ def test_a_wrong_update_is_named_with_its_factor(tmp_path: Path) -> None:
     assert (
         "moved 10 times as far as the optimizer's rule says of its own gradient in step 0" in said
     )
+
+
+def test_of_a_loss_near_zero_rounding_is_that_of_the_scores(tmp_path: Path) -> None:
+    """In double precision too: in this seed's second step it is 1.3e-6."""
+    image = {"name": "synthetic-cifar10", "train": 69, "test": 90, "image_size": 13}
+    settings: dict[str, Any] = {
+        "data": image,
+        "batch_size": 1,
+        "microbatches": 1,
+        "dtype": "float64",
+    }
+    settings |= {"optimizer": {"name": "sgd", "lr": 1e-3}, "test_steps": 0, "seed": 165_978}
+    found = ran(tmp_path, vig(**settings, model={**VIG["model"], "blocks": 4}))
+    assert check_of(found).verdict == "ok"
 
 
 def test_a_loss_that_is_no_number_is_said_and_the_run_says_which(tmp_path: Path) -> None:
