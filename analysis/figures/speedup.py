@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_BOXES = 36
+NAMES_WIDTH, NAME_LINES = 0.45, 4
+"""Of a figure's width, what rows' names may take, and in how many lines each."""
 _LETTER_IN = 0.08
 """Length of an axis label's letter at most."""
 _SHORT = 32
@@ -143,23 +145,27 @@ def step_times(study: Study) -> Figure | str:
     keys = ["layout", "microbatches", *study.variants]
     rows = _box_rows(settled[keys].drop_duplicates(), study)
     with styled():
-        # At a column's width one phase is below the other.
-        down = len(phases) if figure_width(FULL_IN) < NARROW_IN else 1
+        letters = int(NAMES_WIDTH * figure_width(FULL_IN) / _LETTER_IN)
+        wrap = textwrap.TextWrapper(letters, max_lines=NAME_LINES, placeholder=" …")
+        names = [wrap.fill(name) for name, _ in rows[:MAX_BOXES]]
+        lines = max(1 + name.count("\n") for name in names)
+        # At a column's width, or beside long names, one phase is below the other.
+        down = len(phases) if figure_width(FULL_IN) < NARROW_IN or lines > 1 else 1
         shape = down, len(phases) // down
-        figure = new_figure(FULL_IN, down * (0.9 + 0.2 * len(rows[:MAX_BOXES])))
+        figure = new_figure(FULL_IN, down * (0.9 + (0.07 + 0.13 * lines) * len(names)))
         axes = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
         for one, phase in zip(axes, phases, strict=True):
             _draw_boxes(one, settled[settled["phase"] == phase], keys, rows[:MAX_BOXES])
             one.set_title(f"{study.title}: {phase}", loc="left")
-            one.set_xlabel("difference from the median of all steps (%)")
+            break_line = "\n" if lines > 1 else " "
+            one.set_xlabel(f"difference from the{break_line}median of all steps (%)")
         words = ["layout", "chunks" if study.graphs else "micro-batches"]
         words += [key.replace("chunks", "mode").replace("_", " ") for key in study.variants]
         for one in axes[:: shape[1]]:
-            one.set_ylabel(
-                textwrap.fill(", ".join(words), int(figure.get_figheight() / _LETTER_IN))
-            )
-        axes[0].set_yticks(range(len(rows[:MAX_BOXES])), [name for name, _ in rows[:MAX_BOXES]])
-        axes[0].set_ylim(min(len(rows), MAX_BOXES) - 0.4, -0.6)
+            wrap.width = int(figure.get_figheight() / down / _LETTER_IN)
+            one.set_ylabel(wrap.fill(", ".join(words)))
+        axes[0].set_yticks(range(len(names)), names)
+        axes[0].set_ylim(len(names) - 0.4, -0.6)
         if len(rows) > MAX_BOXES:
             figure.suptitle(f"the first {MAX_BOXES} of {len(rows)}", fontsize=7)
     return figure

@@ -30,6 +30,7 @@ from analysis.figures.style import (
     FULL_IN,
     MODE_DASHES,
     MODE_MARKERS,
+    at_width,
     layout_look,
     layout_order,
     new_figure,
@@ -306,6 +307,24 @@ def test_every_outlier_is_drawn(vig: Study) -> None:
     )
     # In percent of a median that three steps hardly move.
     assert sorted(round(v / 100) for v in shown if v > 100) == [2, 4, 8]
+
+
+@pytest.mark.parametrize("width_in", [FULL_IN, COLUMN_IN])
+def test_rows_with_long_names_are_within_the_figure(vig: Study, width_in: float) -> None:
+    settings = {f"data setting {n}": f"its value {n}" for n in range(20)}
+    long = replace(vig, steps=vig.steps.assign(**settings), variants=tuple(settings))
+    with at_width(width_in):
+        figure = drawn(speedup.step_times(long))
+    figure.draw_without_rendering()
+    inside = figure.bbox
+    for axes in figure.axes:
+        for text in [*axes.get_yticklabels(), axes.yaxis.label, axes.xaxis.label, axes.title]:
+            box = text.get_window_extent()
+            assert inside.x0 <= box.x0
+            assert box.x1 <= inside.x1
+            assert inside.y0 <= box.y0
+            assert box.y1 <= inside.y1
+        assert axes.get_window_extent().width > 0.2 * inside.width
 
 
 def test_fewer_than_five_steps_are_points_without_a_box(vig: Study) -> None:
