@@ -19,14 +19,12 @@ def most_line(most: MostCoreHours) -> str:
     return f"{line}; whole nodes may have more CPUs than that" if most.whole_nodes else line
 
 
-def predicted_line(predicted: PredictedCost, of_what: str) -> str:
-    """What cells will take, and of how many nobody knows; `of_what` is of several cells."""
+def predicted_line(predicted: PredictedCost, one: str, several: str) -> str:
+    """What cells will take, and of how many nobody knows; they are called `one`, or `several`."""
     unknown = f"{predicted.unknown} of which no cell of the same array is done: unknown"
     if not predicted.cells:
-        return f"predicted: {of_what}: {unknown}"
-    which, whose = of_what, "their"
-    if predicted.cells == 1:
-        which, whose = of_what.replace("cells", "cell").replace(" are ", " is "), "its"
+        return f"predicted: {several}: {unknown}"
+    which, whose = (one, "its") if predicted.cells == 1 else (several, "their")
     line = (
         f"predicted: {_hours(predicted.core_s)} core-hours of {predicted.cells} {which}, by the "
         f"done ones of {whose} configuration or array"
@@ -38,7 +36,7 @@ def cost_lines(cost: RunCost) -> Iterator[str]:
     """What a run has cost, what its cells that are not done will, and the energy."""
     yield _accounted_line(cost.accounted) if cost.accounted else _recorded_line(cost.recorded)
     if cost.predicted.cells or cost.predicted.unknown:
-        yield predicted_line(cost.predicted, "cells that are not done")
+        yield predicted_line(cost.predicted, "cell that is not done", "cells that are not done")
     energy = cost.accounted.energy_j if cost.accounted else None
     if energy is not None:
         yield f"energy: {energy / 3.6e6:.3g} kWh of the nodes while the ranks ran"

@@ -68,7 +68,8 @@ def _print_arrays(
     paths = RunPaths(run)
     if paths.manifest.is_file():
         new = plan_of_new_cells(plan, read_manifest(paths.manifest)).cells
-        print(predicted_line(predict_cells(paths, new), "cells that the run does not have"))
+        that = "that the run does not have"
+        print(predicted_line(predict_cells(paths, new), f"cell {that}", f"cells {that}"))
     for line in _notes_on_parts(arrays, launch.array_limit):
         print(line)
     if take_turns([len(array.tasks) for array in arrays], launch.site.max_parallel):
@@ -113,7 +114,7 @@ def print_submission(done: Submission) -> None:
         print(most_line(done.most))
         predicted = predict_cells(RunPaths(done.run), done.cells)
         if predicted.cells:
-            print(predicted_line(predicted, "cells"))
+            print(predicted_line(predicted, "cell", "cells"))
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:

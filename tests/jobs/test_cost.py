@@ -332,7 +332,7 @@ def test_status_tells_it_and_says_what_is_unknown(
 
 
 def test_nothing_done_predicts_nothing() -> None:
-    line = predicted_line(PredictedCost(0.0, 0, 3), "cells that are not done")
+    line = predicted_line(PredictedCost(0.0, 0, 3), "cell", "cells that are not done")
     assert line == (
         "predicted: cells that are not done: 3 of which no cell of the same array is done: unknown"
     )
