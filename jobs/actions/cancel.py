@@ -12,7 +12,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.arrays import parse_part_label
 from jobs.cluster.scancel import scancel_for_good
-from jobs.cluster.slurm_queue import forget_answer
+from jobs.cluster.slurm_queue import forget_answers
 from jobs.folder.locked_files import open_run
 from jobs.folder.run_blocks import read_blocks
 from jobs.folder.submission_records import (
@@ -69,8 +69,8 @@ def _cancel_jobs(paths: RunPaths, jobs: Sequence[str], users: set[str]) -> list[
     try:
         left = scancel_for_good(jobs, users)
     finally:
-        # It is of before; a `status` that comes next is to see what was cancelled.
-        forget_answer(paths.root, users)
+        # They are of before; a `status` or `list` that comes next is to see what was cancelled.
+        forget_answers()
     return [
         f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
         for job in jobs

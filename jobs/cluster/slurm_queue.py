@@ -38,6 +38,8 @@ _WAITS_S = (0.5, 2.0)
 _PATIENCE_S = 20.0
 """For all tries of squeue together, and half of it for sacct."""
 _LOCK_PATIENCE_S = 5.0
+_ANSWER = "slurm-{}.json"
+"""A kept answer's file, in the cache."""
 _SEPARATOR = "\x1f"
 
 
@@ -147,13 +149,16 @@ def answer_file(run: Path, users: Iterable[str]) -> Path:
     from gnnhpc.data.roots import cache_root
 
     key = json.dumps([str(run), sorted(set(users)), os.environ.get("SLURM_CONF", "")])
-    return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    return cache_root() / _ANSWER.format(hashlib.sha256(key.encode()).hexdigest()[:12])
 
 
-def forget_answer(run: Path, users: Iterable[str]) -> None:
-    """Remove the kept answer about a run, whose jobs have just been changed."""
-    with contextlib.suppress(OSError):
-        answer_file(run, users).unlink(missing_ok=True)
+def forget_answers() -> None:
+    """Remove all kept answers, as jobs have just been changed: of their run, and of its folder."""
+    from gnnhpc.data.roots import cache_root
+
+    for path in cache_root().glob(_ANSWER.format("*")):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def _kept_answer(path: Path) -> QueueAnswer | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
-from jobs.state.run_status import status
+from jobs.state.known_runs import known_runs
+from jobs.state.run_status import RunStatus, status
 from tests.jobs.test_run_status import GRID
 from tests.jobs.test_sbatch_retries import calls, program, row
 
@@ -71,12 +72,21 @@ def test_a_job_that_goes_on_ending_is_told(
     assert calls(tmp_path / "bin", "scancel") == ["17"]
 
 
-def test_status_right_after_it_asks_the_queue_again(run: RunPaths, tmp_path: Path) -> None:
+def status_in_list(run: Path) -> RunStatus:
+    (known,) = [each for each in known_runs(run.parent) if each.run == run]
+    assert known.status is not None
+    return known.status
+
+
+@pytest.mark.parametrize("show", [status, status_in_list])
+def test_the_queue_is_asked_again_right_after_it(
+    show: Callable[[Path], RunStatus], run: RunPaths, tmp_path: Path
+) -> None:
     program(tmp_path / "bin", "squeue", *[queued(run, "RUNNING")] * 2, "")
     program(tmp_path / "bin", "sacct", "")
-    assert status(run.root).live
+    assert show(run.root).live
     cancel(run.root)
-    assert not status(run.root).live
+    assert not show(run.root).live
 
 
 @pytest.mark.parametrize(
