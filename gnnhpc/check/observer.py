@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Batches, Loading
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.barriers import Barriers
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.gradient_norms import GradientNormsWatch
@@ -114,9 +115,8 @@ class RunObserver:
     def before_reading(self) -> None:
         self.barriers.begin_step()
 
-    def reading(self) -> contextlib.AbstractContextManager[None]:
-        """Around taking the next batch."""
-        return self.second_clock.reading()
+    def batch_taken(self, taken: Timed) -> None:
+        self.second_clock.taken = taken
 
     @property
     def looks(self) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Batches
+from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import StepOutput
@@ -119,15 +120,16 @@ class Trainer:
             self.observer.before_reading()
             if drawn:
                 self._wait_for_all()
-            with self.observer.reading():
-                asked = time.perf_counter()
-                self._let_draw()
-                with self.timer.storage(doing):
-                    batch = next(batches, None)
-                if drawn:
-                    self._wait_for_all()
-                self.batches.stand_still()
-                self._waited_s = time.perf_counter() - asked
+            asked = Stopwatch()
+            self._let_draw()
+            with self.timer.storage(doing):
+                batch = next(batches, None)
+            if drawn:
+                self._wait_for_all()
+            self.batches.stand_still()
+            taken = asked.read()
+            self._waited_s = taken.seconds
+            self.observer.batch_taken(taken)
             if batch is None:
                 return
             yield batch

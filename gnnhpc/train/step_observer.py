@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
@@ -42,8 +43,8 @@ class StepObserver(Protocol):
         its own two."""
         ...
 
-    def reading(self) -> contextlib.AbstractContextManager[None]:
-        """Around taking the next batch: how long that took by another clock."""
+    def batch_taken(self, taken: Timed) -> None:
+        """How long taking the next batch took, and between which seconds by another clock."""
         ...
 
     def before_training_step(self, step: int, batch: Batch) -> None:

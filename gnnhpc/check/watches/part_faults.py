@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gnnhpc.batches.batch import Loading
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
@@ -24,8 +25,6 @@ SUM_S: Final = 1e-6
 """Of the same seconds rounded and added up otherwise, and of readings that nest."""
 RATE: Final = 1e-3
 """Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
-READING_S: Final = 2e-3
-"""For a batch, above which waiting for it must be the most of it."""
 RECOMPUTE_SHARE: Final = 0.1
 """Of forwards computed again, what their marks may hold beside their layers."""
 
@@ -60,8 +59,6 @@ class PartFaults:
     faults: Faults
     stage: StageFacts = field(default_factory=StageFacts)
     _steps: int = 0
-    _unread: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds recorded for data and seen, of steps that took longer to read than was recorded."""
     _loose: LooseSpans = field(default_factory=LooseSpans)
     _optimized: int = 0
     """Steps whose optimizer's span was held against its step."""
@@ -130,29 +127,26 @@ class PartFaults:
         readings."""
         if loading is None:
             return
+        where = f"{record.phase} step {record.step}"
         for name, timed in (("sample_s", loading.sampled), ("gather_s", loading.gathered)):
-            told: float | None = getattr(record, name)
-            if timed is None or told is None:
-                good, seen = timed is None and told is None, "one of them not timed"
-            else:
-                least_s, most_s = timed.least_s * (1 - RATE), timed.most_s * (1 + RATE)
-                good = least_s - SUM_S <= told <= most_s + SUM_S
-                seen = f"{timed.least_s:.6f} to {timed.most_s:.6f} s seen"
-            if not good:
-                self.faults.add(
-                    f"{name} that a second clock did not see",
-                    f"{record.phase} step {record.step}: {told} s, {seen}",
-                )
+            self._compare_timed(name, getattr(record, name), timed, where)
+
+    def _compare_timed(
+        self, name: str, told: float | None, timed: Timed | None, where: str
+    ) -> None:
+        if timed is None or told is None:
+            good, seen = timed is None and told is None, "one of them not timed"
+        else:
+            least_s, most_s = timed.least_s * (1 - RATE), timed.most_s * (1 + RATE)
+            good = least_s - SUM_S <= told <= most_s + SUM_S
+            seen = f"{timed.least_s:.6f} to {timed.most_s:.6f} s seen"
+        if not good:
+            self.faults.add(f"{name} that a second clock did not see", f"{where}: {told} s, {seen}")
 
     def _compare_reading(self, record: StepRecord, seen: SeenStep, where: str) -> None:
-        """Waiting for data is a part of taking the batch, and most of it where that takes long."""
-        if record.data_s > seen.read_s * (1 + RATE) + SUM_S:
-            self.faults.add(
-                "data_s longer than taking the batch",
-                f"{where}: {record.data_s:.6f} s, {seen.read_s:.6f} s seen",
-            )
-        if seen.read_s > READING_S and record.data_s < seen.read_s / 2:
-            self._unread.append((record.data_s, seen.read_s))
+        """What taking the batch took lies within another clock's readings."""
+        if seen.taken is not None:
+            self._compare_timed("data_s", record.data_s, seen.taken, where)
 
     def _compare_optimizer(
         self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str
@@ -232,12 +226,6 @@ class PartFaults:
     def told(self) -> list[str]:
         """What is wrong in most steps: a busy machine may do so to a few."""
         found = []
-        if len(self._unread) > self._steps / 2:
-            recorded, seen = (sum(each) for each in zip(*self._unread, strict=True))
-            found.append(
-                f"data_s holds {recorded:.4f} s of the {seen:.4f} s that batches took in "
-                f"{len(self._unread)} steps"
-            )
         if len(self._recomputed_longer) > self._steps / 2:
             recorded, seen = (sum(each) for each in zip(*self._recomputed_longer, strict=True))
             found.append(

@@ -8,15 +8,15 @@ layer; after the optimizer. So a bound holds however busy the machine is.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
 from gnnhpc.check.watches.system_counts import CountedStep, SystemCounts
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
@@ -65,8 +65,8 @@ class SeenStep:
     """What was done between the step before and this one: its name, how often."""
     cpu_between_s: float = 0.0
     """Processor time of the engine's thread in the loop between the step before and this one."""
-    read_s: float = 0.0
-    """Taking its batch, before it."""
+    taken: Timed | None = None
+    """Taking its batch, before it; None where nobody tells."""
     ready_s: float | None = None
     """When the gradients of its first trained layer were complete, since the first barrier."""
     optimizer_steps: int = 0
@@ -90,6 +90,8 @@ class SecondClock:
 
     paused: bool = False
     """While something is computed to check another thing, and is no work of the loop."""
+    taken: Timed | None = None
+    """The next step's batch, by the loop."""
     _counts: dict[str, int] = field(default_factory=dict)
     _outside: dict[str, int] = field(default_factory=dict)
     _forward_s: float = 0.0
@@ -114,7 +116,6 @@ class SecondClock:
     _hooked: bool = False
     _accounted_cpu: float = 0.0
     _cpu_between: float = 0.0
-    _read_s: float = 0.0
     _cpu_ended: float | None = None
     """None before the first step: what is done then belongs to none."""
 
@@ -145,13 +146,6 @@ class SecondClock:
         if optimizer is not None:
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_stepped)
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around taking the next step's batch."""
-        began = seconds()
-        yield
-        self._read_s = seconds() - began
 
     def before_step(self, accounted_cpu_s: float) -> None:
         """Before the timer is made ready and the first barrier.
@@ -222,7 +216,7 @@ class SecondClock:
             weights_s=self._moments.seconds_of("weights"),
             outside=outside,
             cpu_between_s=self._cpu_between,
-            read_s=self._read_s,
+            taken=self.taken,
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
