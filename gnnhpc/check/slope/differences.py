@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +12,20 @@ STRAIGHT, APART = 0.25, 5.0
 """Of how far two differences are from what the gradient says, a length, by how much they may differ
 from each other where the loss is straight: of two whose lengths are so many times as large as each
 other. Near kinks how far they are off shrinks as they do."""
+SIDES = 0.5
+"""And by how much a difference may be off otherwise ahead than back; the loss is curved too."""
 CHANGES = (2e-3, 2e-4, 2e-5)
 """By how much of it the loss is to change along its gradient. A larger change is less straight, and
 a smaller one more hidden by rounding: the gradient has to be right for one of them."""
 HIDDEN = 200.0
 """How many times what rounding hides such a change has to be."""
 RANDOM_LENGTH, RANDOM_APART = 2e-4, 6.0
-"""In a random direction: of each parameter's root mean square, and how many times as far or less if
+"""In a random direction: of each parameter's size, and how many times as far or less if
 that is not straight."""
-RANDOM_HIDDEN = 25.0
+RANDOM_HIDDEN = 50.0
 """As HIDDEN: a random direction changes the loss less for its length."""
-MOST_CHANGE = 0.1
-"""Of the loss: what changes it by more tells nothing of its slope."""
+MOST_CHANGE, MOST_LENGTH = 0.1, 0.02
+"""Of the loss, and of the parameters: what changes them by more tells nothing of a slope."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Difference:
     """How large one is expected to be in such a direction: what an error is a share of."""
     hidden: float
     """How much of it rounding may be."""
+    ahead: float | None = None
+    """How much of what is found otherwise than expected lies ahead; None where half of it does."""
 
     @property
     def error(self) -> float:
@@ -51,20 +54,31 @@ class Difference:
         return (self.found - self.expected) / self.length
 
     @property
+    def is_straight(self) -> bool:
+        """Whether as much is off ahead as back: of a kink nearly all is on its side."""
+        if self.ahead is None:
+            return True
+        back = self.found - self.expected - self.ahead
+        return abs(self.ahead - back) <= SIDES * min(abs(self.ahead), abs(back))
+
+    @property
     def is_right(self) -> bool:
         return abs(self.found - self.expected) <= TOLERANCE * self.size + self.hidden
 
 
 def contradiction(differences: Sequence[Difference]) -> Difference | None:
-    """The smallest difference that contradicts the gradient; None where one does not, or where the
-    loss is not straight over any two.
+    """The smallest difference, if it contradicts the gradient; None where one does not, or where
+    the loss is not straight over it and a larger one.
     """
-    if any(each.is_right for each in differences):
+    if not differences or any(each.is_right for each in differences):
         return None
-    for a, b in itertools.combinations(sorted(differences, key=lambda each: each.length), 2):
-        apart = b.length >= APART * a.length
-        if apart and abs(a.off - b.off) <= STRAIGHT * min(abs(a.off), abs(b.off)):
-            return a
+    least = min(differences, key=lambda each: each.length)
+    if not least.is_straight:
+        return None
+    for each in differences:
+        apart = each.length >= APART * least.length
+        if apart and abs(least.off - each.off) <= STRAIGHT * min(abs(least.off), abs(each.off)):
+            return least
     return None
 
 
@@ -77,7 +91,8 @@ def lengths_along(loss: float, hidden: float, steepness: float) -> list[float]:
         return []
     wanted = [max(share * abs(loss), HIDDEN * hidden) for share in CHANGES]
     told = [change for change in dict.fromkeys(wanted) if change <= MOST_CHANGE * abs(loss)]
-    return [change / (2 * steepness) for change in told]
+    lengths = [change / (2 * steepness) for change in told]
+    return [length for length in lengths if length <= MOST_LENGTH]
 
 
 def random_lengths(loss: float, hidden: float, steepness: float) -> list[float]:
@@ -87,5 +102,5 @@ def random_lengths(loss: float, hidden: float, steepness: float) -> list[float]:
     least = RANDOM_HIDDEN * hidden / (2 * steepness)
     first = max(RANDOM_LENGTH, least)
     wanted = [first, first / RANDOM_APART, first * RANDOM_APART]
-    most = MOST_CHANGE * abs(loss) / (2 * steepness)
+    most = min(MOST_LENGTH, MOST_CHANGE * abs(loss) / (2 * steepness))
     return [length for length in wanted if least <= length <= most]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+MOST_MORE = 10.0
+"""Of its size, that a parameter moves where the loss hardly grows by it."""
+BESIDE = 0.01
+"""Of the parameters' sizes, how far another place is."""
 
 
 class Point:
@@ -60,8 +66,9 @@ def along_gradient(point: Point) -> tuple[Direction, float]:
     """
     patterns: list[Tensor | None] = []
     scales, steepness = [], 0.0
-    for before, gradient in zip(point.before, point.gradients, strict=True):
-        of_p, of_g = _norm(before), 0.0 if gradient is None else _norm(gradient)
+    norms = _norms(point.gradients)
+    for before, gradient, of_g in zip(point.before, point.gradients, norms, strict=True):
+        of_p = _norm(before)
         patterns.append(gradient if of_g else None)
         scales.append(of_p / of_g if of_g else 0.0)
         steepness += of_p * of_g
@@ -69,24 +76,50 @@ def along_gradient(point: Point) -> tuple[Direction, float]:
 
 
 def random_signs(point: Point, seed: int) -> tuple[Direction, float]:
-    """Each number up or down by its parameter's root mean square: a direction that knows nothing of
-    the gradient. And the square of how much the loss grows a length, its mean over all signs.
+    """Each number up or down: a direction that knows nothing of the gradient. And the square of how
+    much the loss grows a length, its mean over all signs.
+
+    By its parameter's size, and by more where the loss grows less by that than by another
+    parameter: what one of them lacks is not to be lost in the others.
     """
     drawn = torch.Generator().manual_seed(seed)
-    patterns, scales, square = list[Tensor | None](), _root_mean_squares(point.before), 0.0
-    for p, gradient, scale in zip(point.parameters, point.gradients, scales, strict=True):
-        signs = torch.randint(0, 2, p.shape, generator=drawn, dtype=torch.int8)
-        patterns.append(signs.mul_(2).sub_(1).to(p.device))
-        square += 0.0 if gradient is None else (scale * _norm(gradient)) ** 2
-    return Direction(point, patterns, scales), square
+    scales, norms = _sizes(point.before), _norms(point.gradients)
+    most = max((scale * norm for scale, norm in zip(scales, norms, strict=True)), default=0.0)
+    scales = [
+        scale * (min(MOST_MORE, most / (scale * norm)) if norm else MOST_MORE)
+        for scale, norm in zip(scales, norms, strict=True)
+    ]
+    square = sum((scale * norm) ** 2 for scale, norm in zip(scales, norms, strict=True))
+    return Direction(point, [_signs(p, drawn) for p in point.parameters], scales), square
 
 
-def _root_mean_squares(parameters: Sequence[Tensor]) -> list[float]:
-    """Of each; one that is zero moves as those that are not, on average."""
+@contextlib.contextmanager
+def elsewhere(point: Point, seed: int) -> Iterator[None]:
+    """The parameters a little beside their place: where biases have hardly moved from zero, many
+    units are at their kinks."""
+    drawn = torch.Generator().manual_seed(seed)
+    signs = [_signs(p, drawn) for p in point.parameters]
+    try:
+        Direction(point, signs, _sizes(point.before)).move(BESIDE)
+        yield
+    finally:
+        point.put_back()
+
+
+def _signs(p: Tensor, drawn: torch.Generator) -> Tensor:
+    signs = torch.randint(0, 2, p.shape, generator=drawn, dtype=torch.int8)
+    return signs.mul_(2).sub_(1).to(p.device)
+
+
+def _sizes(parameters: Sequence[Tensor]) -> list[float]:
+    """Root mean squares; of one that is near zero, as biases are at first, their mean."""
     found = [_norm(p) / math.sqrt(max(1, p.numel())) for p in parameters]
-    others = [each for each in found if each]
-    mean = sum(others) / len(others) if others else 1.0
-    return [each or mean for each in found]
+    mean = sum(found) / len(found) if any(found) else 1.0
+    return [max(each, mean) for each in found]
+
+
+def _norms(gradients: Sequence[Tensor | None]) -> list[float]:
+    return [0.0 if gradient is None else _norm(gradient) for gradient in gradients]
 
 
 def _norm(x: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from gnnhpc.check.slope.differences import (
     CHANGES,
     HIDDEN,
     MOST_CHANGE,
+    MOST_LENGTH,
     RANDOM_APART,
     RANDOM_HIDDEN,
     RANDOM_LENGTH,
@@ -62,6 +64,8 @@ def test_without_a_gradient_nothing_may_change() -> None:
         ([1.03, 0.77], None),
         # The loss grows more curved; the smallest difference is right.
         ([1.001, 1.1, 1.11], None),
+        # As near a kink: only the smallest knows the place itself.
+        ([1.02, 1.19, 1.19], None),
         ([1.04], None),
         ([math.nan, math.nan], None),
     ],
@@ -71,6 +75,14 @@ def test_a_gradient_is_wrong_where_the_loss_is_straight(
 ) -> None:
     found = contradiction([along(ratio, 1e-4 * 10**n) for n, ratio in enumerate(ratios)][::-1])
     assert (None if found is None else pytest.approx(1 + found.error)) == wrong
+
+
+def test_what_is_off_on_one_side_alone_is_a_kink() -> None:
+    """Where a unit's kink is nearer than the shortest length, the share off is always the same."""
+    found = [Difference(length, 1.2 * length, length, length, 1e-9) for length in (1e-4, 1e-3)]
+    for ahead, is_wrong in ((0.1, True), (0.08, True), (0.2, False), (0.0, False), (-0.1, False)):
+        sided = [replace(each, ahead=ahead * each.length) for each in found]
+        assert (contradiction(sided) is not None) == is_wrong
 
 
 def test_two_differences_of_one_size_do_not_tell_that_the_loss_is_straight() -> None:
@@ -85,6 +97,9 @@ def test_lengths_change_the_loss_by_what_rounding_does_not_hide() -> None:
     assert lengths_along(2.0, 3e-6, 0.5) == [4e-3, HIDDEN * 3e-6]
     assert lengths_along(1e-4, 1e-6, 0.5) == []
     assert lengths_along(2.0, 1e-9, 0.0) == []
+    # Where the loss hardly grows, a change that shows moves too far.
+    assert lengths_along(2.0, 0.0, 1e-3) == [2.0 * CHANGES[-1] / 2e-3]
+    assert max(lengths_along(2.0, 0.0, 1e-2)) <= MOST_LENGTH
 
 
 def test_random_lengths_are_short_where_rounding_does_not_hide_them() -> None:
@@ -93,6 +108,7 @@ def test_random_lengths_are_short_where_rounding_does_not_hide_them() -> None:
     assert random_lengths(2.0, 0.0, 1.0) == [first, less, more]
     least = RANDOM_HIDDEN * 1e-6 / (2 * 0.02)
     assert random_lengths(2.0, 1e-6, 0.02) == [least, least * RANDOM_APART]
+    assert random_lengths(2.0, 1e-6, RANDOM_HIDDEN * 1e-6 / 3 / MOST_LENGTH) == []
     assert random_lengths(2.0, 1e-9, MOST_CHANGE / RANDOM_LENGTH) == [first, less]
     assert random_lengths(2.0, 1e-9, 0.0) == [first, less, more]
     assert random_lengths(1e-5, 1e-6, 1.0) == []

@@ -31,12 +31,14 @@ CURVED = [difference(1.03, 1e-4), difference(1.3, 1e-3)]
 @pytest.mark.parametrize(
     ("slopes", "expected", "words"),
     [
-        (Slopes(RIGHT, RIGHT), "ok", "along it by 1.0000"),
-        (Slopes(WRONG, RIGHT), "invalid", "along its gradient by 2.0000"),
-        (Slopes(RIGHT, WRONG), "invalid", "in a random direction otherwise by 1.0000"),
-        (Slopes((), [difference(2.0, n, 0.0) for n in (1e-4, 1e-3)]), "invalid", "no gradient"),
-        (Slopes(RIGHT, CURVED), "unknown", "not straight enough"),
-        (Slopes(CURVED, RIGHT), "unknown", "not straight enough"),
+        (Slopes(RIGHT, [RIGHT]), "ok", "along it by 1.0000"),
+        (Slopes(WRONG, [RIGHT]), "invalid", "along its gradient by 2.0000"),
+        (Slopes(RIGHT, [RIGHT, WRONG]), "invalid", "in a random direction otherwise by 1.0000"),
+        (Slopes((), [[difference(2.0, n, 0.0) for n in (1e-4, 1e-3)]]), "invalid", "no gradient"),
+        (Slopes(RIGHT, [CURVED, RIGHT]), "unknown", "not straight enough"),
+        (Slopes(CURVED, [RIGHT]), "unknown", "not straight enough"),
+        (Slopes(WRONG, [RIGHT], doubtful=True), "unknown", "along its gradient by 2.0000"),
+        (Slopes(RIGHT, [(), RIGHT]), "unknown", "rounding hides"),
         (Slopes(RIGHT, ()), "unknown", "rounding hides"),
         (Slopes(), "unknown", "rounding hides"),
     ],
@@ -48,8 +50,8 @@ def test_a_gradient_is_right_in_both_directions(slopes: Slopes, expected: str, w
 
 
 def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
-    assert verdict(Slopes(WRONG, RIGHT), 0.1, own=True).verdict == "suspect"
-    assert verdict(Slopes(RIGHT, WRONG), 0.1, own=True).verdict == "suspect"
+    assert verdict(Slopes(WRONG, [RIGHT]), 0.1, own=True).verdict == "suspect"
+    assert verdict(Slopes(RIGHT, [RIGHT, WRONG]), 0.1, own=True).verdict == "suspect"
 
 
 def test_parameters_and_statistics_stay_as_they_were() -> None:
