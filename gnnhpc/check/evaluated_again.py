@@ -1,4 +1,4 @@
-"""What an evaluation gave of few rows, against what the twin makes of the same input."""
+"""What an evaluation, or a training step, gave of few rows, against what the twin makes of it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class EvaluatedPiece:
     rows: Ids
     state: Mapping[str, Array]
     step: int
+    training: bool = False
 
     def difference(
         self,
@@ -42,10 +43,15 @@ class EvaluatedPiece:
         away = functools.partial(_relative, exact=expected)
         return relative, RoundingDraws(single, self.outputs).allowed(relative, tolerance, away)
 
-    @torch.no_grad()
     def outputs(self, twin: PlainModel | OwnModelTwin) -> Array:
-        values = {n: torch.from_numpy(value).to(twin.dtype) for n, value in self.state.items()}
-        found = twin.forward(self.piece, values, self.step, training=False)[-1]
+        # In training the twin keeps what the gradients of kinks need.
+        trains = self.training
+        values = {
+            n: torch.from_numpy(value).to(twin.dtype).requires_grad_(trains)
+            for n, value in self.state.items()
+        }
+        with torch.set_grad_enabled(trains):
+            found = twin.forward(self.piece, values, self.step, training=trains)[-1]
         dense = found if isinstance(found, Tensor) else found.to_dense()
         chosen: Array = array_of(dense)[self.rows]
         return chosen

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.batch import Batch
 from gnnhpc.check.capture import Array, Ids
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
@@ -35,9 +36,10 @@ from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.sampled import evaluated_piece
 from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.schema import Check
+from gnnhpc.records.schema import Check, Phase
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
@@ -91,7 +93,33 @@ def final_check(
     found = None
     if mesh.rank == 0:
         with parts.timer.storage("reading the twin's data"), one_thread():
-            found = _compare(experiment, parts, everyone, root, began)
+            found = _compare(experiment, parts, everyone, root, began, "test")
+    mesh.barrier()
+    return found
+
+
+def training_check(
+    experiment: Experiment,
+    parts: TrainingParts,
+    mesh: Mesh,
+    root: Path | None,
+    batch: Batch,
+    outputs: Sequence[Tensor],
+) -> Check | None:
+    """Likewise of a training step at the final parameters, of a graph in its chunks: `outputs` are
+    this rank's. None where few rows do not follow from few."""
+    facts = experiment.data.facts()
+    if facts.kind != "graph" or experiment.sampling is not None or not _is_affordable(experiment):
+        return None
+    arrays = {name: np.array(array_of(t)) for name, t in parts.stage.named_parameters()}
+    chosen = _of_chunk(batch.microbatches[0].context.chunk, outputs) if mesh.has_loss else []
+    # As of BatchNorm, which lets each row depend on all.
+    has_buffers = any(mesh.gather_objects(len(list(parts.stage.buffers())) > 0))
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
+    found = None
+    if mesh.rank == 0 and not has_buffers:
+        with parts.timer.storage("reading the twin's data"), one_thread():
+            found = _compare(experiment, parts, everyone, root, time.perf_counter(), "train")
     mesh.barrier()
     return found
 
@@ -110,7 +138,11 @@ def _chosen(
     if experiment.data.facts().kind == "images":
         images = _images(experiment.seed, len(outputs), len(outputs[0]))
         return [_Outputs(m, np.array([n]), array_of(outputs[m][[n]])) for m, n in images]
-    chunk = parts.batches.evaluated().chunk
+    return _of_chunk(parts.batches.evaluated().chunk, outputs)
+
+
+def _of_chunk(chunk: GraphChunk, outputs: Sequence[Tensor]) -> list[_Outputs]:
+    """Nodes, or graphs, spread over the first chunk's own."""
     rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
     if not len(rows):
         return []
@@ -132,11 +164,16 @@ def _compare(
     seen: Sequence[_Seen],
     root: Path | None,
     began: float,
-) -> Check:
+    phase: Phase,
+) -> Check | None:
+    """None for a training step of a model that has no form in plain torch."""
     part = CheckSlice(experiment, parts.outlines)
     twin, single = twin_of(part)
-    step = experiment.test_steps - 1
-    piece_of = _pieces(part, twin, root, step)
+    training = phase == "train"
+    if training and not isinstance(twin, PlainModel):
+        return None
+    step = experiment.train_steps if training else experiment.test_steps - 1
+    piece_of = _pieces(part, twin, root, phase, step)
     worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
     for replica in range(experiment.layout.replicas):
         state = {n: v for each in seen if each.replica == replica for n, v in each.state.items()}
@@ -145,7 +182,7 @@ def _compare(
                 model.restore(replica, state)
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
             piece, rows = piece_of(ours, replica)
-            again = EvaluatedPiece(piece, rows, state, step)
+            again = EvaluatedPiece(piece, rows, state, step, training)
             relative, allowed = again.difference(ours.values, twin, single, allowed)
             count += len(rows)
             # Not `>`: a difference that is no number is the worst.
@@ -153,16 +190,18 @@ def _compare(
                 worst, where = relative, f" on replica {replica}"
     passed = worst <= allowed
     what = {"images": "images", "graph": "nodes", "graphs": "graphs"}[experiment.data.facts().kind]
+    whose = "a training step's" if training else "the last evaluation's"
     detail = (
-        f"the last evaluation's outputs of {count} {what}, computed again in one process from the "
+        f"{whose} outputs of {count} {what}, computed again in one process from the "
         f"final parameters, differ by {worst:.1e}{'' if passed else where}"
     )
     values = {"worst": worst, "seconds": round(time.perf_counter() - began, 3)}
-    return Check("final-check", "ok" if passed else "invalid", detail, values)
+    name = "training outputs" if training else "final-check"
+    return Check(name, "ok" if passed else "invalid", detail, values)
 
 
 def _pieces(
-    part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, step: int
+    part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, phase: Phase, step: int
 ) -> Callable[[_Outputs, int], tuple[Piece, npt.NDArray[Any]]]:
     """What some rows of a replica's outputs depend on, and where in it they are."""
     whole = isinstance(twin, PlainModel)
@@ -171,17 +210,17 @@ def _pieces(
         graphs = TwinGraphSet(part, sliced_graph_set(part, root), whole=whole)
 
         def of_graphs(ours: _Outputs, replica: int) -> tuple[Piece, npt.NDArray[Any]]:
-            piece = graphs.piece(ours.rows, "test", step, replica, ours.microbatch)
+            piece = graphs.piece(ours.rows, phase, step, replica, ours.microbatch)
             return piece, np.arange(len(ours.rows))
 
         return of_graphs
     if kind == "images":
-        pieces = TwinImages(part, root).pieces("test", step)
+        pieces = TwinImages(part, root).pieces(phase, step)
     else:
         graph = sliced_graph(part, root)
         if whole and part.experiment.evaluates_sampled:
             return lambda ours, replica: _sampled_piece(part.experiment, graph, ours)
-        pieces = TwinGraphData(part, graph, whole=whole).pieces("test", step)
+        pieces = TwinGraphData(part, graph, whole=whole).pieces(phase, step)
     return lambda ours, replica: _piece_of(ours, replica, pieces, reach)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
-from gnnhpc.records.schema import EventRecord
+from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt, write_not_begun
 from gnnhpc.run.finished_before import finished_before
@@ -307,7 +307,6 @@ class Worker:
         from gnnhpc.check.check_slice import last_slices
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
-        from gnnhpc.check.slope.slope_check import slope_check
         from gnnhpc.data.roots import data_root
         from gnnhpc.records.reported import read_reported
         from gnnhpc.run.results import Finished, write_done
@@ -324,7 +323,7 @@ class Worker:
         after = last_slices(experiment) if trained else []
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
         step_s = observer.step_times.step_s
-        slope = slope_check(experiment, parts, mesh, step_s) if trained else None
+        more = self._check_a_step_more(mesh, parts, root, step_s) if trained else []
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(writer.path) if mesh.has_loss else [])
@@ -335,10 +334,25 @@ class Worker:
                 self_checks = [first_check, *last_checks]
                 found = Finished(
                     *(observations, files, steps, differing, self_checks, self._dead_layers),
-                    [check for check in (final, slope) if check is not None],
+                    [*([] if final is None else [final]), *more],
                 )
                 write_done(self.attempt, parts, trainer, found)
             mesh.barrier()
+
+    def _check_a_step_more(
+        self, mesh: Mesh, parts: TrainingParts, root: Path | None, step_s: Sequence[float]
+    ) -> list[Check]:
+        """What of full size the run's stages compute from what they hold after the last step."""
+        from gnnhpc.check.final_check import training_check
+        from gnnhpc.check.slope.passes import a_step_more
+        from gnnhpc.check.slope.slope_check import slope_check
+
+        experiment = self.cell.experiment
+        with a_step_more(experiment, parts, mesh) as passes:
+            outputs = passes.take().outputs
+            forward = training_check(experiment, parts, mesh, root, passes.batch, outputs)
+            slope = slope_check(experiment, passes, step_s)
+        return [check for check in (forward, slope) if check is not None]
 
     def _self_check(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,15 @@ CELLS = {
 
 @pytest.mark.parametrize("model", ["gat", "gcn", "sage", "gcnii"])
 @given(
-    numbers=st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True), halo=st.booleans()
+    numbers=st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True),
+    halo=st.booleans(),
+    training=st.booleans(),
 )
-def test_the_closure_of_nodes_has_their_outputs(model: str, numbers: list[int], halo: bool) -> None:
-    """GCN and GCNII weigh by the degrees of nodes whose edges are not in the closure."""
+def test_the_closure_of_nodes_has_their_outputs(
+    model: str, numbers: list[int], halo: bool, training: bool
+) -> None:
+    """GCN and GCNII weigh by the degrees of nodes whose edges are not in the closure; in training
+    what is dropped is told by numbers in the whole graph."""
     chunks = "halo" if halo else "contiguous"
     # Sparse, so that the closure is not the whole graph.
     data = {"name": "synthetic-citation", "nodes": 150, "edges": 200, "features": 32}
@@ -44,9 +50,11 @@ def test_the_closure_of_nodes_has_their_outputs(model: str, numbers: list[int], 
     nodes = torch.tensor(sorted(numbers))
     part = closure_of(whole, nodes, 2)
     assert part.ids is not None
-    parameters = {name: value.double() for name, value in twin.initial().items()}
+    parameters = {
+        name: value.double().requires_grad_(training) for name, value in twin.initial().items()
+    }
     expected, found = (
-        twin.forward(piece, parameters, 0, training=False)[-1] for piece in (whole, part)
+        twin.forward(piece, parameters, 0, training=training)[-1] for piece in (whole, part)
     )
     assert isinstance(expected, Tensor)
     assert isinstance(found, Tensor)
@@ -54,8 +62,8 @@ def test_the_closure_of_nodes_has_their_outputs(model: str, numbers: list[int], 
     torch.testing.assert_close(found[rows], expected[nodes], rtol=1e-12, atol=1e-14)
 
 
-def check_of(found: Ran) -> Check:
-    (check,) = [each for each in found.result.audit if each.name == "final-check"]
+def check_of(found: Ran, name: str = "final-check") -> Check:
+    (check,) = [each for each in found.result.audit if each.name == name]
     return check
 
 
@@ -67,9 +75,17 @@ def ran(folder: Path, experiment: Experiment, plant: Any = None) -> Ran:
 @pytest.mark.distributed
 @pytest.mark.parametrize("name", CELLS)
 def test_a_healthy_run_ends_with_what_it_evaluated(name: str, tmp_path: Path) -> None:
-    check = check_of(ran(tmp_path, CELLS[name]))
+    found = ran(tmp_path, CELLS[name])
+    check = check_of(found)
     assert check.verdict == "ok", check
     assert check.detail.startswith("the last evaluation's outputs of ")
+    if name.startswith("gat"):
+        check = check_of(found, "training outputs")
+        assert check.verdict == "ok", check
+        assert check.detail.startswith("a training step's outputs of ")
+    else:
+        # Its BatchNorms let each image depend on all.
+        assert "training outputs" not in [each.name for each in found.result.audit]
 
 
 @pytest.mark.distributed
@@ -95,6 +111,29 @@ def wrong_from(evaluation: int) -> None:
         return output
 
     Stage.forward = forward  # type: ignore[method-assign]
+
+
+def wrong_in_training() -> None:
+    """In steps after the last alone: what goes wrong before, a self-check of so few nodes sees."""
+    from gnnhpc.check.slope.passes import Pass, Passes
+
+    true = Passes.take
+
+    def take(passes: Passes) -> Pass:
+        found = true(passes)
+        return dataclasses.replace(found, outputs=[each * 1.001 for each in found.outputs])
+
+    Passes.take = take  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_a_training_forward_that_goes_wrong_is_found(tmp_path: Path) -> None:
+    found = ran(tmp_path, gat(layout="pp2", chunks="halo"), wrong_in_training)
+    assert not found.result.valid
+    check = check_of(found, "training outputs")
+    assert check.verdict == "invalid"
+    assert "a training step's outputs of 8 nodes, computed again" in check.detail
+    assert check.values["worst"] > 1e-4
 
 
 @pytest.mark.distributed

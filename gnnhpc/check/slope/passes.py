@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.process_state import generators_put_back
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
 
@@ -23,6 +27,8 @@ class Pass:
     """How many these are."""
     score: float
     """The largest output."""
+    outputs: Sequence[Tensor]
+    """This rank's, of each micro-batch, where its stage has the loss."""
 
 
 class Passes:
@@ -31,7 +37,8 @@ class Passes:
     def __init__(self, parts: TrainingParts, mesh: Mesh, batch: Batch) -> None:
         self.mesh = mesh
         self.parameters = parameters_of(parts.stage)
-        self._parts, self._batch = parts, batch
+        self.batch = batch
+        self._parts = parts
         self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
 
     def take(self) -> Pass:
@@ -42,7 +49,7 @@ class Passes:
         timer.prepare()
         timer.start()
         with generators_put_back():
-            trained = parts.engine.train_step(self._batch)
+            trained = parts.engine.train_step(self.batch)
         parts.stage.end_minibatch()
         timer.stop()
         for buffer, before in self._buffers:
@@ -51,16 +58,26 @@ class Passes:
         if self.mesh.has_loss:
             # In double precision: a loss in single hides what outputs tell together.
             outputs = [output.double() for output in trained.outputs]
-            values[0], values[1] = parts.task.tally("train", outputs, self._batch)["loss"]
+            values[0], values[1] = parts.task.tally("train", outputs, self.batch)["loss"]
             # A chunk may have no node of its own.
             scores = (float(output.abs().max()) for output in outputs if len(output))
             values[2] = max(scores, default=0.0)
         everyone = self.mesh.gather(values)
         loss, labelled = everyone[:, :2].sum(0).tolist()
-        return Pass(loss / labelled, int(labelled), float(everyone[:, 2].max()))
+        score = float(everyone[:, 2].max())
+        return Pass(loss / labelled, int(labelled), score, trained.outputs)
 
     def sum_of_stages(self, value: float) -> float:
         """Of one replica; every rank gets it."""
         everyone = self.mesh.gather(torch.tensor([value], dtype=torch.float64))
         layout = self.mesh.layout
         return float(sum(everyone[layout.rank_of(0, s), 0] for s in range(layout.stages)))
+
+
+@contextlib.contextmanager
+def a_step_more(experiment: Experiment, parts: TrainingParts, mesh: Mesh) -> Iterator[Passes]:
+    """Of the mini-batch after the last."""
+    parts.stage.train()
+    step = experiment.train_steps
+    with parts.batches.open("train", step, step + 1) as batches:
+        yield Passes(parts, mesh, next(iter(batches)))

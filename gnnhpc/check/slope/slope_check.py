@@ -31,10 +31,8 @@ from gnnhpc.check.slope.directions import (
 )
 from gnnhpc.check.slope.passes import Pass, Passes
 from gnnhpc.models.own_model import OwnModel
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.train.setup import TrainingParts
 
 NAME = "slope"
 ROUNDINGS = 0.5
@@ -73,24 +71,21 @@ class Slopes:
         return None
 
 
-def slope_check(
-    experiment: Experiment, parts: TrainingParts, mesh: Mesh, step_s: Sequence[float]
-) -> Check:
+def slope_check(experiment: Experiment, passes: Passes, step_s: Sequence[float]) -> Check:
     """The same check on every rank; a collective, which leaves parameters and buffers as they were.
 
     `step_s` are how long this rank's training steps took.
     """
     mean_s = sum(step_s) / len(step_s) if step_s else 0.0
-    taken = mesh.gather(torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)).max(0).values
+    taken = (
+        passes.mesh.gather(torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)).max(0).values
+    )
     mean_s, total_s = taken.tolist()
     if PASSES * mean_s > max(MOST_S, MOST_SHARE * total_s):
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
     began = time.perf_counter()
-    parts.stage.train()
-    step = experiment.train_steps
-    with parts.batches.open("train", step, step + 1) as batches:
-        slopes = _confirmed_slopes(experiment, Passes(parts, mesh, next(iter(batches))))
+    slopes = _confirmed_slopes(experiment, passes)
     own = isinstance(experiment.model, OwnModel)
     return verdict(slopes, time.perf_counter() - began, own=own)
 

@@ -46,4 +46,5 @@ def _rows(x: Tensor | SparseInput, ids: Tensor, place: Tensor) -> Tensor | Spars
         return x[ids]
     kept = place[x.row] >= 0
     shape = (len(ids), x.shape[1])
-    return SparseInput(place[x.row[kept]], x.column[kept], x.value[kept], shape)
+    number = kept.nonzero().flatten() if x.number is None else x.number[kept]
+    return SparseInput(place[x.row[kept]], x.column[kept], x.value[kept], shape, number)

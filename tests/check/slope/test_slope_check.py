@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from gnnhpc.check.slope.differences import Difference
-from gnnhpc.check.slope.passes import Passes
+from gnnhpc.check.slope.passes import Pass, Passes, a_step_more
 from gnnhpc.check.slope.slope_check import MOST_S, Slopes, slope_check, verdict
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.setup import TrainingParts
 from tests.engines.steps import parts_of
 from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
 from tests.tools.forked import Plant
@@ -54,10 +55,16 @@ def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
     assert verdict(Slopes(RIGHT, [RIGHT, WRONG]), 0.1, own=True).verdict == "suspect"
 
 
+def slope_here(experiment: Experiment, parts: TrainingParts, step_s: list[float]) -> Check:
+    with a_step_more(experiment, parts, parts.engine.plan.mesh) as passes:  # type: ignore[attr-defined]
+        return slope_check(experiment, passes, step_s)
+
+
 def test_parameters_and_statistics_stay_as_they_were() -> None:
-    parts = parts_of(vig(batchnorm="deferred"))
+    experiment = vig(batchnorm="deferred")
+    parts = parts_of(experiment)
     before = {name: value.clone() for name, value in parts.stage.state_dict().items()}
-    found = slope_check(vig(batchnorm="deferred"), parts, parts.engine.plan.mesh, [])  # type: ignore[attr-defined]
+    found = slope_here(experiment, parts, [])
     assert found.verdict == "ok", found.detail
     assert found.values["ratio"] == pytest.approx(1.0, abs=1e-2)
     after = parts.stage.state_dict()
@@ -66,10 +73,9 @@ def test_parameters_and_statistics_stay_as_they_were() -> None:
 
 def test_a_step_that_takes_too_long_is_not_taken_again() -> None:
     parts = parts_of(gat())
-    mesh = parts.engine.plan.mesh  # type: ignore[attr-defined]
-    long = slope_check(gat(), parts, mesh, [MOST_S] * 10)
+    long = slope_here(gat(), parts, [MOST_S] * 10)
     assert (long.verdict, long.values) == ("unknown", {})
-    assert slope_check(gat(), parts, mesh, [MOST_S] * 100).verdict == "ok"
+    assert slope_here(gat(), parts, [MOST_S] * 100).verdict == "ok"
 
 
 def slope_of(folder: Path, experiment: Experiment, damage: Plant | None = None) -> Check:
@@ -146,7 +152,7 @@ def plant(damage: Callable[[Passes], None]) -> None:
     """In steps after the last alone."""
     true = Passes.take
 
-    def take(passes: Passes) -> tuple[float, float]:
+    def take(passes: Passes) -> Pass:
         found = true(passes)
         damage(passes)
         return found

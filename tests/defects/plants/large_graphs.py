@@ -112,3 +112,32 @@ def zeros_where_large() -> None:
         return kept
 
     around(Stage, "_through_layer", through)
+
+
+@defect("the last rows of large tensors zero in training", setting=settings.LARGE)
+def zero_in_training() -> None:
+    """Their gradients are those of what was computed, and an evaluation is right."""
+
+    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
+        output, end = true(stage, number, *given)
+        if number == 2 and len(output) > 8_000 and output.requires_grad:
+            output = output * (torch.arange(len(output))[:, None] < 8_000)
+        return output, end
+
+    around(Stage, "_through_layer", through)
+
+
+@defect("a last layer's bias without a gradient where tensors are large", setting=settings.LARGE)
+def bias_lost_where_large() -> None:
+    """Seven numbers of 280,000, of a gradient that hardly weighs."""
+    hooked: set[Tensor] = set()
+
+    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
+        output, end = true(stage, number, *given)
+        bias = dict(stage.layers[number].named_parameters()).get("bias")
+        if number == 4 and len(output) > 8_000 and bias is not None and bias not in hooked:
+            hooked.add(bias)
+            bias.register_hook(torch.zeros_like)
+        return output, end
+
+    around(Stage, "_through_layer", through)
