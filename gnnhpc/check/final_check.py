@@ -45,6 +45,7 @@ from gnnhpc.train.setup import TrainingParts
 
 MOST_EDGES = 8_000_000
 """Of a graph, that the twin computes one by one: each takes some kilobytes."""
+TRAINING_NAME = "training outputs"
 IMAGES = 4
 """Micro-batches of which a drawn image is computed again."""
 NODES = 8
@@ -183,6 +184,11 @@ def _compare(
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
             piece, rows = piece_of(ours, replica)
             again = EvaluatedPiece(piece, rows, state, step, training)
+            if training and not np.isfinite(again.outputs(single or twin)).all():
+                detail = (
+                    "the run diverges: one step more, outputs are no numbers in the twin either"
+                )
+                return Check(TRAINING_NAME, "unknown", detail, {})
             relative, allowed = again.difference(ours.values, twin, single, allowed)
             count += len(rows)
             # Not `>`: a difference that is no number is the worst.
@@ -196,7 +202,7 @@ def _compare(
         f"final parameters, differ by {worst:.1e}{'' if passed else where}"
     )
     values = {"worst": worst, "seconds": round(time.perf_counter() - began, 3)}
-    name = "training outputs" if training else "final-check"
+    name = TRAINING_NAME if training else "final-check"
     return Check(name, "ok" if passed else "invalid", detail, values)
 
 

@@ -137,6 +137,15 @@ def test_a_training_forward_that_goes_wrong_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
+def test_a_run_that_diverges_with_its_last_step_is_not_accused(tmp_path: Path) -> None:
+    rate = {"name": "sgd", "lr": 1e30}
+    found = ran(tmp_path, gat(train_steps=1, test_steps=0, test_every=None, optimizer=rate))
+    check = check_of(found, "training outputs")
+    assert check.verdict == "unknown"
+    assert "diverges" in check.detail
+
+
+@pytest.mark.distributed
 def test_an_evaluation_that_goes_wrong_later_is_found(tmp_path: Path) -> None:
     found = ran(tmp_path, vig(layout="pp2"), functools.partial(wrong_from, 12))
     assert not found.result.valid

@@ -77,10 +77,8 @@ def slope_check(experiment: Experiment, passes: Passes, step_s: Sequence[float])
     `step_s` are how long this rank's training steps took.
     """
     mean_s = sum(step_s) / len(step_s) if step_s else 0.0
-    taken = (
-        passes.mesh.gather(torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)).max(0).values
-    )
-    mean_s, total_s = taken.tolist()
+    mine = torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)
+    mean_s, total_s = passes.mesh.gather(mine).max(0).values.tolist()
     if PASSES * mean_s > max(MOST_S, MOST_SHARE * total_s):
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
