@@ -8,6 +8,7 @@ that is checked, and with it all that training left behind.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -184,12 +185,14 @@ def _compare(
         for ours in (o for each in seen if each.replica == replica for o in each.outputs):
             piece, rows = piece_of(ours, replica)
             again = EvaluatedPiece(piece, rows, state, step, training)
-            if training and not np.isfinite(again.outputs(single or twin)).all():
+            relative, allowed = again.difference(ours.values, twin, single, allowed)
+            if training and not (
+                math.isfinite(relative) or np.isfinite(again.outputs(single or twin)).all()
+            ):
                 detail = (
                     "the run diverges: one step more, outputs are no numbers in the twin either"
                 )
                 return Check(TRAINING_NAME, "unknown", detail, {})
-            relative, allowed = again.difference(ours.values, twin, single, allowed)
             count += len(rows)
             # Not `>`: a difference that is no number is the worst.
             if not relative <= worst:

@@ -349,9 +349,9 @@ class Worker:
 
         experiment = self.cell.experiment
         with a_step_more(experiment, parts, mesh) as passes:
-            outputs = passes.take().outputs
-            forward = training_check(experiment, parts, mesh, root, passes.batch, outputs)
-            slope = slope_check(experiment, passes, step_s)
+            first = passes.take()
+            forward = training_check(experiment, parts, mesh, root, passes.batch, first.outputs)
+            slope = slope_check(experiment, passes, first, step_s)
         return [check for check in (forward, slope) if check is not None]
 
     def _self_check(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -84,7 +83,6 @@ class Trainer:
     """For the present batch."""
     _began_s: float = field(default_factory=time.perf_counter)
     _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
-    _final_names: defaultdict[Phase, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.timer.on_length = self.observer.length_read
@@ -278,14 +276,10 @@ class Trainer:
 
     def _keep_last(self, phase: Phase, metrics: Mapping[str, float]) -> None:
         """Of the phase's steps before it nothing stays: a replica without a sample has no loss."""
-        for name in self._final_names[phase]:
-            self.final.pop(name, None)
-        named = {
-            name if name.startswith(("val_", "test_")) else f"{phase}_{name}": value
-            for name, value in metrics.items()
-        }
-        self.final |= named
-        self._final_names[phase] = list(named)
+        for name in [n for n in self.final if n.startswith("train_") == (phase == "train")]:
+            del self.final[name]
+        for name, value in metrics.items():
+            self.final[name if name.startswith(("val_", "test_")) else f"{phase}_{name}"] = value
 
     def _gather_metrics(
         self, phase: Phase, batch: Batch, trained: StepOutput, times: StepTimes

@@ -97,10 +97,10 @@ def lengths_along(loss: float, hidden: float, steepness: float) -> list[float]:
 
 def random_lengths(loss: float, hidden: float, steepness: float) -> list[float]:
     """The same of random directions; without any `steepness` the loss is not to change at all."""
-    if not steepness:
-        return [RANDOM_LENGTH, RANDOM_LENGTH / RANDOM_APART, RANDOM_LENGTH * RANDOM_APART]
-    least = RANDOM_HIDDEN * hidden / (2 * steepness)
+    least, most = 0.0, MOST_LENGTH
+    if steepness:
+        least = RANDOM_HIDDEN * hidden / (2 * steepness)
+        most = min(most, MOST_CHANGE * abs(loss) / (2 * steepness))
     first = max(RANDOM_LENGTH, least)
     wanted = [first, first / RANDOM_APART, first * RANDOM_APART]
-    most = min(MOST_LENGTH, MOST_CHANGE * abs(loss) / (2 * steepness))
     return [length for length in wanted if least <= length <= most]

@@ -71,10 +71,13 @@ class Slopes:
         return None
 
 
-def slope_check(experiment: Experiment, passes: Passes, step_s: Sequence[float]) -> Check:
+def slope_check(
+    experiment: Experiment, passes: Passes, first: Pass, step_s: Sequence[float]
+) -> Check:
     """The same check on every rank; a collective, which leaves parameters and buffers as they were.
 
-    `step_s` are how long this rank's training steps took.
+    `first` is the last pass that was taken, whose gradients are there; `step_s` are how long this
+    rank's training steps took.
     """
     mean_s = sum(step_s) / len(step_s) if step_s else 0.0
     mine = torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)
@@ -83,7 +86,7 @@ def slope_check(experiment: Experiment, passes: Passes, step_s: Sequence[float])
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
     began = time.perf_counter()
-    slopes = _confirmed_slopes(experiment, passes)
+    slopes = _confirmed_slopes(experiment, passes, first)
     own = isinstance(experiment.model, OwnModel)
     return verdict(slopes, time.perf_counter() - began, own=own)
 
@@ -137,15 +140,15 @@ def _otherwise(each: Difference) -> str:
     return f"otherwise by {abs(each.error):.4f} of what a gradient so long makes it change"
 
 
-def _confirmed_slopes(experiment: Experiment, passes: Passes) -> Slopes:
+def _confirmed_slopes(experiment: Experiment, passes: Passes, first: Pass) -> Slopes:
     """A wrong gradient is wrong a little beside too, where no unit is at its kink any more."""
-    slopes = _slopes(experiment, passes, 0)
+    slopes = _slopes(experiment, passes, first, 0)
     if slopes.wrong is None:
         return slopes
     point = Point(passes.parameters)
     for place in range(1, 1 + PLACES):
         with elsewhere(point, _seed(experiment, passes, place, RANDOM_DIRECTIONS)):
-            if _slopes(experiment, passes, place).wrong is not None:
+            if _slopes(experiment, passes, passes.take(), place).wrong is not None:
                 return slopes
     return replace(slopes, doubtful=True)
 
@@ -155,8 +158,7 @@ def _seed(experiment: Experiment, passes: Passes, place: int, number: int) -> in
     return ((experiment.seed * 1000 + passes.mesh.stage) * 10 + place) * 10 + number
 
 
-def _slopes(experiment: Experiment, passes: Passes, place: int) -> Slopes:
-    first = passes.take()
+def _slopes(experiment: Experiment, passes: Passes, first: Pass, place: int) -> Slopes:
     loss, hidden = first.loss, _hidden_by_rounding(experiment, first)
     point = Point(passes.parameters)
     along, steepness = along_gradient(point)

@@ -57,7 +57,7 @@ def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
 
 def slope_here(experiment: Experiment, parts: TrainingParts, step_s: list[float]) -> Check:
     with a_step_more(experiment, parts, parts.engine.plan.mesh) as passes:  # type: ignore[attr-defined]
-        return slope_check(experiment, passes, step_s)
+        return slope_check(experiment, passes, passes.take(), step_s)
 
 
 def test_parameters_and_statistics_stay_as_they_were() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from tests.defects.patching import around
 from tests.tools.few_edges import few_edges_at_once
 
 KIND = "large graphs"
+ROWS = 8_000
 defect = functools.partial(planted, kind=KIND, setting=settings.SAMPLED_LARGE)
 
 
@@ -76,18 +77,37 @@ def drawn() -> None:
     around(RowsInTurn, "pieces", few)
 
 
+def where_large(number: int, change: Callable[[Stage, Tensor], Tensor]) -> None:
+    """Change what a layer gives in training, in tensors of more rows than any self-check's."""
+
+    def through(true: Any, stage: Stage, layer: int, *given: Any) -> Any:
+        output, end = true(stage, layer, *given)
+        if layer == number and len(output) > ROWS and output.requires_grad:
+            output = change(stage, output)
+        return output, end
+
+    around(Stage, "_through_layer", through)
+
+
+def first_rows(x: Tensor) -> Tensor:
+    return x * (torch.arange(len(x))[:, None] < ROWS)
+
+
+def hook_once(parameters: Iterable[Tensor], hook: Callable[[Tensor], Tensor]) -> None:
+    for parameter in parameters:
+        if not parameter._backward_hooks:
+            parameter.register_hook(hook)
+
+
 @defect("gradients of the last rows of large tensors lost", setting=settings.LARGE)
 def last_rows_lost() -> None:
     """As by a kernel whose grid is too small: in no self-check are tensors as large."""
 
-    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
-        output, end = true(stage, number, *given)
-        if number == 1 and len(output) > 8_000 and output.requires_grad:
-            rows = torch.arange(len(output))[:, None] < 8_000
-            output.register_hook(lambda gradient: gradient * rows)
-        return output, end
+    def lost(_stage: Stage, output: Tensor) -> Tensor:
+        output.register_hook(first_rows)
+        return output
 
-    around(Stage, "_through_layer", through)
+    where_large(1, lost)
 
 
 @defect("a gradient with zeros where tensors are large", setting=settings.LARGE)
@@ -95,49 +115,30 @@ def zeros_where_large() -> None:
     """As where a sum over rows is written for some columns alone: what the gradient has is right,
     and along it the loss changes as it says."""
 
-    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
-        output, end = true(stage, number, *given)
-        if number == 2 and len(output) > 8_000 and output.requires_grad:
-            for parameter in stage.layers[number].parameters():
-                if parameter not in hooked:
-                    hooked.add(parameter)
-                    parameter.register_hook(every_third_zero)
-        return output, end
-
-    hooked: set[Tensor] = set()
-
     def every_third_zero(gradient: Tensor) -> Tensor:
         kept = gradient.clone()
         kept.view(-1)[::3] = 0.0
         return kept
 
-    around(Stage, "_through_layer", through)
+    def zeros(stage: Stage, output: Tensor) -> Tensor:
+        hook_once(stage.layers[2].parameters(), every_third_zero)
+        return output
+
+    where_large(2, zeros)
 
 
 @defect("the last rows of large tensors zero in training", setting=settings.LARGE)
 def zero_in_training() -> None:
     """Their gradients are those of what was computed, and an evaluation is right."""
-
-    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
-        output, end = true(stage, number, *given)
-        if number == 2 and len(output) > 8_000 and output.requires_grad:
-            output = output * (torch.arange(len(output))[:, None] < 8_000)
-        return output, end
-
-    around(Stage, "_through_layer", through)
+    where_large(2, lambda _stage, output: first_rows(output))
 
 
 @defect("a last layer's bias without a gradient where tensors are large", setting=settings.LARGE)
 def bias_lost_where_large() -> None:
     """Seven numbers of 280,000, of a gradient that hardly weighs."""
-    hooked: set[Tensor] = set()
 
-    def through(true: Any, stage: Stage, number: int, *given: Any) -> Any:
-        output, end = true(stage, number, *given)
-        bias = dict(stage.layers[number].named_parameters()).get("bias")
-        if number == 4 and len(output) > 8_000 and bias is not None and bias not in hooked:
-            hooked.add(bias)
-            bias.register_hook(torch.zeros_like)
-        return output, end
+    def lost(stage: Stage, output: Tensor) -> Tensor:
+        hook_once([stage.layers[4].get_parameter("bias")], torch.zeros_like)
+        return output
 
-    around(Stage, "_through_layer", through)
+    where_large(4, lost)
