@@ -108,10 +108,6 @@ class Batches(Protocol):
         """A training micro-batch with its targets, to profile layers with; on first stages only."""
         ...
 
-    def evaluated(self) -> Context:
-        """Of the first micro-batch that an evaluation is given."""
-        ...
-
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
         """An iterator over the batches of steps `start` to `stop`."""
         ...

@@ -86,9 +86,6 @@ class ChunkBatches(NothingInAdvance):
             context = replace(context, graph=replace(context.chunk, blocks=blocks.unasked()))
         return MicroBatch(self._inputs[0], targets, context)
 
-    def evaluated(self) -> Context:
-        return self._context(0, 0)
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         yield (self._batch(phase, step) for step in range(start, stop))

@@ -85,10 +85,6 @@ class GraphSetBatches(NothingInAdvance):
         # Layers of all stages are timed with it, the last one's too.
         return dataclasses.replace(first, targets=first.context.chunk.targets)
 
-    def evaluated(self) -> Context:
-        assert self._evaluated is not None
-        return self._evaluated.microbatches[0].context
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         make = self._train_batch if phase == "train" else self._test_batch

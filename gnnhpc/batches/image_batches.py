@@ -51,9 +51,6 @@ class ImageBatches(NothingInAdvance):
         targets = torch.zeros(self.rows, dtype=torch.int64, device=device)
         return MicroBatch(inputs, {"train": targets}, Context(seed=self.plan.experiment.seed))
 
-    def evaluated(self) -> Context:
-        return Context(seed=self.plan.experiment.seed)
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         mesh = self.plan.mesh

@@ -8,6 +8,7 @@ that is checked, and with it all that training left behind.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 import time
@@ -20,7 +21,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
 from gnnhpc.check.capture import Array, Ids
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
@@ -37,8 +37,8 @@ from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.sampled import evaluated_piece
 from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
-from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check, Phase
 from gnnhpc.spec.experiment import Experiment
@@ -49,9 +49,9 @@ MOST_EDGES = 8_000_000
 TRAINING_NAME = "training outputs"
 IMAGES = 4
 """Micro-batches of which a drawn image is computed again."""
-NODES = 8
-"""Of a graph, the nodes whose outputs are computed again, with all that they depend on; of many
-graphs, these."""
+NODES = 32
+"""Of a replica, how many pieces of its nodes one is drawn of, two of a micro-batch at least, whose
+outputs are computed again with all that they depend on; of many graphs, these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +75,12 @@ def final_check(
     parts: TrainingParts,
     mesh: Mesh,
     root: Path | None,
+    contexts: Sequence[Context],
     outputs: Sequence[Tensor],
     layers: Sequence[LayerRows] = (),
 ) -> Check | None:
-    """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch,
-    `layers` what was kept of an evaluation layer by layer."""
+    """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch, of
+    whose micro-batches `contexts` are, `layers` what was kept of an evaluation layer by layer."""
     began = time.perf_counter()
     stage = parts.stage
     state = dict(stage.named_parameters()) | dict(stage.named_buffers())
@@ -90,7 +91,7 @@ def final_check(
         edges = experiment.data.facts().edges
         detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
         return Check("final-check", "unknown", detail, {"edges": edges})
-    chosen = _chosen(experiment, parts, outputs) if mesh.has_loss else []
+    chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
     everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
     found = None
     if mesh.rank == 0:
@@ -105,16 +106,16 @@ def training_check(
     parts: TrainingParts,
     mesh: Mesh,
     root: Path | None,
-    batch: Batch,
+    contexts: Sequence[Context],
     outputs: Sequence[Tensor],
 ) -> Check | None:
-    """Likewise of a training step at the final parameters, of a graph in its chunks: `outputs` are
-    this rank's. None where few rows do not follow from few."""
-    facts = experiment.data.facts()
-    if facts.kind != "graph" or experiment.sampling is not None or not _is_affordable(experiment):
+    """Likewise of a training step at the final parameters, of a graph in its chunks or of many
+    graphs. None where few rows do not follow from few."""
+    is_image = experiment.data.facts().kind == "images"
+    if is_image or experiment.sampling is not None or not _is_affordable(experiment):
         return None
     arrays = {name: np.array(array_of(t)) for name, t in parts.stage.named_parameters()}
-    chosen = _of_chunk(batch.microbatches[0].context.chunk, outputs) if mesh.has_loss else []
+    chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
     # As of BatchNorm, which lets each row depend on all.
     has_buffers = any(mesh.gather_objects(len(list(parts.stage.buffers())) > 0))
     everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
@@ -133,23 +134,29 @@ def _is_affordable(experiment: Experiment) -> bool:
 
 
 def _chosen(
-    experiment: Experiment, parts: TrainingParts, outputs: Sequence[Tensor]
+    experiment: Experiment, mesh: Mesh, contexts: Sequence[Context], outputs: Sequence[Tensor]
 ) -> list[_Outputs]:
-    """The first image, the last, and one of each of some micro-batches; nodes spread over the first
-    chunk's own, or graphs over the first micro-batch's."""
+    """The first image, the last, and one of each of some micro-batches; of each micro-batch some
+    of its own nodes, or graphs."""
     if experiment.data.facts().kind == "images":
         images = _images(experiment.seed, len(outputs), len(outputs[0]))
         return [_Outputs(m, np.array([n]), array_of(outputs[m][[n]])) for m, n in images]
-    return _of_chunk(parts.batches.evaluated().chunk, outputs)
+    rule = random.Random(f"{experiment.seed}/{experiment.repeat}/{mesh.replica}/final-check")
+    found = []
+    for m, (context, output) in enumerate(zip(contexts, outputs, strict=True)):
+        chunk = context.chunk
+        rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
+        if len(rows):
+            places = _spread(len(rows), max(2, NODES // len(outputs)), rule)
+            found.append(_Outputs(m, rows[places].cpu().numpy(), array_of(output[places])))
+    return found
 
 
-def _of_chunk(chunk: GraphChunk, outputs: Sequence[Tensor]) -> list[_Outputs]:
-    """Nodes, or graphs, spread over the first chunk's own."""
-    rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
-    if not len(rows):
-        return []
-    places = np.unique(np.linspace(0, len(rows) - 1, NODES).astype(np.int64))
-    return [_Outputs(0, rows[places].cpu().numpy(), array_of(outputs[0][places]))]
+def _spread(rows: int, pieces: int, rule: random.Random) -> Ids:
+    """The first of `rows`, the last, and one of each of so many equal pieces."""
+    edges = np.linspace(0, rows, min(pieces, rows) + 1).astype(np.int64)
+    drawn = [rule.randrange(start, stop) for start, stop in itertools.pairwise(edges.tolist())]
+    return np.unique([0, *drawn, rows - 1])
 
 
 def _images(seed: int, microbatches: int, size: int) -> list[tuple[int, int]]:

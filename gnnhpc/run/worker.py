@@ -316,7 +316,10 @@ class Worker:
         final = None
         if experiment.test_steps and trained:
             layers = observer.watch.layers.kept if observer.watch is not None else []
-            final = final_check(experiment, parts, mesh, root, trainer.last_outputs, layers)
+            final = final_check(
+                *(experiment, parts, mesh, root),
+                *(trainer.last_contexts, trainer.last_outputs, layers),
+            )
         observations = gather_observations(
             mesh, parts, observer, self.environment, self.cell.experiment.bucket_mib
         )
@@ -350,7 +353,8 @@ class Worker:
         experiment = self.cell.experiment
         with a_step_more(experiment, parts, mesh) as passes:
             first = passes.take()
-            forward = training_check(experiment, parts, mesh, root, passes.batch, first.outputs)
+            contexts = [each.context for each in passes.batch.microbatches]
+            forward = training_check(experiment, parts, mesh, root, contexts, first.outputs)
             slope = slope_check(experiment, passes, first, step_s)
         return [check for check in (forward, slope) if check is not None]
 

@@ -20,6 +20,7 @@ from gnnhpc.engines.device_memory import peak_mib, reset_peak
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
+from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord
 from gnnhpc.spec.experiment import Experiment
@@ -78,6 +79,8 @@ class Trainer:
     final: dict[str, float] = field(default_factory=dict)
     last_outputs: Sequence[Tensor] = ()
     """Of the last test mini-batch, one a micro-batch on the stage of the loss."""
+    last_contexts: Sequence[Context] = ()
+    """Of its micro-batches."""
     test_steps_done: int = 0
     _waited_s: float = 0.0
     """For the present batch."""
@@ -207,6 +210,7 @@ class Trainer:
                 started = self._start_step()
                 outputs = self.engine.evaluate(batch)
                 self.last_outputs = outputs
+                self.last_contexts = [each.context for each in batch.microbatches]
                 times = self._stop_step()
                 with self.observer.observing():
                     self.observer.after_test_step(step, batch, outputs)

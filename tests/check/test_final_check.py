@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gnnhpc.check.final_check import NODES, _spread
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.pieces import graph_piece
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.check.test_twin import plain
-from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.cells import Ran, gat, graphs, manifest_of, run, vig
+from tests.tools.forked import Plant
 
 CELLS = {
     "vig pp2, deferred": vig(layout="pp2", batchnorm="deferred"),
@@ -95,16 +101,38 @@ def test_without_an_evaluation_there_is_nothing_to_compute_again(tmp_path: Path)
     assert "final-check" not in [check.name for check in found.result.audit]
 
 
-def wrong_from(evaluation: int) -> None:
-    """A stage's evaluation goes a little wrong once the self-check is long over."""
+@pytest.mark.distributed
+def test_outputs_of_small_graphs_in_training_are_computed_again(tmp_path: Path) -> None:
+    experiment = graphs(microbatches=2)
+    check = check_of(ran(tmp_path / "right", experiment), "training outputs")
+    assert check.verdict == "ok", check
+    wrong = ran(tmp_path / "wrong", experiment, functools.partial(wrong_in_training, 1))
+    check = check_of(wrong, "training outputs")
+    assert check.verdict == "invalid"
+    assert " graphs, computed again" in check.detail
+
+
+@given(st.integers(1, 200), st.integers(2, 40), st.integers(0, 5))
+def test_rows_are_drawn_of_each_piece(rows: int, pieces: int, seed: int) -> None:
+    places = _spread(rows, pieces, random.Random(seed))
+    assert places[0] == 0
+    assert places[-1] == rows - 1
+    assert (np.diff(places) > 0).all()
+    # No piece is left out, so no gap is as long as two of them.
+    assert np.diff(places, append=rows).max() <= 2 * -(-rows // min(pieces, rows))
+
+
+def wrong_from(evaluation: int, microbatch: int = 0) -> None:
+    """A stage's evaluation goes a little wrong once the self-check is long over, from one of its
+    micro-batches on."""
     from gnnhpc.engines.stage import Stage
 
     true = Stage.forward
     calls: list[int] = []
 
-    def forward(stage: Stage, *args: Any) -> Tensor:
-        output = true(stage, *args)
-        if not stage.training:
+    def forward(stage: Stage, x: Any, context: Context) -> Tensor:
+        output = true(stage, x, context)
+        if not stage.training and context.microbatch >= microbatch:
             calls.append(1)
             if len(calls) > evaluation:
                 return output * 1.001
@@ -113,26 +141,32 @@ def wrong_from(evaluation: int) -> None:
     Stage.forward = forward  # type: ignore[method-assign]
 
 
-def wrong_in_training() -> None:
-    """In steps after the last alone: what goes wrong before, a self-check of so few nodes sees."""
+def wrong_in_training(first: int) -> None:
+    """From that micro-batch on, and in steps after the last alone: what goes wrong before, a
+    self-check of so few nodes sees."""
     from gnnhpc.check.slope.passes import Pass, Passes
 
     true = Passes.take
 
     def take(passes: Passes) -> Pass:
         found = true(passes)
-        return dataclasses.replace(found, outputs=[each * 1.001 for each in found.outputs])
+        wrong = [each * (1.001 if m >= first else 1.0) for m, each in enumerate(found.outputs)]
+        return dataclasses.replace(found, outputs=wrong)
 
     Passes.take = take  # type: ignore[method-assign]
 
 
 @pytest.mark.distributed
-def test_a_training_forward_that_goes_wrong_is_found(tmp_path: Path) -> None:
-    found = ran(tmp_path, gat(layout="pp2", chunks="halo"), wrong_in_training)
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_training_forward_that_goes_wrong_is_found(first: int, tmp_path: Path) -> None:
+    """In all micro-batches, or in the last alone."""
+    experiment = gat(layout="pp2", chunks="halo")
+    found = ran(tmp_path, experiment, functools.partial(wrong_in_training, first))
     assert not found.result.valid
     check = check_of(found, "training outputs")
     assert check.verdict == "invalid"
-    assert "a training step's outputs of 8 nodes, computed again" in check.detail
+    (count,) = re.findall(r"a training step's outputs of (\d+) nodes, computed", check.detail)
+    assert int(count) >= NODES
     assert check.values["worst"] > 1e-4
 
 
@@ -146,8 +180,18 @@ def test_a_run_that_diverges_with_its_last_step_is_not_accused(tmp_path: Path) -
 
 
 @pytest.mark.distributed
-def test_an_evaluation_that_goes_wrong_later_is_found(tmp_path: Path) -> None:
-    found = ran(tmp_path, vig(layout="pp2"), functools.partial(wrong_from, 12))
+@pytest.mark.parametrize(
+    ("experiment", "plant"),
+    [
+        (vig(layout="pp2"), functools.partial(wrong_from, 12)),
+        (gat(layout="pp2"), functools.partial(wrong_from, 3, microbatch=3)),
+    ],
+    ids=["all of vig", "the last chunk of gat"],
+)
+def test_an_evaluation_that_goes_wrong_later_is_found(
+    experiment: Experiment, plant: Plant, tmp_path: Path
+) -> None:
+    found = ran(tmp_path, experiment, plant)
     assert not found.result.valid
     check = check_of(found)
     assert check.verdict == "invalid"

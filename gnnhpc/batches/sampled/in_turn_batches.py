@@ -57,9 +57,6 @@ class InTurnBatches:
             in_turn=in_turn,
         )
 
-    def evaluated(self) -> Context:
-        return self._context(0, 0)
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         yield (self._batch(phase, step) for step in range(start, stop))

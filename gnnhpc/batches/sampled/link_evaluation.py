@@ -97,9 +97,6 @@ class LinkEvaluation:
             return None
         return copied_rows(self._links.message, chunk, self._plan).to(self._plan.mesh.device)
 
-    def evaluated(self) -> Context:
-        return self._context(0, 0)
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         yield (self._batch(step) for step in range(start, stop))

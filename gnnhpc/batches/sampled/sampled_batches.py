@@ -154,10 +154,6 @@ class SampledBatches:
         # Layers of all stages are timed with it, the last one's too.
         return replace(first, targets={"train": first.context.chunk.targets["train"]})
 
-    def evaluated(self) -> Context:
-        assert self._whole is not None
-        return self._whole.evaluated()
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         if phase == "test":

@@ -40,9 +40,6 @@ class SampledEvaluation:
         self._own = nodes[mine.start : mine.stop].numpy()
         self._labelled = {split: int(mask.sum()) for split, mask in graph.masks.items()}
 
-    def evaluated(self) -> Context:
-        return self._context(0, 0, self._chunk(0))
-
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         yield (self._batch(phase, step) for step in range(start, stop))
