@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -39,7 +39,7 @@ ROUNDINGS = 0.5
 """How many units in the last place of its largest score a row's loss may be off."""
 RANDOM_DIRECTIONS = 2
 PLACES = 3
-"""Beside the run's own, where a gradient that is contradicted has to be so once more."""
+"""Beside the run's own, which are tried where the loss is not straight there, or contradicts."""
 PASSES = 3 + 2 * RANDOM_DIRECTIONS
 """Where the first difference of each direction is right."""
 MOST_S, MOST_SHARE = 30.0, 0.1
@@ -55,8 +55,10 @@ class Slopes:
     """The gradient."""
     random: Sequence[Sequence[Difference]] = ()
     """Signs, of each of some directions."""
+    beside: bool = False
+    """Whether the parameters were moved a little first."""
     doubtful: bool = False
-    """Whether what contradicts the gradient there does so a little beside no more."""
+    """Whether what contradicts the gradient does so at no other place."""
 
     @property
     def wrong(self) -> str | None:
@@ -69,6 +71,17 @@ class Slopes:
             if found is not None:
                 return f"in a random direction {_otherwise(found)}"
         return None
+
+    @property
+    def are_hidden(self) -> bool:
+        """Whether rounding hides the slope in some direction, or it was left out."""
+        return not self.random or not all((self.along, *self.random))
+
+    @property
+    def are_right(self) -> bool:
+        """In each direction."""
+        best = [_best(each) for each in (self.along, *self.random)]
+        return not self.are_hidden and all(each is not None and each.is_right for each in best)
 
 
 def slope_check(
@@ -86,7 +99,7 @@ def slope_check(
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
     began = time.perf_counter()
-    slopes = _confirmed_slopes(experiment, passes, first)
+    slopes = confirmed(_at_places(experiment, passes, first))
     own = isinstance(experiment.model, OwnModel)
     return verdict(slopes, time.perf_counter() - began, own=own)
 
@@ -111,16 +124,17 @@ def verdict(slopes: Slopes, seconds: float, *, own: bool = False) -> Check:
         if own:
             return Check(NAME, "suspect", f"{detail}, unless its model means it so", values)
         return Check(NAME, "invalid", detail, values)
-    if along is None or worst is None or len(told) < len(random):
+    if slopes.are_hidden or along is None or worst is None:
         detail = "rounding hides the slope of so small a loss, or there is none"
         return Check(NAME, "unknown", detail, values)
-    if wrong or not all(each.is_right for each in (along, *told)):
+    if wrong or not slopes.are_right:
         found = _otherwise(worst) if along.is_right else f"by {_ratio(along)}"
         detail = f"the loss changes {wrong or found}, and is not straight enough to tell why"
         return Check(NAME, "unknown", detail, values)
+    moved = ", at parameters a little beside," if slopes.beside else ""
     detail = (
-        f"the loss of one step more changes as its gradient says: along it by {_ratio(along)}, in "
-        f"random directions {_otherwise(worst)}"
+        f"the loss of one step more changes{moved} as its gradient says: along it by "
+        f"{_ratio(along)}, in random directions {_otherwise(worst)}"
     )
     return Check(NAME, "ok", detail, values)
 
@@ -140,17 +154,34 @@ def _otherwise(each: Difference) -> str:
     return f"otherwise by {abs(each.error):.4f} of what a gradient so long makes it change"
 
 
-def _confirmed_slopes(experiment: Experiment, passes: Passes, first: Pass) -> Slopes:
-    """A wrong gradient is wrong a little beside too, where no unit is at its kink any more."""
-    slopes = _slopes(experiment, passes, first, 0)
-    if slopes.wrong is None:
-        return slopes
+def confirmed(places: Iterable[Slopes]) -> Slopes:
+    """Of the run's own place, and of as many beside as are needed.
+
+    Where units are at their kinks the loss has no one slope, and a little beside they are not: a
+    wrong gradient is wrong at two places, and a right one at the first that tells.
+    """
+    found = iter(places)
+    here = next(found)
+    if here.wrong is None and (here.are_right or here.are_hidden):
+        return here
+    wrong = [here] if here.wrong is not None else []
+    for beside in found:
+        if beside.wrong is not None:
+            wrong.append(beside)
+        if len(wrong) > 1:
+            return wrong[0]
+        if beside.are_right and not wrong:
+            return replace(beside, beside=True)
+    return replace(here, doubtful=True)
+
+
+def _at_places(experiment: Experiment, passes: Passes, first: Pass) -> Iterator[Slopes]:
+    yield _slopes(experiment, passes, first, 0)
     point = Point(passes.parameters)
     for place in range(1, 1 + PLACES):
         with elsewhere(point, _seed(experiment, passes, place, RANDOM_DIRECTIONS)):
-            if _slopes(experiment, passes, passes.take(), place).wrong is not None:
-                return slopes
-    return replace(slopes, doubtful=True)
+            beside = _slopes(experiment, passes, passes.take(), place)
+        yield beside
 
 
 def _seed(experiment: Experiment, passes: Passes, place: int, number: int) -> int:

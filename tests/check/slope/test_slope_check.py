@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.check.slope.differences import Difference
 from gnnhpc.check.slope.passes import Pass, Passes, a_step_more
-from gnnhpc.check.slope.slope_check import MOST_S, Slopes, slope_check, verdict
+from gnnhpc.check.slope.slope_check import MOST_S, Slopes, confirmed, slope_check, verdict
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -48,6 +48,42 @@ def test_a_gradient_is_right_in_both_directions(slopes: Slopes, expected: str, w
     check = verdict(slopes, 0.1)
     assert check.verdict == expected
     assert words in check.detail
+
+
+HERE = {
+    "right": Slopes(RIGHT, [RIGHT]),
+    "wrong": Slopes(WRONG, [RIGHT]),
+    "curved": Slopes(RIGHT, [CURVED]),
+    "hidden": Slopes(RIGHT, [()]),
+}
+
+
+@pytest.mark.parametrize(
+    ("places", "expected", "tried"),
+    [
+        ("right wrong wrong", "ok", 1),
+        ("hidden right", "unknown", 1),
+        ("curved curved right wrong", "ok", 3),
+        ("curved hidden curved curved", "unknown", 4),
+        ("curved wrong right wrong", "invalid", 4),
+        ("curved wrong right right", "unknown", 4),
+        ("wrong curved wrong right", "invalid", 3),
+        ("wrong right curved right", "unknown", 4),
+    ],
+)
+def test_where_the_loss_is_not_straight_places_beside_tell(
+    places: str, expected: str, tried: int
+) -> None:
+    taken: list[str] = []
+
+    def each() -> Iterator[Slopes]:
+        for place in places.split():
+            taken.append(place)
+            yield HERE[place]
+
+    check = verdict(confirmed(each()), 0.1)
+    assert (check.verdict, len(taken)) == (expected, tried)
+    assert ("at parameters a little beside" in check.detail) == (expected == "ok" and tried > 1)
 
 
 def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
