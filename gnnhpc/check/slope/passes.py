@@ -38,12 +38,14 @@ class Passes:
         self.mesh = mesh
         self.parameters = parameters_of(parts.stage)
         self.batch = batch
+        self.taken = 0
         self._parts = parts
         self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
 
     def take(self) -> Pass:
         """Gradients are new ones, and buffers stay as they were: each pass begins with the same."""
         parts, timer = self._parts, self._parts.timer
+        self.taken += 1
         if parts.optimizer is not None:
             parts.optimizer.zero_grad(set_to_none=False)
         timer.prepare()

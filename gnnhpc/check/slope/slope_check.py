@@ -95,11 +95,13 @@ def slope_check(
     mean_s = sum(step_s) / len(step_s) if step_s else 0.0
     mine = torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)
     mean_s, total_s = passes.mesh.gather(mine).max(0).values.tolist()
-    if PASSES * mean_s > max(MOST_S, MOST_SHARE * total_s):
+    affordable_s = max(MOST_S, MOST_SHARE * total_s)
+    if PASSES * mean_s > affordable_s:
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})
     began = time.perf_counter()
-    slopes = confirmed(_at_places(experiment, passes, first))
+    most = affordable_s / mean_s if mean_s else math.inf
+    slopes = confirmed(_at_places(experiment, passes, first, most))
     own = isinstance(experiment.model, OwnModel)
     return verdict(slopes, time.perf_counter() - began, own=own)
 
@@ -175,10 +177,17 @@ def confirmed(places: Iterable[Slopes]) -> Slopes:
     return replace(here, doubtful=True)
 
 
-def _at_places(experiment: Experiment, passes: Passes, first: Pass) -> Iterator[Slopes]:
-    yield _slopes(experiment, passes, first, 0)
+def _at_places(
+    experiment: Experiment, passes: Passes, first: Pass, most: float
+) -> Iterator[Slopes]:
+    """Beside, so long as no more than `most` passes were taken; all where the run's own place
+    contradicts the gradient."""
+    here = _slopes(experiment, passes, first, 0)
+    yield here
     point = Point(passes.parameters)
     for place in range(1, 1 + PLACES):
+        if here.wrong is None and passes.taken > most:
+            return
         with elsewhere(point, _seed(experiment, passes, place, RANDOM_DIRECTIONS)):
             beside = _slopes(experiment, passes, passes.take(), place)
         yield beside

@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from gnnhpc.check.slope import slope_check as slope_check_module
 from gnnhpc.check.slope.differences import Difference
 from gnnhpc.check.slope.passes import Pass, Passes, a_step_more
-from gnnhpc.check.slope.slope_check import MOST_S, Slopes, confirmed, slope_check, verdict
+from gnnhpc.check.slope.slope_check import (
+    MOST_S,
+    PASSES,
+    PLACES,
+    Slopes,
+    confirmed,
+    slope_check,
+    verdict,
+)
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -112,6 +121,28 @@ def test_a_step_that_takes_too_long_is_not_taken_again() -> None:
     long = slope_here(gat(), parts, [MOST_S] * 10)
     assert (long.verdict, long.values) == ("unknown", {})
     assert slope_here(gat(), parts, [MOST_S] * 100).verdict == "ok"
+
+
+def test_places_beside_are_tried_as_long_as_that_takes_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the loss is not straight; a gradient that is contradicted is always looked at again."""
+
+    def looked_at(here: str, step_s: float) -> int:
+        places: list[int] = []
+
+        def of_place(_: Experiment, passes: Passes, first: Pass, place: int) -> Slopes:
+            passes.taken += PASSES
+            places.append(place)
+            return HERE[here]
+
+        monkeypatch.setattr(slope_check_module, "_slopes", of_place)
+        slope_here(gat(), parts_of(gat()), [step_s])
+        return len(places)
+
+    assert looked_at("curved", 1e-3) == 1 + PLACES
+    assert looked_at("curved", MOST_S / PASSES) == 1
+    assert looked_at("wrong", MOST_S / PASSES) == 2
 
 
 def slope_of(folder: Path, experiment: Experiment, damage: Plant | None = None) -> Check:
