@@ -30,9 +30,9 @@ def contestant(microbatches: int) -> Callable[[], float]:
     """Seconds of all forwards and backwards of a mini-batch."""
     map_large_blocks_separately()
     draw = torch.Generator().manual_seed(0)
-    made = [_layer(GRAPHER if n % 2 == 0 else FFN, n % 2 == 0, draw) for n in range(LAYERS)]
+    made = drawn_layers(LAYERS, draw)
     layers = Layers(made)
-    into = Gradients([_zeros_like(each.weights) for each in made])
+    into = Gradients([zeros_like(each.weights) for each in made])
     shape = (IMAGES // microbatches, GRID[0] * GRID[1], 3)
     inputs = [torch.randn(shape, generator=draw) for _ in range(microbatches)]
     gradients = [1e-3 * torch.randn(shape, generator=draw) for _ in range(microbatches)]
@@ -45,6 +45,11 @@ def contestant(microbatches: int) -> Callable[[], float]:
         return time.perf_counter() - began
 
     return turn
+
+
+def drawn_layers(count: int, draw: torch.Generator) -> list[Layer]:
+    """Graphers and FFNs in turn."""
+    return [_layer(GRAPHER if n % 2 == 0 else FFN, n % 2 == 0, draw) for n in range(count)]
 
 
 def _layer(hidden: int, is_grapher: bool, draw: torch.Generator) -> Layer:
@@ -63,7 +68,7 @@ def _layer(hidden: int, is_grapher: bool, draw: torch.Generator) -> Layer:
     return Layer(GRID if is_grapher else None, weights, (1e-5, 1e-5), moved)
 
 
-def _zeros_like(weights: Weights) -> Weights:
+def zeros_like(weights: Weights) -> Weights:
     return Weights._make(None if w is None else torch.zeros_like(w) for w in weights)
 
 
