@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
@@ -35,6 +36,25 @@ def test_pauses_anywhere_accuse_nobody(name: str, experiment: Experiment, tmp_pa
     (cell,) = manifest_of(tmp_path / "run", experiment)
     ran = run(tmp_path / "run", cell, plant=Pauses(every=500, longest_s=0.01))
     assert invalid(ran) == []
+
+
+def test_pauses_in_an_only_step_accuse_nobody(tmp_path: Path) -> None:
+    """In a run of few steps a pause may be in most, or in each."""
+    experiment = vig(layout="pp2", train_steps=1, test_steps=0, checkpoint="always")
+    (cell,) = manifest_of(tmp_path / "run", experiment)
+    assert invalid(run(tmp_path / "run", cell, plant=pause_before_layers)) == []
+
+
+def pause_before_layers() -> None:
+    """Where a forward's clock runs, and its layers' hooks have not been called yet."""
+    from_layer = Stage._from_layer
+
+    def paused(stage: Stage, number: int, *args: Any) -> Any:
+        if number == 0:
+            time.sleep(0.01)
+        return from_layer(stage, number, *args)
+
+    Stage._from_layer = paused  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

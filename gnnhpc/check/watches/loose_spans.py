@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from gnnhpc.check.watches.faults import in_most
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.work_moments import Moment
@@ -79,9 +80,9 @@ class LooseSpans:
                     self._loose.setdefault((kind, where), []).append((total, found))
 
     def told(self) -> str | None:
-        """What was so in most steps: a busy machine may do so to a few."""
+        """What was so in most steps."""
         for (kind, where), steps in self._loose.items():
-            if len(steps) > self._with_spans[kind] / 2:
+            if in_most(len(steps), self._with_spans[kind]):
                 total, beside_s = (sum(each) for each in zip(*steps, strict=True))
                 return (
                     f"{kind} spans of {len(steps)} steps hold {total:.3f} s, of which "

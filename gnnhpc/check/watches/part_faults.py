@@ -10,7 +10,7 @@ from typing import Final
 
 from gnnhpc.batches.batch import Loading
 from gnnhpc.batches.stopwatch import Timed
-from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.faults import Faults, in_most
 from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
 from gnnhpc.check.watches.recomputed_forwards import Place
@@ -224,9 +224,9 @@ class PartFaults:
         return {"backward": self.stage.untrained, "weights": self.stage.nothing_left}.get(kind, ())
 
     def told(self) -> list[str]:
-        """What is wrong in most steps: a busy machine may do so to a few."""
+        """What is wrong in most steps."""
         found = []
-        if len(self._recomputed_longer) > self._steps / 2:
+        if in_most(len(self._recomputed_longer), self._steps):
             recorded, seen = (sum(each) for each in zip(*self._recomputed_longer, strict=True))
             found.append(
                 f"recompute_s holds {recorded:.4f} s in {len(self._recomputed_longer)} steps, of "
@@ -236,7 +236,7 @@ class PartFaults:
 
     def loose(self) -> str | None:
         """Spans that hold more than their work in most steps."""
-        if len(self._optimizer_longer) > self._optimized / 2:
+        if in_most(len(self._optimizer_longer), self._optimized):
             held, seen = (sum(each) for each in zip(*self._optimizer_longer, strict=True))
             return (
                 f"optimizer spans of {len(self._optimizer_longer)} steps hold {held:.3f} s, of "

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from gnnhpc.check.watches.count_faults import CountFaults
-from gnnhpc.check.watches.faults import Faults
+from gnnhpc.check.watches.faults import Faults, in_most
 from gnnhpc.check.watches.part_faults import RATE, SUM_S, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.engines.timing import SpanName, StepTimes
@@ -201,7 +201,7 @@ class TimeFaults:
         if slow_clock:
             return [slow_clock]
         found = self.faults.told()
-        if len(self._longer) > self._steps / 2:
+        if in_most(len(self._longer), self._steps):
             recorded, seen = (sum(each) for each in zip(*self._longer, strict=True))
             found.append(
                 f"{len(self._longer)} steps were recorded as {recorded:.6f} s, {seen:.6f} s lay "

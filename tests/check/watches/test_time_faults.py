@@ -181,7 +181,8 @@ def places(count: int | None) -> list[tuple[int, int]] | None:
         ([None, None, None], (2, 0.4), 2, ""),
         # A processor taken away between a mark and a hook says nothing if it is rare.
         ([0.4, 0.5, 0.4], (2, 0.4), 2, ""),
-        ([0.5, 0.5, 0.4], (2, 0.4), 2, "recompute_s holds 1.0000 s in 2 steps, of which forwards"),
+        ([0.5], (2, 0.4), 2, ""),
+        ([0.5, 0.5, 0.5], (2, 0.4), 2, "recompute_s holds 1.5000 s in 3 steps, of which forwards"),
         ([0.4, 0.3, 0.4], (2, 0.4), 2, "recompute_s shorter than the forwards computed again in 1"),
         ([0.4, 0.4, 0.4], (1, 0.4), 2, "forwards computed again otherwise than checkpoint says in"),
         ([0.4, 0.4, 0.4], (1, 0.4), 0, "forwards computed again otherwise than checkpoint says in"),
