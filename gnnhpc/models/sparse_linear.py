@@ -48,28 +48,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
     if not (aggregate.fits(x) or is_apart()):
         return functional.linear(x, weight, bias)
-    product: Tensor = _Linear.apply(x, *cut(weight), bias)  # type: ignore[no-untyped-call]
+    # A Function is told of parameters that they need gradients where none are computed, too.
+    trains = torch.is_grad_enabled()
+    product: Tensor = _Linear.apply(x, *cut(weight), bias, trains)  # type: ignore[no-untyped-call]
     return product
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, left_for: LeftFor, bias: Tensor | None
+        ctx: Any, x: Tensor, weight: Tensor, left_for: LeftFor, bias: Tensor | None, trains: bool
     ) -> Tensor:
         ctx.left_for = left_for
         ctx.save_for_backward(x, weight)
         product = functional.linear(x, weight, bias)
-        ctx.finite = aggregate.fits(x) and (
-            not any(ctx.needs_input_grad) or aggregate.all_finite(product)
-        )
+        backward = trains and any(ctx.needs_input_grad)
+        ctx.finite = aggregate.fits(x) and (not backward or aggregate.all_finite(product))
         return product
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, _, needs_bias = ctx.needs_input_grad
+        needs_x, needs_weight, _, needs_bias, _ = ctx.needs_input_grad
         rows = aggregate.rows_with_gradient(upstream) if ctx.finite else None
         all_rows = x.shape
         if rows is not None:
@@ -80,7 +81,7 @@ class _Linear(torch.autograd.Function):
         grad_weight = None
         if needs_weight:
             grad_weight = now_or_later(ctx.left_for, lambda: upstream.t() @ x)
-        return grad_x, grad_weight, None, upstream.sum(0) if needs_bias else None
+        return grad_x, grad_weight, None, upstream.sum(0) if needs_bias else None, None
 
 
 class _SparseLinear(torch.autograd.Function):

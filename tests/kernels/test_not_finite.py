@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
+from gnnhpc.kernels import calls
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels import gatv2 as gatv2_kernel
 from gnnhpc.kernels import vig as vig_kernel
@@ -111,6 +112,20 @@ def test_a_product_keeps_it_in_rows_without_a_gradient(
     # 0 times it is NaN, for each of the weights that its column meets.
     assert weight.grad.isnan().any(0).sum() == 1
     assert weight.grad.isnan().any(1).all()
+
+
+@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
+def test_it_is_looked_for_where_a_backward_comes_alone() -> None:
+    """With a bias or without one: which of a layer's two forms computes may be another in each
+    mini-batch, and as many calls are made."""
+    x, weight = torch.rand(6, 4), nn.Parameter(torch.rand(3, 4))
+    for bias in (None, nn.Parameter(torch.rand(3))):
+        with torch.no_grad():
+            before = calls.counted()
+            linear(x, weight, bias)
+            assert calls.counted() == before
+        linear(x, weight, bias)
+        assert sum((calls.counted() - before).values()) == 1
 
 
 def of_few(layer: nn.Module, x: Tensor, context: Context) -> dict[str, list[bool]]:
