@@ -24,6 +24,9 @@ RANDOM_LENGTH, RANDOM_APART = 2e-4, 6.0
 that is not straight."""
 RANDOM_HIDDEN = 50.0
 """As HIDDEN: a random direction changes the loss less for its length."""
+FAR = 1.0
+"""Of how much the loss is expected to change: a curved one is off by less of it, as lengths become
+smaller."""
 MOST_CHANGE, MOST_LENGTH = 0.1, 0.02
 """Of the loss, and of the parameters: what changes them by more tells nothing of a slope."""
 
@@ -64,6 +67,10 @@ class Difference:
     @property
     def is_right(self) -> bool:
         return abs(self.found - self.expected) <= TOLERANCE * self.size + self.hidden
+
+    @property
+    def is_far_off(self) -> bool:
+        return abs(self.found - self.expected) > FAR * self.size + self.hidden
 
 
 def contradiction(differences: Sequence[Difference]) -> Difference | None:

@@ -59,6 +59,8 @@ class Slopes:
     """Whether the parameters were moved a little first."""
     doubtful: bool = False
     """Whether what contradicts the gradient does so at no other place."""
+    far_off: bool = False
+    """Whether the loss is far from what the gradient says at all places, though not straight."""
 
     @property
     def wrong(self) -> str | None:
@@ -76,6 +78,12 @@ class Slopes:
     def are_hidden(self) -> bool:
         """Whether rounding hides the slope in some direction, or it was left out."""
         return not self.random or not all((self.along, *self.random))
+
+    @property
+    def are_far_off(self) -> bool:
+        """In some direction, whatever the length."""
+        tried = [each for each in (self.along, *self.random) if each]
+        return any(all(one.is_far_off for one in each) for each in tried)
 
     @property
     def are_right(self) -> bool:
@@ -132,7 +140,7 @@ def verdict(slopes: Slopes, seconds: float, *, own: bool = False) -> Check:
     if wrong or not slopes.are_right:
         found = _otherwise(worst) if along.is_right else f"by {_ratio(along)}"
         detail = f"the loss changes {wrong or found}, and is not straight enough to tell why"
-        return Check(NAME, "unknown", detail, values)
+        return Check(NAME, "suspect" if slopes.far_off else "unknown", detail, values)
     moved = ", at parameters a little beside," if slopes.beside else ""
     detail = (
         f"the loss of one step more changes{moved} as its gradient says: along it by "
@@ -167,14 +175,17 @@ def confirmed(places: Iterable[Slopes]) -> Slopes:
     if here.wrong is None and (here.are_right or here.are_hidden):
         return here
     wrong = [here] if here.wrong is not None else []
+    tried = [here]
     for beside in found:
+        tried.append(beside)
         if beside.wrong is not None:
             wrong.append(beside)
         if len(wrong) > 1:
             return wrong[0]
         if beside.are_right and not wrong:
             return replace(beside, beside=True)
-    return replace(here, doubtful=True)
+    far_off = len(tried) > 1 and all(each.are_far_off for each in tried)
+    return replace(here, doubtful=True, far_off=far_off)
 
 
 def _at_places(

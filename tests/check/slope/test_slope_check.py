@@ -24,6 +24,7 @@ from gnnhpc.check.slope.slope_check import (
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
+from tests.defects.patching import around
 from tests.engines.steps import parts_of
 from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
 from tests.tools.forked import Plant
@@ -36,6 +37,7 @@ def difference(ratio: float, length: float, size: float | None = None) -> Differ
 RIGHT = [difference(1.0, 1e-3)]
 WRONG = [difference(2.0, 1e-4), difference(2.0, 1e-3)]
 CURVED = [difference(1.03, 1e-4), difference(1.3, 1e-3)]
+FAR = [difference(3.1, 1e-4), difference(9.0, 1e-3)]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,8 @@ CURVED = [difference(1.03, 1e-4), difference(1.3, 1e-3)]
         (Slopes(RIGHT, [CURVED, RIGHT]), "unknown", "not straight enough"),
         (Slopes(CURVED, [RIGHT]), "unknown", "not straight enough"),
         (Slopes(WRONG, [RIGHT], doubtful=True), "unknown", "along its gradient by 2.0000"),
+        (Slopes(RIGHT, [FAR, RIGHT]), "unknown", "not straight enough"),
+        (Slopes(RIGHT, [FAR, RIGHT], far_off=True), "suspect", "otherwise by 2.1000"),
         (Slopes(RIGHT, [(), RIGHT]), "unknown", "rounding hides"),
         (Slopes(RIGHT, ()), "unknown", "rounding hides"),
         (Slopes(), "unknown", "rounding hides"),
@@ -63,6 +67,7 @@ HERE = {
     "right": Slopes(RIGHT, [RIGHT]),
     "wrong": Slopes(WRONG, [RIGHT]),
     "curved": Slopes(RIGHT, [CURVED]),
+    "far": Slopes(RIGHT, [FAR]),
     "hidden": Slopes(RIGHT, [()]),
 }
 
@@ -78,11 +83,17 @@ HERE = {
         ("curved wrong right right", "unknown", 4),
         ("wrong curved wrong right", "invalid", 3),
         ("wrong right curved right", "unknown", 4),
+        ("far far far far", "suspect", 4),
+        ("far far curved far", "unknown", 4),
+        ("far right", "ok", 2),
+        # No other place was tried.
+        ("far", "unknown", 1),
     ],
 )
 def test_where_the_loss_is_not_straight_places_beside_tell(
     places: str, expected: str, tried: int
 ) -> None:
+    """Or that it is far from what the gradient says at all of them."""
     taken: list[str] = []
 
     def each() -> Iterator[Slopes]:
@@ -225,3 +236,40 @@ def plant(damage: Callable[[Passes], None]) -> None:
         return found
 
     Passes.take = take  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_a_wrong_gradient_is_flagged_where_the_loss_is_hardly_straight(tmp_path: Path) -> None:
+    """After such large steps, of which each machine's rounding makes others."""
+    settings = {"optimizer": {"lr": 1.0}, "train_steps": 30, "test_steps": 1, "test_every": None}
+    experiment = gat(microbatches=2, **settings)
+    right = slope_of(tmp_path / "right", experiment)
+    assert right.verdict in ("ok", "unknown"), right.detail
+    wrong = slope_of(tmp_path / "wrong", experiment, lost_but_in_self_checks)
+    assert wrong.verdict in ("suspect", "invalid"), wrong.detail
+
+
+def lost_but_in_self_checks() -> None:
+    """No gradient before the second layer, as where tensors are larger than those."""
+    from gnnhpc.check import self_check
+    from gnnhpc.engines.stage import Stage
+
+    checking: list[bool] = []
+
+    def checked(true: Callable[..., object], *args: object, **named: object) -> object:
+        checking.append(True)
+        try:
+            return true(*args, **named)
+        finally:
+            checking.pop()
+
+    def through(
+        true: Callable[..., tuple[torch.Tensor, object]], stage: Stage, layer: int, *given: object
+    ) -> tuple[torch.Tensor, object]:
+        output, end = true(stage, layer, *given)
+        if layer == 1 and not checking and output.requires_grad:
+            output.register_hook(torch.zeros_like)
+        return output, end
+
+    around(self_check, "self_check", checked)
+    around(Stage, "_through_layer", through)
