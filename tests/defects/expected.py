@@ -1222,6 +1222,17 @@ EXPECTED: dict[str, Expected] = {
         Complaint("graph", "edges_kept is told as"),
         verify="edges_kept is told as",
     ),
+    "both directions of each edge counted again, of many graphs": Expected(
+        Complaint("graph", "edges is told as"),
+        verify="edges is told as",
+    ),
+    "drawn edges recorded twice": Expected(
+        Complaint("step times", "sampled_edges that were not drawn"),
+        verify="sampled_edges that were not drawn",
+    ),
+    "all steps recorded as of the first epoch": Expected(
+        Complaint("throughput", "an epoch that is not the step's"),
+    ),
     "the gradient's norm of few parameters": Expected(
         Complaint("gradient norm", "the gradient's norm is recorded as"),
         verify="norm is recorded as",

@@ -77,6 +77,8 @@ def watched_checks(
         checks.append(cuts(observations, watched, layout, held_by))
     if kind == "graph":
         checks.append(graph_facts(watched, layout, graph))
+    if watched[0].facts:
+        checks.append(sample_facts(watched[0].facts, graph))
     if watched[0].evaluated:
         checks.append(statistics(watched, layout))
     return checks
@@ -128,6 +130,18 @@ def graph_facts(watched: Sequence[Watched], layout: Layout, told: Mapping[str, A
     if wrong:
         return Check("graph", "invalid", "; ".join(wrong), plain)
     return Check("graph", "ok", "edges kept and redundancy are those of the chunks", plain)
+
+
+def sample_facts(plain: Mapping[str, int], told: Mapping[str, Any]) -> Check:
+    """Of what mini-batches are drawn from the result tells what a second reading counts."""
+    wrong = [
+        f"{name} is told as {told.get(name)}, the data have {count}"
+        for name, count in plain.items()
+        if told.get(name) != count
+    ]
+    if wrong:
+        return Check("graph", "invalid", "; ".join(wrong), dict(plain))
+    return Check("graph", "ok", "what is told of the data is what they have", dict(plain))
 
 
 def one_model(watched: Sequence[Watched], layout: Layout) -> Check:

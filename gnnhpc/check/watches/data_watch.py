@@ -33,6 +33,11 @@ class DataWatch(Protocol):
         ...
 
     @property
+    def facts(self) -> Mapping[str, int]:
+        """What a result tells of the data, of what mini-batches are drawn from, read again."""
+        ...
+
+    @property
     def evaluated(self) -> bytes | None:
         """Which nodes of a whole graph this replica's evaluations were of, a bit each; None where
         a rule tells it, which is checked here."""

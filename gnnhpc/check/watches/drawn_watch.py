@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +26,10 @@ from gnnhpc.spec.experiment import Experiment
 class DrawnWatch:
     """Of one replica; a watch of one kind of samples says what its mini-batches must hold."""
 
+    samples: ClassVar[str]
+    """What an epoch is all of, in words."""
     terms: ClassVar[str]
-    """Of the loss, in words."""
+    """Of the loss."""
     experiment: Experiment
     mesh: Mesh
     root: Path | None
@@ -38,6 +40,14 @@ class DrawnWatch:
     @cached_property
     def _shares(self) -> PlainShares:
         raise NotImplementedError
+
+    @property
+    def facts(self) -> Mapping[str, int]:
+        shares = self._shares
+        return {
+            f"train_{self.samples}": shares.samples,
+            "steps_per_epoch": shares.steps_per_epoch,
+        }
 
     def labelled(self, phase: Phase, number: int) -> int:
         """Terms of the loss over all replicas."""

@@ -31,6 +31,7 @@ class GraphSetWatch(DrawnWatch):
     """Of one replica's mini-batches, on whichever of its stages this rank holds."""
 
     kind: ClassVar[WatchedKind] = "graphs"
+    samples: ClassVar[str] = "graphs"
     terms: ClassVar[str] = "graphs"
 
     @cached_property
@@ -45,6 +46,13 @@ class GraphSetWatch(DrawnWatch):
     @property
     def nodes_and_edges(self) -> tuple[int, int]:
         return self.graphs.nodes, len(self.graphs.source)
+
+    @property
+    def facts(self) -> Mapping[str, int]:
+        nodes, edges = self.nodes_and_edges
+        counts = {f"{split}_graphs": int(mask.sum()) for split, mask in self.graphs.masks.items()}
+        counts |= {"graphs": len(self.graphs.labels), "nodes": nodes, "edges": edges}
+        return {**counts, **super().facts}
 
     @property
     def evaluated(self) -> bytes | None:

@@ -63,6 +63,10 @@ class GraphWatch:
         return self.graph.nodes, len(self.graph.source)
 
     @property
+    def facts(self) -> Mapping[str, int]:
+        return {}
+
+    @property
     def evaluated(self) -> bytes | None:
         return self._evaluated.bits
 

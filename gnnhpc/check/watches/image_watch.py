@@ -58,6 +58,10 @@ class ImageWatch:
         return 0, 0
 
     @property
+    def facts(self) -> Mapping[str, int]:
+        return {}
+
+    @property
     def evaluated(self) -> bytes | None:
         return None
 

@@ -145,6 +145,7 @@ class JudgedLinks(GraphWatch):
 class LinkWatch(SampledWatch):
     """What a step shares out are links; it draws from the message graph less those links."""
 
+    samples: ClassVar[str] = "links"
     terms: ClassVar[str] = "pairs"
     whole: JudgedLinks = dataclasses.field(init=False)
 

@@ -124,10 +124,14 @@ class PartFaults:
 
     def compare_loading(self, record: StepRecord, loading: Loading | None) -> None:
         """What making the batch took, whichever thread made it, lies within another clock's
-        readings."""
+        readings; and the edges are as many as were drawn."""
+        where = f"{record.phase} step {record.step}"
+        drawn = None if loading is None else loading.edges
+        if record.sampled_edges != drawn:
+            detail = f"{where}: {record.sampled_edges}, {drawn} were drawn"
+            self.faults.add("sampled_edges that were not drawn", detail)
         if loading is None:
             return
-        where = f"{record.phase} step {record.step}"
         for name, timed in (("sample_s", loading.sampled), ("gather_s", loading.gathered)):
             self._compare_timed(name, getattr(record, name), timed, where)
 

@@ -297,6 +297,7 @@ class RunWatch:
             self.experiment.dtype,
             dict(self.data.chunks),
             self.data.nodes_and_edges,
+            dict(self.data.facts),
             self.data.evaluated,
             self.checks.tallies,
         )

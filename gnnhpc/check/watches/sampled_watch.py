@@ -31,6 +31,7 @@ class SampledWatch(DrawnWatch):
     sampled too."""
 
     kind: ClassVar[WatchedKind] = "sampled"
+    samples: ClassVar[str] = "nodes"
     terms: ClassVar[str] = "nodes"
     whole: GraphWatch = field(init=False)
 

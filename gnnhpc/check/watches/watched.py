@@ -33,6 +33,8 @@ class Watched:
     """Of a graph in chunks, those of this rank, by their numbers among all."""
     nodes_and_edges: tuple[int, int]
     """Of the whole graph, read again; zeros of images."""
+    facts: dict[str, int]
+    """What the result tells of what mini-batches are drawn from, read again."""
     evaluated_nodes: bytes | None
     """Which of a whole graph its replica evaluated, a bit each; None where a rule tells it."""
     tallies: list[PlainTallies]

@@ -16,13 +16,14 @@ from gnnhpc.records.schema import StepRecord
 SECONDS = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s")
 
 
-def told(loading: Loading | None) -> list[str]:
+def told(loading: Loading | None, edges: int | None = 3) -> list[str]:
     record = StepRecord(
         *("train", 2, 0, False, 0.0, 1.0),
         **dict.fromkeys(SECONDS, 0.0),
         samples=1,
         sample_s=None if loading is None else loading.sample_s,
         gather_s=None if loading is None else loading.gather_s,
+        sampled_edges=None if loading is None else edges,
     )
     faults = PartFaults(Faults())
     faults.compare_loading(record, loading)
@@ -55,3 +56,9 @@ def test_other_seconds_are_told(name: str, share: float) -> None:
     assert told(right) == []
     (fault,) = told(replace(right, **{name: getattr(right, name) * share}))
     assert fault.startswith(f"{name} that a second clock did not see in 1 steps, first train step")
+
+
+@pytest.mark.parametrize("edges", [None, 0, 4])
+def test_other_edges_than_were_drawn_are_told(edges: int | None) -> None:
+    (fault,) = told(Loading.of(None, None, 3), edges)
+    assert fault.endswith(f"first train step 2: {edges}, 3 were drawn")

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc import engines
 from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.check import self_check
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.flat_gradients import Gradients
@@ -21,6 +22,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records import writer
+from gnnhpc.records.schema import StepRecord
 from gnnhpc.run import rank_facts
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train import loop, setup
@@ -118,6 +120,30 @@ def redundancy_of_padding() -> None:
 @defect("self-loops counted among the edges kept", setting=settings.GAT_CONTIGUOUS)
 def loops_counted() -> None:
     around(chunks, "_real_edges", lambda true, block, edges: len(block.edge))
+
+
+@defect("both directions of each edge counted again, of many graphs", setting=settings.GRAPHS)
+def edges_counted_twice() -> None:
+    def facts(true: Any, batches: GraphSetBatches) -> Any:
+        found = true(batches)
+        return found | {"edges": 2 * found["edges"]}
+
+    around(GraphSetBatches, "graph_facts", facts)
+
+
+@defect("drawn edges recorded twice", setting=settings.SAMPLED)
+def drawn_twice() -> None:
+    """By which so many seem to be computed in a second."""
+
+    def recorded(true: Any, *args: Any, **values: Any) -> None:
+        true(*args, **values | {"sampled_edges": 2 * (values["sampled_edges"] or 0)})
+
+    around(StepRecord, "__init__", recorded)
+
+
+@defect("all steps recorded as of the first epoch", setting=settings.VIG_SEQUENTIAL)
+def one_epoch() -> None:
+    around(StepRecord, "__init__", lambda true, *args, **v: true(*args, **v | {"epoch": 0}))
 
 
 @defect("the gradient's norm of few parameters", setting=settings.VIG)
