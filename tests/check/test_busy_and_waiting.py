@@ -119,6 +119,19 @@ def test_other_threads_do_not_count_as_computing(tmp_path: Path, threads: int) -
     assert set(used) == {threads}
 
 
+def test_what_torchgpipe_does_between_partitions_accuses_nobody(tmp_path: Path) -> None:
+    """Nearly a millisecond a micro-batch, which is much of so small a backward."""
+    model = {"name": "vig", "blocks": 4, "grapher_width": 3, "ffn_width": 5, "readout_width": 16}
+    data = {"name": "synthetic-cifar10", "train": 111, "test": 61, "image_size": 4}
+    settings = {"engine": "torchgpipe", "checkpoint": "always", "layout": "pp3"}
+    settings |= {"microbatches": 6, "batch_size": 18, "train_steps": 9, "test_steps": 1}
+    (cell,) = manifest_of(tmp_path, vig(model=model, data=data, **settings))
+    ran = run(tmp_path, cell)
+    assert set(ran.statuses) == {0}, ran.err
+    (check,) = [each for each in ran.result.audit if each.name == "spans"]
+    assert check.verdict == "ok", check.detail
+
+
 def slow_counters() -> None:
     from gnnhpc.engines import timing
 

@@ -21,6 +21,8 @@ BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4, "w
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
+BETWEEN_S: Final = 2e-3
+"""And where threads come and go, as torchgpipe's do: what it does by itself between partitions."""
 REFILL_S: Final = 1e-4
 """And what follows each time that another process had the processor: its caches fill again."""
 _BEFORE: Final = "before its stage began to compute"
@@ -52,6 +54,7 @@ class LooseSpans:
         `nothing_left` have nothing to do in spans of weights."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         refill_s = REFILL_S * times.involuntary_switches
+        between_s = BETWEEN_S if times.come_and_go else 0.0
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)
@@ -75,7 +78,8 @@ class LooseSpans:
                     for span in times.spans
                     if span.name == kind and _place(span) in moments
                 )
-                least_s = max(SHARE * total, STEP_SHARE * wall_s, each_s * len(moments))
+                all_s = max(each_s, between_s) * len(moments)
+                least_s = max(SHARE * total, STEP_SHARE * wall_s, all_s)
                 if found > least_s + refill_s:
                     self._loose.setdefault((kind, where), []).append((total, found))
 
