@@ -47,10 +47,10 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "dtype": numbers.choice(["float32", "float32", "float32", "float64"]),
         "optimizer": {
             "name": numbers.choice(["adam", "adam", "sgd"]),
-            "lr": numbers.choice([1e-3, 5e-3]),
+            "lr": numbers.choice([1e-3, 5e-3, 5e-2]),
             "weight_decay": numbers.choice([0.0, 5e-4]),
         },
-        "train_steps": numbers.randint(3, 12),
+        "train_steps": numbers.randint(1, 12),
         "test_steps": numbers.randint(0, 2),
         "test_every": numbers.choice([None, 2, 3]),
         "warmup_steps": numbers.randint(0, 2),
