@@ -11,6 +11,7 @@ own engine in one micro-batch (`benchmarks.bench_microbatches`), in turn with ea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import time
@@ -107,7 +108,9 @@ def contestant(microbatches: int) -> Callable[[], float]:
     ]
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe()
-    fork.Process(target=_be_last, args=(microbatches, channels, there), daemon=True).start()
+    last = fork.Process(target=_be_last, args=(microbatches, channels, there, here), daemon=True)
+    last.start()
+    there.close()
     stage = _Stage(microbatches, False, *channels)
     _pin(0)
 
@@ -122,14 +125,18 @@ def contestant(microbatches: int) -> Callable[[], float]:
     return turn
 
 
-def _be_last(microbatches: int, channels: Sequence[Slots], pipe: Connection) -> None:
+def _be_last(
+    microbatches: int, channels: Sequence[Slots], pipe: Connection, first: Connection
+) -> None:
+    """Until the first stage, whose end of the pipe `first` is, has ended."""
+    first.close()
     stage = _Stage(microbatches, True, *channels)
     _pin(1)
-    while True:
-        pipe.recv()
-        pipe.send("ready")
-        stage.step()
-        pipe.send(time.perf_counter())
+    with contextlib.suppress(EOFError):
+        while pipe.recv():
+            pipe.send("ready")
+            stage.step()
+            pipe.send(time.perf_counter())
 
 
 def _pin(number: int) -> None:
