@@ -16,10 +16,11 @@ SHARE: Final = 0.05
 """Of processor time: other clocks tell it than a step's length."""
 TICK_S: Final = 0.01
 """How late a process may count the time of each of its threads that runs, at a clock tick."""
-STEAL_SHARE: Final = 0.2
-"""Of what the host took, what may fall between the timer's readings and those around them."""
-STEAL_S: Final = 0.02
-"""And so many seconds of a run, two clock ticks."""
+STEAL_SHARE: Final = 0.3
+"""Of what the host took, what may fall between the timer's readings and those around them: it is
+counted at the clock tick after."""
+STEAL_S: Final = 0.05
+"""And so many seconds of a run, five clock ticks."""
 COUNTED: Final = (
     "cpu_s",
     "waiting_cpu_s",
