@@ -260,10 +260,11 @@ class RunObserver:
                 "a number of samples that the batch does not have",
                 f"{record.phase} step {record.step}: {record.samples} of {self._samples}",
             )
-        if record.phase == "train" and record.epoch != record.step // self.steps_per_epoch:
-            detail = f"train step {record.step}: {record.epoch}, of {self.steps_per_epoch} steps"
-            self.wrong_samples.add("an epoch that is not the step's", detail)
         if record.phase == "train":
+            steps = self.steps_per_epoch
+            if record.epoch != record.step // steps:
+                detail = f"train step {record.step}: {record.epoch}, of {steps} steps"
+                self.wrong_samples.add("an epoch that is not the step's", detail)
             shared = shared_step(record, times, seen.ready_s)
             self.shared += [] if shared is None else [shared]
         orders = self.orders[record.phase]

@@ -209,9 +209,9 @@ class Trainer:
                     self.observer.before_test_step(step, batch)
                 started = self._start_step()
                 outputs = self.engine.evaluate(batch)
+                times = self._stop_step()
                 self.last_outputs = outputs
                 self.last_contexts = [each.context for each in batch.microbatches]
-                times = self._stop_step()
                 with self.observer.observing():
                     self.observer.after_test_step(step, batch, outputs)
                 self._record_step(step, batch, "test", started, times, StepOutput(outputs))

@@ -63,6 +63,10 @@ class Slopes:
     """Whether the loss is far from what the gradient says at all places, though not straight."""
 
     @property
+    def directions(self) -> list[Sequence[Difference]]:
+        return [self.along, *self.random]
+
+    @property
     def wrong(self) -> str | None:
         """What the loss does that contradicts the gradient, in words."""
         found = contradiction(self.along)
@@ -77,18 +81,17 @@ class Slopes:
     @property
     def are_hidden(self) -> bool:
         """Whether rounding hides the slope in some direction, or it was left out."""
-        return not self.random or not all((self.along, *self.random))
+        return not self.random or not all(self.directions)
 
     @property
     def are_far_off(self) -> bool:
         """In some direction, whatever the length."""
-        tried = [each for each in (self.along, *self.random) if each]
-        return any(all(one.is_far_off for one in each) for each in tried)
+        return any(each and all(one.is_far_off for one in each) for each in self.directions)
 
     @property
     def are_right(self) -> bool:
         """In each direction."""
-        best = [_best(each) for each in (self.along, *self.random)]
+        best = [_best(each) for each in self.directions]
         return not self.are_hidden and all(each is not None and each.is_right for each in best)
 
 
@@ -125,7 +128,7 @@ def verdict(slopes: Slopes, seconds: float, *, own: bool = False) -> Check:
     values = {
         "ratio": None if along is None else 1 + along.error,
         "random": None if worst is None or not worst.size else worst.error,
-        "tried": sum(map(len, (slopes.along, *slopes.random))),
+        "tried": sum(map(len, slopes.directions)),
         "seconds": round(seconds, 3),
     }
     wrong = slopes.wrong
