@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 FEWEST: Final = 3
-"""Steps, of which a busy machine does not disturb each."""
+"""Steps of a phase, of which a busy machine does not disturb each."""
 
 
 def in_most(wrong: int, steps: int) -> bool:
-    """Whether what a busy machine may do to a few steps is so in more: in one of one it may be."""
+    """Whether what a busy machine may do to a few of a phase's steps is so in more: in one of one
+    it may be."""
     return wrong >= FEWEST and wrong > steps / 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +13,7 @@ from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, StepTimes
+from gnnhpc.records.schema import Phase, StepRecord
 
 SHARE: Final = 0.2
 """Of spans, above which what is beside their work is no such work."""
@@ -22,7 +24,8 @@ BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4, "w
 ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
 BETWEEN_S: Final = 2e-3
-"""And where threads come and go, as torchgpipe's do: what it does by itself between partitions."""
+"""And of a backward where threads come and go, as torchgpipe's do: what it does by itself between
+partitions."""
 REFILL_S: Final = 1e-4
 """And what follows each time that another process had the processor: its caches fill again."""
 _BEFORE: Final = "before its stage began to compute"
@@ -37,14 +40,14 @@ class LooseSpans:
     microseconds, but for what a busy machine takes the processor away, which is not counted, and
     what that leaves behind."""
 
-    _loose: dict[tuple[Kind, str], list[tuple[float, float]]] = field(default_factory=dict)
+    _loose: dict[tuple[Phase, Kind, str], list[tuple[float, float]]] = field(default_factory=dict)
     """By kind of span and where, of steps with loose ones: their seconds, and those beside."""
-    _with_spans: dict[Kind, int] = field(default_factory=dict)
+    _with_spans: Counter[tuple[Phase, Kind]] = field(default_factory=Counter)
     """Steps with such spans."""
 
     def see(
         self,
-        wall_s: float,
+        record: StepRecord,
         times: StepTimes,
         seen: SeenStep,
         loss_part: int | None,
@@ -54,10 +57,10 @@ class LooseSpans:
         `nothing_left` have nothing to do in spans of weights."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
         refill_s = REFILL_S * times.involuntary_switches
-        between_s = BETWEEN_S if times.come_and_go else 0.0
         for kind in kinds:
             total = times.total(kind)
-            self._with_spans[kind] = self._with_spans.get(kind, 0) + (total > 0)
+            self._with_spans[record.phase, kind] += total > 0
+            ending_s = BETWEEN_S if kind == "backward" and times.come_and_go else ENDING_S
             begins = _of(seen.begins, kind, loss_part if kind == "backward" else None)
             if kind == "backward":
                 begins |= seen.loss_begins
@@ -70,7 +73,7 @@ class LooseSpans:
             }
             for where, moments, beside, each_s in (
                 (_BEFORE, begins, _before, BEGINNING_S[kind]),
-                (_AFTER, ends, _after, ENDING_S),
+                (_AFTER, ends, _after, ending_s),
                 (_NOTHING, none, _whole, ENDING_S),
             ):
                 found = sum(
@@ -78,15 +81,15 @@ class LooseSpans:
                     for span in times.spans
                     if span.name == kind and _place(span) in moments
                 )
-                all_s = max(each_s, between_s) * len(moments)
-                least_s = max(SHARE * total, STEP_SHARE * wall_s, all_s)
+                least_s = max(SHARE * total, STEP_SHARE * record.wall_s, each_s * len(moments))
                 if found > least_s + refill_s:
-                    self._loose.setdefault((kind, where), []).append((total, found))
+                    place = record.phase, kind, where
+                    self._loose.setdefault(place, []).append((total, found))
 
     def told(self) -> str | None:
         """What was so in most steps."""
-        for (kind, where), steps in self._loose.items():
-            if in_most(len(steps), self._with_spans[kind]):
+        for (phase, kind, where), steps in self._loose.items():
+            if in_most(len(steps), self._with_spans[phase, kind]):
                 total, beside_s = (sum(each) for each in zip(*steps, strict=True))
                 return (
                     f"{kind} spans of {len(steps)} steps hold {total:.3f} s, of which "

@@ -58,7 +58,6 @@ class PartFaults:
 
     faults: Faults
     stage: StageFacts = field(default_factory=StageFacts)
-    _steps: int = 0
     _loose: LooseSpans = field(default_factory=LooseSpans)
     _optimized: int = 0
     """Steps whose optimizer's span was held against its step."""
@@ -66,9 +65,10 @@ class PartFaults:
     """Seconds of the optimizer's span, and of its step in it, of steps whose span held more."""
     _recomputed_longer: list[tuple[float, float]] = field(default_factory=list)
     """Seconds recorded for forwards computed again and seen, of steps that recorded more."""
+    _recomputing: int = 0
+    """Steps in which some were."""
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str) -> None:
-        self._steps += 1
         self._compare_groups(record, times, where)
         self._compare_reading(record, seen, where)
         self._compare_optimizer(record, times, seen, where)
@@ -77,7 +77,7 @@ class PartFaults:
         self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
             loss_part, nothing_left = self.stage.loss_part, self.stage.nothing_left
-            self._loose.see(record.wall_s, times, seen, loss_part, nothing_left)
+            self._loose.see(record, times, seen, loss_part, nothing_left)
 
     def _compare_groups(self, record: StepRecord, times: StepTimes, where: str) -> None:
         """The record's groups are the sums of their own layers, and fit into the step's parts."""
@@ -195,6 +195,7 @@ class PartFaults:
                 "forwards computed again otherwise than checkpoint says",
                 f"{where}: {again}, where it asks for {len(wanted)}; (part, micro-batch) {other}",
             )
+        self._recomputing += again > 0
         told = record.recompute_s
         if told is None or times.waiting_cpu_s is None:
             return
@@ -230,7 +231,7 @@ class PartFaults:
     def told(self) -> list[str]:
         """What is wrong in most steps."""
         found = []
-        if in_most(len(self._recomputed_longer), self._steps):
+        if in_most(len(self._recomputed_longer), self._recomputing):
             recorded, seen = (sum(each) for each in zip(*self._recomputed_longer, strict=True))
             found.append(
                 f"recompute_s holds {recorded:.4f} s in {len(self._recomputed_longer)} steps, of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +16,7 @@ from gnnhpc.check.watches.faults import Faults, in_most
 from gnnhpc.check.watches.part_faults import RATE, SUM_S, TOLERANCE_S, PartFaults
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.engines.timing import SpanName, StepTimes
-from gnnhpc.records.schema import StepRecord
+from gnnhpc.records.schema import Phase, StepRecord
 
 SAME: Final = 0.05
 """Relative difference up to which what is missing is taken for a certain part of the step."""
@@ -50,8 +51,8 @@ class TimeFaults:
     """Of what hooks saw of forward and backward, how much the spans hold, where that is less."""
     _first: tuple[float, SeenStep] | None = None
     _stamps_differ: bool = False
-    _steps: int = 0
-    _longer: list[tuple[float, float]] = field(default_factory=list)
+    _steps: Counter[Phase] = field(default_factory=Counter)
+    _longer: dict[Phase, list[tuple[float, float]]] = field(default_factory=dict)
     """Seconds recorded and seen, of steps recorded as longer than their barriers lay apart."""
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class TimeFaults:
         self.counts = CountFaults(self.faults)
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
-        self._steps += 1
+        self._steps[record.phase] += 1
         where = f"{record.phase} step {record.step}"
         if seen.outside:
             done = ", ".join(f"{count} {what}" for what, count in seen.outside.items())
@@ -116,7 +117,8 @@ class TimeFaults:
                 f"{where}: {record.wall_s:.6f} s, at most {seen.at_most_s:.6f} s seen",
             )
         if record.wall_s > seen.at_least_s * (1 + LONGER) + TOLERANCE_S:
-            self._longer.append((record.wall_s, seen.at_least_s))
+            lengths = record.wall_s, seen.at_least_s
+            self._longer.setdefault(record.phase, []).append(lengths)
         if record.wall_s >= seen.at_least_s * (1 - RATE) - SUM_S:
             return False
         parts: dict[SpanName, float] = {
@@ -201,12 +203,13 @@ class TimeFaults:
         if slow_clock:
             return [slow_clock]
         found = self.faults.told()
-        if in_most(len(self._longer), self._steps):
-            recorded, seen = (sum(each) for each in zip(*self._longer, strict=True))
-            found.append(
-                f"{len(self._longer)} steps were recorded as {recorded:.6f} s, {seen:.6f} s lay "
-                "between their barriers: the clock ran before the first or after the last"
-            )
+        for phase, longer in self._longer.items():
+            if in_most(len(longer), self._steps[phase]):
+                recorded, seen = (sum(each) for each in zip(*longer, strict=True))
+                found.append(
+                    f"{len(longer)} steps were recorded as {recorded:.6f} s, {seen:.6f} s lay "
+                    "between their barriers: the clock ran before the first or after the last"
+                )
         found += [*self.parts.told(), *self.counts.told()]
         if self._short:
             found.insert(0, self._shortened())

@@ -14,7 +14,7 @@ from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
-from gnnhpc.records.schema import StepRecord
+from gnnhpc.records.schema import Phase, StepRecord
 
 LAYERS = {"block0.ffn": [0.1, 0.2], "block0.grapher": [0.3, 0.4], "readout": [0.05, 0.05]}
 GROUPS = {"block0.ffn": "block0", "block0.grapher": "block0", "readout": "readout"}
@@ -164,6 +164,53 @@ def test_a_span_ends_where_its_work_does(
     if found is not None:
         assert found.startswith(f"{kind} spans of 3 steps hold 3.000 s, of which 1.")
         assert found.endswith(" s after its stage had computed")
+
+
+def step_of(phase: Phase, step: int, *, wrong: bool) -> tuple[StepRecord, StepTimes, SeenStep]:
+    """Where wrong recorded a third longer than it was, with a forward that began long before its
+    stage did, and forwards computed again told half as long again."""
+    longer = 1.6 if wrong else 1.2
+    spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
+    times = StepTimes(longer, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
+    record = StepRecord(
+        *(phase, step, 0, False, 2.0 * step, longer),
+        **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "data_s"), 0.0),
+        forward_s=0.5,
+        backward_s=0.7,
+        wait_s=longer - 1.2,
+        samples=1,
+        groups=RIGHT,
+        recompute_s=(0.6 if wrong else 0.4) if phase == "train" else 0.0,
+    )
+    forward: Kind = "forward"
+    begins = {(forward, (0, 0)): Moment(0.4 if wrong else 0.0, None)}
+    recomputed, recompute_s = (places(1), 0.4) if phase == "train" else ([], 0.0)
+    seen = SeenStep(
+        *(1.2, longer, 2.0 * step, 2.0 * step),
+        begins=begins,
+        recomputed=recomputed,
+        recompute_s=recompute_s,
+    )
+    return record, times, seen
+
+
+@pytest.mark.parametrize("wrong", ["train", "test", None])
+def test_the_steps_of_the_other_phase_hide_no_wrong_one(wrong: Phase | None) -> None:
+    """However many these are."""
+    faults = TimeFaults()
+    faults.parts.stage = StageFacts(GROUPS, loss_part=None, recomputed=[(0, 0)])
+    few, many = (wrong or "train"), "train" if wrong == "test" else "test"
+    for step, phase in enumerate([few] * 4 + [many] * 9):
+        faults.compare(*step_of(phase, step, wrong=phase == wrong))
+    found = [*faults.told(), faults.parts.loose()]
+    said = ["4 steps were recorded as 6.400000 s", "forward spans of 4 steps hold 2.000 s"]
+    if wrong == "train":
+        said.insert(1, "recompute_s holds 2.4000 s in 4 steps")
+    if wrong is None:
+        assert found == [None]
+    else:
+        assert len(found) == len(said)
+        assert all(str(each).startswith(words) for each, words in zip(found, said, strict=True))
 
 
 def places(count: int | None) -> list[tuple[int, int]] | None:
