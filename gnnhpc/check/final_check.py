@@ -39,6 +39,7 @@ from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
+from gnnhpc.models.own_model import OwnModel
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check, Phase
 from gnnhpc.spec.experiment import Experiment
@@ -148,6 +149,9 @@ def _chosen(
         rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
         if len(rows):
             places = _spread(len(rows), max(2, NODES // len(outputs)), rule)
+            if chunk.graphs is not None and isinstance(experiment.model, OwnModel):
+                # Its rows may depend on all graphs of a micro-batch.
+                places = np.arange(len(rows))
             found.append(_Outputs(m, rows[places].cpu().numpy(), array_of(output[places])))
     return found
 
@@ -220,7 +224,7 @@ def _pieces(
     part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, phase: Phase, step: int
 ) -> Callable[[_Outputs, int], tuple[Piece, npt.NDArray[Any]]]:
     """What some rows of a replica's outputs depend on, and where in it they are."""
-    whole = isinstance(twin, PlainModel)
+    whole = isinstance(twin, PlainModel)  # sees whole graphs, and a user's the run's own chunks
     kind, reach = part.experiment.data.facts().kind, hops(part.outlines)
     if kind == "graphs":
         graphs = TwinGraphSet(part, sliced_graph_set(part, root), whole=whole)
@@ -237,7 +241,7 @@ def _pieces(
         if whole and part.experiment.evaluates_sampled:
             return lambda ours, replica: _sampled_piece(part.experiment, graph, ours)
         pieces = TwinGraphData(part, graph, whole=whole).pieces(phase, step)
-    return lambda ours, replica: _piece_of(ours, replica, pieces, reach)
+    return lambda ours, replica: _piece_of(ours, replica, pieces, reach, whole=whole)
 
 
 def _sampled_piece(
@@ -250,9 +254,10 @@ def _sampled_piece(
 
 
 def _piece_of(
-    ours: _Outputs, replica: int, pieces: Sequence[Piece], reach: int
+    ours: _Outputs, replica: int, pieces: Sequence[Piece], reach: int, *, whole: bool
 ) -> tuple[Piece, npt.NDArray[Any]]:
-    """What the rows depend on, and where in it they are."""
+    """What the rows depend on, and where in it they are: of a model that is no user's, themselves
+    where these are images."""
     if pieces[0].graph is not None:
         piece = closure_of(pieces[0], torch.from_numpy(ours.rows), reach)
         assert piece.ids is not None
@@ -262,6 +267,8 @@ def _piece_of(
     if piece.ids is not None:
         number = {int(node): place for place, node in enumerate(piece.ids) if node >= 0}
         return piece, np.array([number[int(node)] for node in ours.rows])
+    if not whole:
+        return piece, ours.rows
     assert isinstance(piece.inputs, Tensor)
     rows = torch.from_numpy(ours.rows)
     return dataclasses.replace(piece, inputs=piece.inputs[rows]), np.arange(len(rows))

@@ -1,0 +1,95 @@
+"""A user's own model whose rows depend on one another is computed again in whole micro-batches."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.records.schema import Result
+from tests.tools.forked import started
+
+pytestmark = pytest.mark.distributed
+
+MODEL = """
+import torch
+from torch import nn
+from gnnhpc import Layer, Model
+
+
+class Centred(Model):
+    takes = ("images", "graphs")
+
+    def outline(self, facts):
+        if facts.kind == "images":
+            shape = (facts.image_size**2, facts.features)
+            first = Layer("flat", shape, (shape[0] * shape[1],))
+        else:
+            first = Layer("pool", (facts.features,), (facts.features,), rows="pool")
+        width = first.shape[0]
+        return [
+            first,
+            Layer("centre", (width,), (width,)),
+            Layer("out", (width,), (facts.classes,)),
+        ]
+
+    def build(self, layer, options):
+        kind = {"flat": Flat, "pool": Pool, "centre": Centre}.get(layer.name)
+        if kind is None:
+            kind = lambda: Out(layer.inputs[0], layer.shape[0])
+        return kind().to(options.dtype)
+
+
+class Flat(nn.Module):
+    def forward(self, x, context):
+        return x.flatten(1)
+
+
+class Pool(nn.Module):
+    def forward(self, x, context):
+        block = context.chunk.pooling_block
+        ends = block.indptr.diff()
+        of = torch.repeat_interleave(torch.arange(len(ends)), ends)
+        return x.new_zeros(len(ends), x.shape[1]).index_add(0, of, x[block.source])
+
+
+class Centre(nn.Module):
+    def forward(self, x, context):
+        return x - x.mean(0)
+
+
+class Out(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.lin = nn.Linear(inputs, outputs)
+
+    def forward(self, x, context):
+        return self.lin(x)
+"""
+
+IMAGES = ["--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"]
+IMAGES += ["--set", "data.image_size=8", "--set", "batch_size=32"]
+GRAPHS = ["--data", "synthetic-graphs", "--set", "data.graphs=60", "--set", "batch_size=16"]
+
+
+@pytest.mark.parametrize("data", [IMAGES, GRAPHS], ids=["images", "graphs"])
+@pytest.mark.parametrize(("layout", "ranks"), [("seq", 1), ("pp2", 2)])
+def test_rows_that_depend_on_a_whole_micro_batch_accuse_nobody(
+    data: list[str], layout: str, ranks: int, tmp_path: Path
+) -> None:
+    (tmp_path / "centred.py").write_text(MODEL)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *data, "--layout", layout, "--out", out]
+    command += ["--microbatches", "2", "--set", "train_steps=4", "--set", "test_steps=1"]
+    with started(command, ranks, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert set(running.wait()) == {0}, running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    assert checks["final-check"].verdict == "ok"
+
+
+def add_folder(folder: Path) -> None:
+    sys.path.insert(0, str(folder))
