@@ -71,7 +71,7 @@ class Out(nn.Module):
 
 IMAGES = ["--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"]
 IMAGES += ["--set", "data.image_size=8", "--set", "batch_size=32"]
-GRAPHS = ["--data", "synthetic-graphs", "--set", "data.graphs=60", "--set", "batch_size=16"]
+GRAPHS = ["--data", "synthetic-graphs", "--set", "data.graphs=400", "--set", "batch_size=16"]
 
 
 @pytest.mark.parametrize("data", [IMAGES, GRAPHS], ids=["images", "graphs"])
