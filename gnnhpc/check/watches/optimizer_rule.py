@@ -50,9 +50,13 @@ class Stepped:
     square_error: Values
 
 
-def stepped(config: OptimizerConfig, before: OptimizerState, dtype: str) -> Stepped:
+def stepped(
+    config: OptimizerConfig, before: OptimizerState, dtype: str, corrections_in: str = "float64"
+) -> Stepped:
     """One step from `before`; the errors are bounds for arithmetic in `dtype`, to first order.
 
+    Differences from 1 of the betas and of their powers are taken in `corrections_in`, which loses
+    much of them in single precision: 1 - 0.999 is off by 1.3e-5 of itself there.
     A sum of products is off by its number of roundings times the unit roundoff times the sum of
     the products' sizes (Higham 2002, section 3.1); what a division and a root make of such an
     error follows from their derivatives. Below the smallest normal number nothing is kept.
@@ -70,8 +74,10 @@ def stepped(config: OptimizerConfig, before: OptimizerState, dtype: str) -> Step
     steps = before.steps + 1
     mean = BETA1 * before.mean + (1 - BETA1) * gradient
     square = BETA2 * before.square + (1 - BETA2) * gradient**2
-    mean_error = unit * (np.abs(before.mean) + size) + least_normal
+    difference = np.finfo(corrections_in).eps
+    mean_error = unit * (np.abs(before.mean) + size) + least_normal + difference * size
     square_error = unit * (BETA2 * before.square + (1 - BETA2) * size**2) + least_normal
+    square_error = square_error + difference * size**2
     root, corrected = np.sqrt(square), np.sqrt(1 - BETA2**steps)
     # A root changes by the error over twice itself, and by no more than the error's own root.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,9 +88,9 @@ def stepped(config: OptimizerConfig, before: OptimizerState, dtype: str) -> Step
     moved = rate * mean / denominator
     least = np.maximum(denominator - root_error, EPSILON)
     error = rate * mean_error / least + np.abs(rate * mean) / denominator * root_error / least
-    # Both corrections are small differences of numbers near one, taken in double precision.
+    # Both corrections are small differences of numbers near one.
     corrections = 1 / (1 - BETA1**steps) + 1 / (1 - BETA2**steps)
-    error = error + ROUNDINGS * np.finfo(np.float64).eps * corrections * np.abs(moved)
+    error = error + ROUNDINGS * difference * corrections * np.abs(moved)
     rounding = unit * (np.abs(values) + np.abs(moved)) + least_normal
     after = OptimizerState(values - moved, before.gradients, mean, square, steps)
     return Stepped(after, moved, error + rounding, mean_error, square_error)

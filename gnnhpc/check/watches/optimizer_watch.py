@@ -20,7 +20,7 @@ from gnnhpc.check.watches.optimizer_rule import (
     stepped,
 )
 from gnnhpc.engines.stage import Stage
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.experiment import Experiment, OptimizerConfig
 
 Flags = npt.NDArray[np.bool_]
 Named = tuple[str, torch.nn.Parameter]
@@ -169,7 +169,7 @@ class OptimizerWatch:
             (fresh, config, "moved as in a first step: the optimizer's moments were lost"),
             (before, without, "moved without weight decay"),
         ):
-            other = stepped(rule, start, self.experiment.dtype)
+            other = self._stepped(start, rule)
             if fits(after.values, other.after.values, other.value_error).all():
                 return words
         fell, moved = before.values - after.values, wanted.moved
@@ -186,8 +186,12 @@ class OptimizerWatch:
                 )
         return f"did not move as the rule of {self.experiment.optimizer.name} gives"
 
-    def _stepped(self, before: OptimizerState) -> Stepped:
-        return stepped(self.experiment.optimizer, before, self.experiment.dtype)
+    def _stepped(self, before: OptimizerState, rule: OptimizerConfig | None = None) -> Stepped:
+        dtype = self.experiment.dtype
+        on_cpu = self._parameters[0].device.type == "cpu"
+        # Torch's fused step takes them in double precision on a CPU alone.
+        corrections_in = "float64" if on_cpu else dtype
+        return stepped(rule or self.experiment.optimizer, before, dtype, corrections_in)
 
     def _where(self, wrong: Flags) -> str:
         """Which parameters have wrong elements."""

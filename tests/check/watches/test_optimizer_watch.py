@@ -28,7 +28,7 @@ Change = Callable[[torch.optim.Optimizer], None]
 class Trained:
     """Parameters of many sizes and scales that are trained on random gradients."""
 
-    def __init__(self, rule: str, dtype: str = "float32") -> None:
+    def __init__(self, rule: str, dtype: str = "float32", device: str = "cpu") -> None:
         torch.manual_seed(3)
         self.experiment: Experiment = vig(optimizer=RULES[rule], dtype=dtype)
         layer = nn.Module()
@@ -36,7 +36,7 @@ class Trained:
             values = torch.randn(shape, dtype=getattr(torch, dtype)) * 10.0 ** (2 - n)
             layer.register_parameter(f"p{n}", nn.Parameter(values))
         self.stage = Stage([], [], None)  # type: ignore[arg-type]
-        self.stage.add_module("layer", layer)
+        self.stage.add_module("layer", layer.to(device))
         self.optimizer = build_optimizer(self.experiment, self.stage)
         assert self.optimizer is not None
         self.findings = Findings()
