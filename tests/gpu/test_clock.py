@@ -89,9 +89,9 @@ def test_a_profile_takes_the_devices_time() -> None:
 def test_the_peak_is_that_since_the_last_reset() -> None:
     large = torch.empty(64 * 2**20, dtype=torch.uint8, device=GPU)
     del large
-    reset_peak(GPU)
+    reset_peak([GPU])
     small = torch.empty(2**20, dtype=torch.uint8, device=GPU)
-    peak = peak_mib(GPU)
+    peak = peak_mib([GPU])
     assert peak is not None
     assert 1 <= peak < torch.cuda.memory_allocated(GPU) / 2**20 + 32
     del small

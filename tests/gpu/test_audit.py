@@ -1,0 +1,52 @@
+"""No check accuses a healthy cell in single precision on a GPU, where sums have another order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.spec.experiment import Experiment
+from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
+
+pytestmark = [pytest.mark.gpu, pytest.mark.distributed]
+LARGER: dict[str, Any] = {
+    "data": {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "features": 500},
+    "chunks": "halo",
+    "microbatches": 2,
+    "device": "gpu",
+}
+PAIRS = {
+    "data": {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "features": 500},
+    "device": "gpu",
+}
+
+CELLS = {
+    "vig": vig(device="gpu"),
+    "vig as PyG has it": vig(
+        model={"name": "vig", "blocks": 2, "implementation": "reference"}, device="gpu"
+    ),
+    "vig, sgd": vig(
+        batch_size=30, microbatches=3, optimizer={"name": "sgd", "lr": 0.001}, device="gpu"
+    ),
+    "gat": gat(**LARGER),
+    "gat of pyg": gat(**LARGER | {"model": {"name": "gat", "implementation": "pyg"}}),
+    "gat, checkpoint": gat(**LARGER | {"checkpoint": "always"}),
+    "gatv2": gat(**LARGER | {"model": {"name": "gatv2"}}),
+    "gcn": gat(**LARGER | {"model": {"name": "gcn"}, "optimizer": {"name": "sgd", "lr": 0.1}}),
+    "gcnii": gat(**LARGER | {"model": {"name": "gcnii", "layers": 4}, "chunks": "contiguous"}),
+    "sage, max": gat(**LARGER | {"model": {"name": "sage", "aggregator": "max"}}),
+    "sampled": sampled(**PAIRS),
+    "sampled, pyg": sampled(**PAIRS, model={"name": "sage", "implementation": "pyg"}),
+    "graphs": graphs(device="gpu"),
+    "links": linked(**PAIRS),
+}
+
+
+@pytest.mark.parametrize("experiment", CELLS.values(), ids=CELLS)
+def test_a_healthy_cell_is_valid(tmp_path: Path, experiment: Experiment) -> None:
+    cell = run(tmp_path, manifest_of(tmp_path, experiment)[0])
+    assert cell.statuses == [0], cell.err
+    wrong = {c.name: c.detail for c in cell.result.audit if c.verdict == "invalid"}
+    assert not wrong
