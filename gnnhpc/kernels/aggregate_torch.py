@@ -1,8 +1,9 @@
 """Sums and maxima over neighbours in plain torch: any device, bounded memory.
 
 The same functions as `gnnhpc.kernels.aggregate`, which has them in C++ for a CPU. Some rows are
-done at a time, so that nothing of the size of all edges times the width is ever held. Sums run over
-sorted segments, without atomic additions, and so are the same each time.
+done at a time, so that nothing of the size of all edges times the width is ever held. Sums, and
+the gradient of maxima, run over sorted segments, without atomic additions, and so are the same each
+time.
 """
 
 from __future__ import annotations
@@ -89,9 +90,18 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
 
 def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     """The gradient [rows_in, D] of `max_forward`'s input."""
-    grad = upstream.new_zeros(block.rows_in, upstream.shape[1])
-    index = winner.clamp(min=0).long()
-    return grad.scatter_add_(0, index, torch.where(winner >= 0, upstream, 0.0))
+    transpose = block.transpose
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1])
+    for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
+        target = transpose.target[places]
+        source = block.source[transpose.edge[places]]
+        # An edge that is there twice gives its row's gradient once.
+        first = torch.ones_like(target, dtype=torch.bool)
+        first[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1])
+        won = (winner[target] == source[:, None]) & first[:, None]
+        found = torch.where(won, upstream[target], 0.0)
+        grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
+    return grad
 
 
 def _factor(

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import aggregate, calls, dropped_product
+from gnnhpc.kernels import aggregate, dropped_product, sparse_torch
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
 from gnnhpc.models.later_weights import LeftFor, cut, is_apart, now_or_later
@@ -94,8 +94,7 @@ class _SparseLinear(torch.autograd.Function):
         if kernel.fits(weight):
             product, ctx.finite = kernel.sparse_forward(rows, weight)
             return product
-        calls.count(calls.TORCH, "sparse_forward")
-        return rows.to_csr() @ weight
+        return sparse_torch.sparse_forward(rows, weight)
 
     @staticmethod
     @once_differentiable
@@ -106,8 +105,7 @@ class _SparseLinear(torch.autograd.Function):
         def gradient() -> Tensor:
             if kernel.fits(upstream):
                 return kernel.sparse_backward(rows, upstream, finite=finite)
-            calls.count(calls.TORCH, "sparse_backward")
-            return rows.to_csr().t() @ upstream
+            return sparse_torch.sparse_backward(rows, upstream)
 
         return None, now_or_later(ctx.left_for, gradient), None
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gatv2 as kernel
+from gnnhpc.kernels.edges_torch import largest, of_sources, of_targets, summed
 from gnnhpc.kernels.mask import Mask, number_entries
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
@@ -70,19 +71,14 @@ class AttentionLayer(LeavesWeights):
             (project(x, lin.weight) + lin.bias).view(-1, self.heads, self.channels)
             for lin in (self.lin_l, self.lin_r)
         )
-        given = source[block.source]
-        both = functional.leaky_relu(given + target[block.target], SLOPE)
-        scores = (both * self.att).sum(-1)
-        index = block.target.long()[:, None].expand_as(scores)
-        peak = scores.new_full((block.rows_out, self.heads), -torch.inf)
-        peak = peak.scatter_reduce(0, index, scores.detach(), "amax")
-        raised = (scores - peak[block.target]).exp()
-        total = torch.zeros_like(peak).index_add(0, block.target, raised)
-        share = raised / total[block.target]
+        given = of_sources(source, block)
+        asking = of_targets(target[: block.rows_out], block)
+        scores = (functional.leaky_relu(given + asking, SLOPE) * self.att).sum(-1)
+        raised = (scores - largest(scores, block)[block.target]).exp()
+        share = raised / of_targets(summed(raised, block), block)
         if mask is not None:
             share = share * mask.weights(number_entries(block.edge, self.heads), share.dtype)
-        out = source.new_zeros(block.rows_out, self.heads, self.channels)
-        out = out.index_add(0, block.target, share[..., None] * given)
+        out = summed(share[..., None] * given, block)
         return self.settings.joined(out) + self.bias
 
     def extra_repr(self) -> str:

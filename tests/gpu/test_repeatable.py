@@ -1,0 +1,66 @@
+"""Our layers on a GPU give the same bits each time: nothing in them adds in an order of chance."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.settings import SyntheticCitation
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.context import Context
+from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.registry import model_class
+
+pytestmark = pytest.mark.gpu
+GPU = torch.device("cuda", 0)
+# Large enough that a GPU's blocks come to their sums in another order each time.
+DATA = SyntheticCitation(nodes=5_000, edges=200_000, features=500)
+
+MODELS = [
+    {"name": "gat"},
+    {"name": "gatv2"},
+    {"name": "gcn"},
+    {"name": "sage", "aggregator": "mean"},
+    {"name": "sage", "aggregator": "max"},
+    {"name": "sage", "aggregator": "pool"},
+    {"name": "gin"},
+    {"name": "graphconv"},
+    {"name": "resgcn", "layers": 4},
+    {"name": "gcnii", "layers": 4},
+]
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["stored features", "dense features"])
+@pytest.mark.parametrize("settings", MODELS, ids=lambda each: "-".join(map(str, each.values())))
+def test_the_same_bits_each_time(settings: dict[str, object], dense: bool) -> None:
+    config = model_class(str(settings["name"])).model_validate(settings)  # type: ignore[union-attr]
+    graph = load_graph(DATA, None)
+    layers = config.outline(DATA.facts())
+    hops = sum(layer.rows == "hop" for layer in layers)
+    (chunk,) = build_chunks(graph, 1, "halo", hops).chunks
+    x = feature_rows(graph.features, chunk.nodes, torch.float32)
+    there = (x.to_dense() if dense and not isinstance(x, Tensor) else x).to(GPU)
+    torch.manual_seed(0)
+    options = BuildOptions(torch.float32)
+    model = nn.ModuleList(config.build(each, options) for each in layers)
+    model.to(GPU)
+    context = Context(step=3, graph=chunk.to(GPU))
+    targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(GPU)
+
+    def taken() -> list[Tensor]:
+        out = there
+        for layer in model:
+            out = layer(out, context)
+        assert isinstance(out, Tensor)
+        model.zero_grad()
+        functional.nll_loss(out, targets, ignore_index=IGNORED).backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+    first = taken()
+    for _ in range(3):
+        assert all(map(torch.equal, first, taken()))
