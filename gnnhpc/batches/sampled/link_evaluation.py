@@ -52,13 +52,14 @@ class LinkEvaluation:
         count = plan.experiment.microbatches
         first = plan.mesh.replica * count
         places = range(first, first + count)
-        self._chunks = [self._chunk(sampler, place) for place in places]
-        self._inputs = [self._features(chunk) for chunk in self._chunks]
+        chunks = [self._chunk(sampler, place) for place in places]
+        self._inputs = [self._features(chunk) for chunk in chunks]
         # Not nodes: each micro-batch has the pool's, which more parts would count more often.
         self._judged = np.concatenate([self._numbers(place) for place in places])
         self._checksum = 0
-        for chunk in self._chunks:
-            self._checksum = zlib.crc32(chunk.nodes.cpu().numpy().tobytes(), self._checksum)
+        for chunk in chunks:
+            self._checksum = zlib.crc32(chunk.nodes.numpy().tobytes(), self._checksum)
+        self._chunks = [chunk.to(plan.mesh.device) for chunk in chunks]
 
     def _pool(self, split: str, data: str) -> Tensor:
         task, seed = self._plan.experiment.task, self._plan.experiment.seed
@@ -71,7 +72,7 @@ class LinkEvaluation:
         return pool(self._links.joined, self._links.message.nodes, count, seed, split)
 
     def _chunk(self, sampler: GraphSampler, place: int) -> GraphChunk:
-        """That of one micro-batch of all replicas'."""
+        """That of one micro-batch of all replicas', on the CPU."""
         parts = self._plan.experiment.total_chunks
         pairs, links = [], []
         for split, negatives in self._pools.items():
@@ -82,8 +83,7 @@ class LinkEvaluation:
         targets = {}
         for split, each, count in zip(self._pools, pairs, links, strict=True):
             targets[split] = link_targets(nodes, each, count)
-        chunk = replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
-        return chunk.to(self._plan.mesh.device)
+        return replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
 
     def _numbers(self, place: int) -> SampleIds:
         """Of one micro-batch's links: their places among those to validate, then to test."""
