@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_object
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
+from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.written_by import differences
 
 CHECKPOINT_VERSION = 2
@@ -31,6 +32,8 @@ class ResumePoint:
     test_steps_done: int
     written_by: Mapping[str, Any] | None = None
     """What it was computed with; None for one of an older version, which does not say."""
+    so_far: SoFar = field(default_factory=SoFar)
+    """What was found of the attempts up to it."""
 
     @property
     def name(self) -> str:
@@ -128,7 +131,9 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
             if told != wanted:
                 raise InputError(path, key, told, f"{wanted}, as its path says")
         maker = facts.get("written_by")
-        return ResumePoint(attempt, path, step, tested, None if maker is None else dict(maker))
+        maker = None if maker is None else dict(maker)
+        so_far = SoFar.read(facts.get("so_far", {}))
+        return ResumePoint(attempt, path, step, tested, maker, so_far)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             path, None, f"no complete checkpoint ({error})", "a step-* folder"

@@ -23,6 +23,7 @@ from gnnhpc.records.provenance import code_digest, command_line, machine, versio
 from gnnhpc.records.resume import Resume, ResumePoint
 from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Failure, Result, Status
+from gnnhpc.records.so_far import SoFar
 from gnnhpc.run.rank_log import RankLog
 from gnnhpc.spec.manifest import Cell
 
@@ -71,6 +72,11 @@ class Attempt:
     def resume_point(self) -> ResumePoint | None:
         """The checkpoint that this attempt resumes from."""
         return self.resume.point
+
+    @property
+    def so_far(self) -> SoFar:
+        """What was found of the attempts that it goes on from."""
+        return self.resume_point.so_far if self.resume_point else SoFar()
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:

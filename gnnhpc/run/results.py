@@ -17,6 +17,7 @@ from gnnhpc.records.failures import write_result_once
 from gnnhpc.records.provenance import seconds_since_process_start
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check
+from gnnhpc.records.so_far import by_file
 from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.train.loop import Trainer
@@ -76,10 +77,15 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
             *found.last_checks,
         ],
         resumed_from=attempt.resumed_from,
-        records={file.file: {"size": file.size, "sha256": file.sha256} for file in files},
+        records={
+            **by_file(files),
+            # Beside this attempt's folder.
+            **{f"../{name}": dict(one) for name, one in attempt.so_far.records.items()},
+        },
     )
     said = {**result.layout, **result.provenance}
-    result = replace(result, audit=[*result.audit, told(observations, experiment, said)])
+    checks = [*result.audit, told(observations, experiment, said)]
+    result = replace(result, audit=attempt.so_far.judged_with(checks))
     flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
     if write_result_once(attempt.known_paths, result):
         print(f"{attempt.cell.id}: done{flagged}", flush=True)

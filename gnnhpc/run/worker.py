@@ -284,7 +284,7 @@ class Worker:
             try:
                 trainer.run(start)
             except Stopped as stopped:
-                self._save_checkpoint(mesh, parts, trainer, stopped.step)
+                self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
                 if mesh.rank == 0:
                     received = signals.received or "a signal on another rank"
                     refused = requeues_used_up(self.environment, signals.received)
@@ -402,7 +402,7 @@ class Worker:
 
             def checkpoint(done: int) -> None:
                 if done % every == 0 and done < experiment.train_steps:
-                    self._save_checkpoint(mesh, parts, trainer, done)
+                    self._save_checkpoint(mesh, parts, trainer, writer, done)
 
             trainer.after_step = checkpoint
         for each in self.attempt.resume.passed_over:
@@ -420,14 +420,21 @@ class Worker:
         return trainer
 
     def _save_checkpoint(
-        self, mesh: Mesh, parts: TrainingParts, trainer: Trainer, step: int
+        self,
+        mesh: Mesh,
+        parts: TrainingParts,
+        trainer: Trainer,
+        writer: RecordWriter,
+        step: int,
     ) -> None:
         from gnnhpc.train.checkpoint import save
 
         began = time.perf_counter()
         with trainer.observer.observing():
             trainer.observer.before_checkpoint(step)
-            self._check_so_far(mesh, parts, trainer)
+            checks = self._check_so_far(mesh, parts, trainer)
+        files = mesh.gather_objects(writer.written)
+        folder = self.attempt.known_paths.root.name
         with parts.timer.storage("writing a checkpoint"):
             save(
                 self.attempt.known_paths,
@@ -438,12 +445,14 @@ class Worker:
                 step=step,
                 test_steps_done=trainer.test_steps_done,
                 written_by=written_by(self.attempt.ranks, self.attempt.balance),
+                so_far=self.attempt.so_far.with_attempt(folder, checks, files),
             )
         seconds = time.perf_counter() - began
-        trainer.writer.write(EventRecord("checkpoint", seconds, {"step": step}))
+        writer.write(EventRecord("checkpoint", seconds, {"step": step}))
 
-    def _check_so_far(self, mesh: Mesh, parts: TrainingParts, trainer: Trainer) -> None:
-        """Raises GnnhpcError where what was done is wrong: who resumes would go on with it.
+    def _check_so_far(self, mesh: Mesh, parts: TrainingParts, trainer: Trainer) -> Sequence[Check]:
+        """The audit. Raises GnnhpcError where what was done is wrong: who resumes would go on with
+        it.
 
         A collective; the steps before a checkpoint are judged here alone if the attempt dies.
         """
@@ -466,6 +475,7 @@ class Worker:
             causes.insert(0, f"self-check: {failed}")
         if causes:
             raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {causes[0]}")
+        return checks
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -25,6 +25,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically
+from gnnhpc.records.so_far import SoFar
 from gnnhpc.train.restored import checksums
 
 KEPT = 2
@@ -45,10 +46,12 @@ def save(
     step: int,
     test_steps_done: int,
     written_by: Mapping[str, Any],
+    so_far: SoFar,
 ) -> Path:
     """Write a checkpoint before training step `step`; a collective of all ranks.
 
-    `written_by` is what it is computed with, for whoever would go on from it.
+    `written_by` is what it is computed with, for whoever would go on from it, and `so_far` what was
+    found of the steps until then.
 
     Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
     """
@@ -73,6 +76,7 @@ def save(
                 "step": step,
                 "tested": test_steps_done,
                 "written_by": dict(written_by),
+                "so_far": so_far.as_facts(),
                 "files": digests(temporary),
                 "tensors": {name: one for each in everyone for name, one in each.items()},
             }

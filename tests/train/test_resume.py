@@ -17,6 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+import analysis
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.core.layout import Layout
@@ -25,6 +26,8 @@ from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH_VARIABLE, digests, find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
+from gnnhpc.records.schema import Check, read_lines
+from gnnhpc.run.worker import Worker
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
 from gnnhpc.train.setup import TrainingParts, set_up
@@ -118,6 +121,45 @@ def test_a_checkpoint_says_what_it_was_computed_with(both: Runs) -> None:
             facts["threads"] for facts in provenance["ranks"]
         ]
         assert ran.result.provenance["passed_over"] == []
+
+
+@pytest.mark.distributed
+def test_the_result_has_the_digests_of_all_files_that_count(both: Runs, tmp_path: Path) -> None:
+    _, attempts = both
+    ranks = range(attempts[0].cell.experiment.layout.world_size)
+    own = {f"rank-{rank:04}.jsonl" for rank in ranks}
+    earlier = {f"../attempt-{number}/{name}" for number in (1, 2) for name in own}
+    assert attempts[-1].result.records.keys() == own | earlier
+    root = tmp_path / "copy"
+    shutil.copytree(attempts[0].attempt.root.parents[2], root)
+    assert analysis.load(root).cells["counts"].all()
+    path = RunPaths(root).cell(attempts[0].cell.id).attempt(1).records(0)
+    text = path.read_text()
+    (first, *_) = [line for line in read_lines(path) if line["kind"] == "step"]
+    path.write_text(text.replace(str(first["wall_s"]), str(first["wall_s"] / 2), 1))
+    (damaged,) = analysis.load(root).checks.query("name == 'damaged'")["detail"]
+    assert f"{path}: content: found changed since it was written" in damaged
+
+
+def disturbed() -> None:
+    """An attempt in which a check suspects something, and that is stopped."""
+    warn_at(17)
+    check = Worker._check_so_far
+
+    def planted(self: Worker, *args: Any) -> list[Check]:
+        return [*check(self, *args), Check("drift", "suspect", "it became slower")]
+
+    Worker._check_so_far = planted  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_what_was_suspect_of_an_attempt_is_of_those_that_go_on(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
+    assert run(tmp_path, cell, plant=disturbed).statuses == [EXIT_UNFINISHED] * 2
+    result = run(tmp_path, cell).result
+    (drift,) = [check for check in result.audit if check.name == "drift"]
+    assert (drift.verdict, drift.detail) == ("suspect", "attempt-1: it became slower")
+    assert "drift" in result.flags
 
 
 @pytest.mark.distributed
