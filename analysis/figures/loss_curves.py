@@ -10,13 +10,12 @@ from analysis.figures.hover import tell
 from analysis.figures.panels import add_legend, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import SERIES_COLOURS, layout_look, styled
+from analysis.loading.record_frames import REPLICA_LOSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REPLICA_LOSS = "replica_loss"
-"""The metric of a replica's own loss, before it is averaged over replicas."""
 _MAX_CURVES = 9
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from analysis.loading.attempts import Attempt
 from analysis.loading.part_checks import PART_SECONDS, check_parts
 from analysis.loading.rank_files import RankFile, RankFrames
-from analysis.loading.record_frames import TIMED_PARTS
+from analysis.loading.record_frames import REPLICA_LOSS, STEP_COLUMNS, TIMED_PARTS, metric_name
 from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
 from analysis.loading.weights_checks import WEIGHTS_S, check_weights
 from gnnhpc.core.errors import InputError
@@ -105,7 +105,8 @@ def _columns(steps: pd.DataFrame) -> Rows:
         *("recompute_s", WEIGHTS_S, *_SECONDS, *DRAWN),
     )
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
-    return {"phase": phase} | {name: steps[name].to_numpy() for name in names}
+    metrics = [str(name) for name in steps if name not in STEP_COLUMNS | {"source"}]
+    return {"phase": phase} | {name: steps[name].to_numpy() for name in (*names, *metrics)}
 
 
 def _check_result(cell: Cell, attempt: Attempt) -> None:
@@ -189,17 +190,26 @@ def _check_samples(rows: Rows, file: RankFile, batch_size: int | None) -> None:
 
 
 def _check_final(rows: Rows, attempt: Attempt) -> None:
-    """The losses in the result are those of the last step of each phase."""
+    """The losses and metrics in the result are those of the last step of each phase."""
     assert attempt.result is not None
     for phase in ("train", "test"):
-        losses = rows["loss"][rows["phase"] == phase]
-        told = attempt.result.final.get(f"{phase}_loss")
-        # Only the last stage has losses; records have nine digits after the point.
-        if not len(losses) or told is None or math.isnan(losses[-1]):
-            continue
-        if not math.isclose(losses[-1], told, rel_tol=1e-7, abs_tol=1e-8):
-            allowed = f"{losses[-1]:.9g}, the loss of the last {phase} step"
-            raise InputError(attempt.paths.result, f"final.{phase}_loss", told, allowed)
+        for name in ("loss", *(name for name in rows if name not in STEP_COLUMNS)):
+            values = rows[name][rows["phase"] == phase]
+            plain = metric_name(name)
+            of_split = plain.startswith(("val_", "test_"))
+            key = plain if of_split else f"{phase}_{plain}"
+            told = attempt.result.final.get(key)
+            if told is None or plain == REPLICA_LOSS or (of_split and phase == "train"):
+                continue
+            # Only the last stage has any.
+            if not len(values) or math.isnan(values[-1]):
+                continue
+            # Records have nine digits after the point.
+            if not math.isclose(values[-1], told, rel_tol=1e-7, abs_tol=1e-8):
+                what = f"{plain.replace('_', ' ')} of the last {phase} step"
+                raise InputError(
+                    attempt.paths.result, f"final.{key}", told, f"{values[-1]:.9g}, the {what}"
+                )
 
 
 def _check_times(rows: Rows, file: RankFile) -> None:
@@ -232,7 +242,10 @@ def _check_digests(attempt: Attempt) -> None:
     """Files are as they were when the result was written; older results do not say."""
     assert attempt.result is not None
     for name, written in attempt.result.records.items():
-        path, size = attempt.paths.root / name, written.get("size")
+        # Those of attempts that it went on from lie beside its own folder.
+        folder, earlier = attempt.paths.root, name.removeprefix("../")
+        path = folder / name if earlier == name else folder.parent / earlier
+        size = written.get("size")
         if not isinstance(size, int) or size < 0:
             where = f"records.{name}.size"
             raise InputError(attempt.paths.result, where, repr(size), "the file's size in bytes")

@@ -55,6 +55,11 @@ STEP_COLUMNS = frozenset(
 )
 """Columns of the step frame that every run has; all others are metrics."""
 
+REPLICA_LOSS = "replica_loss"
+"""The metric of a replica's own loss, before it is averaged over replicas."""
+_METRIC = "metric_"
+"""Before a metric's name that another column has."""
+
 RECORD_SCHEMA = pa.schema(
     [("kind", pa.string()), ("phase", pa.string()), ("name", pa.string())]
     + [
@@ -83,9 +88,15 @@ def step_frame(table: pa.Table, file_numbers: NDArray[Any]) -> pd.DataFrame:
     data["looked"] = pc.fill_null(table["looked"], False).to_numpy()
     data[TIMED_PARTS] = _lengths(table["part_s"])
     for name, values in _struct_fields(table, "metrics"):
-        key = name if name not in data else f"metric_{name}"
+        key = name if name not in data else f"{_METRIC}{name}"
         data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return pd.DataFrame(data)
+
+
+def metric_name(column: str) -> str:
+    """As the records have it, of a metric's column; that of the loss is its own."""
+    plain = column.removeprefix(_METRIC)
+    return plain if plain in STEP_COLUMNS | {"source"} else column
 
 
 def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:

@@ -6,7 +6,9 @@ A rank's file is JSON lines: a header first, then steps, spans and events. Store
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -205,7 +207,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """`result.json`: written last, by rank 0, atomically."""
+    """`result.json`: written last, by rank 0, atomically, with a digest of what it says."""
 
     cell: str
     attempt: int
@@ -251,14 +253,28 @@ class Result:
         return [check.name for check in self.audit if check.verdict in ("invalid", "suspect")]
 
     def write(self, path: Path) -> None:
-        write_atomically(path, json.dumps(asdict(self), indent=1) + "\n")
+        raw = asdict(self)
+        write_atomically(path, json.dumps(raw | {"digest": result_digest(raw)}, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Result:
-        """Raises FileNotFoundError, InputError for a damaged file or another schema."""
+        """Raises FileNotFoundError, InputError for a file that is damaged or of another schema, or
+        was changed since it was written.
+        """
         raw = read_object(path, "a result, as written")
         check_version(raw, SCHEMA, path, "schema")
+        # Older ones have none.
+        if raw.pop("digest", None) not in (None, result_digest(raw)):
+            raise InputError(path, "content", "changed since it was written", "as its digest says")
         return build_record(cls, raw, path)
+
+
+def result_digest(raw: Mapping[str, Any]) -> str:
+    """SHA-256 of a result's fields but the digest and the provenance, whose hosts and paths a user
+    may take out before publishing it.
+    """
+    told = {key: value for key, value in raw.items() if key not in ("digest", "provenance")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def check_header(raw: object, where: object) -> dict[str, Any]:

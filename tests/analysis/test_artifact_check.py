@@ -23,6 +23,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run
+from tests.tools.result_files import rewrite_result
 
 CODE = "c0de"
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0"}
@@ -62,7 +63,7 @@ def whole_run(root: Path, experiments: list[Experiment] | None = None) -> Path:
     facts = {"commit": "1" * 40, "created_at": "2026-03-01", "user": "me", "versions": VERSIONS}
     change(paths.provenance, lambda found: found.update(facts))
     for result in root.rglob("result.json"):
-        change(result, lambda found, folder=result.parent: complete(found, folder))
+        rewrite_result(result, lambda found, folder=result.parent: complete(found, folder))
     return root
 
 
@@ -73,7 +74,7 @@ def change(path: Path, how: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def complete(result: dict[str, Any], folder: Path) -> None:
-    """Digests of the rank files, and the last losses that these have."""
+    """Digests of the rank files, and the last losses and metrics that these have."""
     result["provenance"] = {"versions": VERSIONS}
     for path in sorted(folder.glob("rank-*.jsonl")):
         content = path.read_bytes()
@@ -81,12 +82,17 @@ def complete(result: dict[str, Any], folder: Path) -> None:
         result["records"][path.name] = {"size": len(content), "sha256": digest}
         for line in map(json.loads, content.splitlines()):
             if line.get("loss") is not None:
-                result["final"][f"{line['phase']}_loss"] = line["loss"]
+                for name, value in {"loss": line["loss"], **line["metrics"]}.items():
+                    of_split = name.startswith(("val_", "test_"))
+                    if not (of_split and line["phase"] == "train"):
+                        key = name if of_split else f"{line['phase']}_{name}"
+                        result["final"][key] = value
 
 
 def edit_results(root: Path, how: Callable[[dict[str, Any]], Any], most: int = 99) -> None:
+    """As if they had been written so."""
     for path in sorted(root.rglob("result.json"))[:most]:
-        change(path, how)
+        rewrite_result(path, how)
 
 
 def edit_headers(root: Path, **fields: Any) -> None:
@@ -95,7 +101,7 @@ def edit_headers(root: Path, **fields: Any) -> None:
     for path in result.parent.glob("rank-*.jsonl"):
         first, rest = path.read_text().split("\n", 1)
         path.write_text(json.dumps(json.loads(first) | fields) + "\n" + rest)
-    change(result, lambda found: complete(found, result.parent))
+    rewrite_result(result, lambda found: complete(found, result.parent))
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +138,8 @@ def another_attempt(root: Path) -> None:
     again = shutil.copytree(attempt, attempt.with_name("attempt-2"))
     for path in again.glob("rank-*.jsonl"):
         path.write_text(path.read_text().replace('"attempt": 1', '"attempt": 2'))
-    change(again / "result.json", lambda found: found.update(attempt=2))
-    change(again / "result.json", lambda found: complete(found, again))
+    rewrite_result(again / "result.json", lambda found: found.update(attempt=2))
+    rewrite_result(again / "result.json", lambda found: complete(found, again))
 
 
 DEFECTS: dict[str, tuple[Callable[[Path], object], set[str]]] = {

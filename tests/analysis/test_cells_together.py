@@ -21,6 +21,7 @@ from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run
+from tests.tools.result_files import rewrite_result
 
 Record = dict[str, Any]
 
@@ -47,9 +48,7 @@ def change(root: Path, cell: Experiment, how: Callable[[Record], None], attempt:
             how(line)
         records.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if paths.result.exists():
-        result = json.loads(paths.result.read_text())
-        how(result)
-        paths.result.write_text(json.dumps(result))
+        rewrite_result(paths.result, how)
 
 
 def loss_from(step: int, by: float = 0.01, phase: str = "train") -> Callable[[Record], None]:

@@ -22,6 +22,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run, small_sweep
+from tests.tools.result_files import rewrite_result
 
 
 def vig(**changes: object) -> Experiment:
@@ -299,10 +300,19 @@ def no_text(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"accuracy"', b'"acc\xffracy"', 1))
 
 
-def digest_without_size(path: Path) -> None:
+def other_accuracy(path: Path) -> None:
+    told = {"final": {"test_accuracy": 0.99}, "records": {path.name: {"sha256": "0" * 64}}}
+    rewrite_result(path.with_name("result.json"), lambda raw: raw.update(told))
+
+
+def edited(path: Path) -> None:
     result = path.with_name("result.json")
-    raw = json.loads(result.read_text()) | {"final": {}}
-    result.write_text(json.dumps(raw | {"records": {path.name: {"sha256": "0" * 64}}}))
+    result.write_text(result.read_text().replace('"train_loss": ', '"train_loss": 1'))
+
+
+def digest_without_size(path: Path) -> None:
+    told = {"final": {}, "records": {path.name: {"sha256": "0" * 64}}}
+    rewrite_result(path.with_name("result.json"), lambda raw: raw.update(told))
 
 
 def damage_group(path: Path) -> None:
@@ -367,6 +377,11 @@ def field_of(name: str, value: str) -> Callable[[Path], None]:
         (damage_group, r"rank-0001\.jsonl: groups\.readout"),
         (Path.unlink, r"rank-0001\.jsonl: found no such file"),
         (no_text, r"rank-0001\.jsonl:2: found bytes that are no UTF-8"),
+        (
+            other_accuracy,
+            r"final\.test_accuracy: found 0\.99; allowed: 0\.\d+, the accuracy",
+        ),
+        (edited, r"result\.json: content: found changed since it was written"),
         (digest_without_size, r"result\.json: records\.rank-0001\.jsonl"),
         (empty_result, r"result\.json: found"),
         (shorter, r"rank-0001\.jsonl: train steps: found 4 steps; allowed: 6"),
@@ -417,9 +432,8 @@ def test_the_first_damage_that_is_met_is_told(tmp_path: Path) -> None:
     """Digests in the result would say of a file that is gone no more than that."""
     root, cell = one(tmp_path, Story())
     result = RunPaths(root).cell(cell).attempt(1).result
-    raw = json.loads(result.read_text())
-    raw["records"] = {"rank-0001.jsonl": {"size": 9, "sha256": "0" * 64}}
-    result.write_text(json.dumps(raw))
+    digest = {"rank-0001.jsonl": {"size": 9, "sha256": "0" * 64}}
+    rewrite_result(result, lambda raw: raw.update(records=digest))
     records_of(root, cell).unlink()
     assert "found no such file" in load(root).checks["detail"].iloc[0]
 

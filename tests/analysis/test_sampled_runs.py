@@ -25,6 +25,7 @@ from gnnhpc.kernels import sample
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import manifest_of, run, sampled
 from tests.tools.make_run import Machine, make_run
+from tests.tools.result_files import rewrite_result
 
 STEPS = {"train_steps": 11, "test_steps": 1, "test_every": None, "warmup_steps": 2}
 ONCE = {"sampling": {"fanouts": [3, 3], "semantics": "once"}}
@@ -158,10 +159,12 @@ def test_a_step_waits_no_less_for_its_mini_batch_than_its_rank_made_it(
 
 def change_facts(root: Path, cell: int, **facts: str | None) -> None:
     path = RunPaths(root).cell(CELLS[cell].id).attempt(1).result
-    result = json.loads(path.read_text())
-    result["graph"] |= facts
-    result["graph"] = {key: told for key, told in result["graph"].items() if told is not None}
-    path.write_text(json.dumps(result))
+
+    def told(result: dict[str, Any]) -> None:
+        graph = result["graph"] | facts
+        result["graph"] = {key: each for key, each in graph.items() if each is not None}
+
+    rewrite_result(path, told)
 
 
 @pytest.mark.distributed

@@ -25,6 +25,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
+from tests.tools.result_files import rewrite_result
 
 
 def vig(layout: str = "seq", microbatches: int = 1, **changes: object) -> Experiment:
@@ -150,10 +151,9 @@ def test_a_row_of_several_measured_cuts_says_which(tmp_path: Path) -> None:
     cells = [vig("pp2", 2, balance="profile", repeat=r) for r in range(3)]
     root = make_run(tmp_path / "run", cells)
     path = RunPaths(root).cell(cells[1].id).attempt(1).result
-    result = json.loads(path.read_text())
-    whole = sum(result["layout"]["balance"])
-    cut = result["layout"]["balance"] = [1, whole - 1]
-    path.write_text(json.dumps(result))
+    whole = sum(json.loads(path.read_text())["layout"]["balance"])
+    cut = [1, whole - 1]
+    rewrite_result(path, lambda result: result["layout"].update(balance=cut))
     notes = summarise(load(root))["note"]
     assert notes.str.contains(f"as each run measured: .* \\(2\\), \\[1, {cut[1]}\\] \\(1\\)").all()
     alike = summarise(load(make_run(tmp_path / "alike", cells)))["note"]

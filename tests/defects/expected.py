@@ -1380,6 +1380,12 @@ EXPECTED: dict[str, Expected] = {
     "the result of another cell": Expected(Complaint("reader", "result.json: cell: found")),
     "an attempt of another cell": Expected(Complaint("reader", "result.json: cell: found")),
     "a result cut short": Expected(Complaint("reader", "damaged JSON")),
+    "an accuracy changed by hand in a result": Expected(
+        Complaint("reader", "content: found changed since it was written")
+    ),
+    "a result with another accuracy than its records": Expected(
+        Complaint("reader", "final.test_accuracy: found 0.99")
+    ),
     "a result of other settings than the cell's": Expected(
         Complaint("reader", "microbatches: found 2")
     ),

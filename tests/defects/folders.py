@@ -14,6 +14,7 @@ from typing import Any
 
 from gnnhpc.kernels import build
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import result_digest
 from gnnhpc.spec.manifest import read_manifest
 from tests.defects.patching import replace
 from tests.defects.settings import VIG
@@ -106,6 +107,7 @@ def _seal(root: Path, raw: dict[str, Any]) -> None:
         }
         for path in sorted(root.glob("rank-*.jsonl"))
     }
+    raw["digest"] = result_digest(raw)
 
 
 def _rank_files(folder: Path, number: int) -> Iterator[Path]:
@@ -207,7 +209,16 @@ def result_cut(folder: Path) -> None:
     path.write_text(path.read_text()[:300])
 
 
+@changed("an accuracy changed by hand in a result", DAMAGED)
+def other_accuracy(folder: Path) -> None:
+    change_result(folder, FIRST, lambda raw: raw["final"].update(test_accuracy=0.99))
+
+
+changed("a result with another accuracy than its records", DAMAGED)(sealed(other_accuracy))
+
+
 @changed("a result of other settings than the cell's", DAMAGED)
+@sealed
 def other_settings(folder: Path) -> None:
     change_result(folder, FIRST, lambda raw: raw["experiment"].update(microbatches=2))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from jobs.cluster.launch import Launch
 from jobs.folder.submission_records import record_submission
 from jobs.state.run_status import status
 from tests.tools.make_run import make_run, small_sweep
+from tests.tools.result_files import rewrite_result
 
 CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
 
@@ -141,15 +141,15 @@ def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path
     root = shutil.copytree(whole, tmp_path / "run")
     result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
     check = {"name": "cut", "verdict": "ok", "detail": ""}
-    raw = json.loads(result.read_text()) | {"records": {"rank-0000.jsonl": written}}
-    result.write_text(json.dumps(raw | {"audit": [check]}))
+    told = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
+    rewrite_result(result, lambda raw: raw.update(told))
     assert load(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)
 
 
 def test_a_done_attempt_has_been_checked(whole: Path, tmp_path: Path) -> None:
     root = shutil.copytree(whole, tmp_path / "run")
     result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
-    raw = json.loads(result.read_text()) | {"records": {"rank-0000.jsonl": {"size": 1}}}
-    result.write_text(json.dumps(raw | {"audit": []}))
+    told = {"records": {"rank-0000.jsonl": {"size": 1}}, "audit": []}
+    rewrite_result(result, lambda raw: raw.update(told))
     (check,) = load(root).checks.to_dict("records")
     assert "audit: found no check" in check["detail"]

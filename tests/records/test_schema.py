@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.schema import SCHEMA, Check, Failure, Header, Result, read_lines
+from gnnhpc.records.schema import SCHEMA, Check, Failure, Header, Result, read_lines, result_digest
 
 HEADER = Header(
     cell="vig-1",
@@ -152,3 +152,17 @@ def test_a_damaged_rank_file_is_named(tmp_path: Path, lines: list[object], compl
     with pytest.raises(InputError) as refused:
         read_lines(path)
     assert str(refused.value).startswith(f"{path}{complaint}")
+
+
+def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    RESULT.write(path)
+    raw = json.loads(path.read_text())
+    assert raw["digest"] == result_digest(raw)
+    path.write_text(json.dumps(raw | {"samples_per_step": raw["samples_per_step"] + 1}))
+    with pytest.raises(InputError, match="content: found changed since it was written"):
+        Result.read(path)
+    # Hosts and paths may be taken out; older results have no digest.
+    for harmless in (raw | {"provenance": {}}, {k: v for k, v in raw.items() if k != "digest"}):
+        path.write_text(json.dumps(harmless))
+        assert Result.read(path).samples_per_step == RESULT.samples_per_step

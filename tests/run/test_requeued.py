@@ -5,7 +5,6 @@ Real ranks with torchrun's variables, in what says that it is a task of a Slurm 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.manifest import read_manifest
 from tests.ranks.test_environment import LOCAL, SRUN, without
 from tests.tools.cells import Ran, gat, manifest_of, run
+from tests.tools.result_files import rewrite_result
 
 TASK = {
     "SLURM_JOB_ID": "1234",
@@ -139,10 +139,7 @@ def test_a_cell_that_is_not_done_or_not_valid_is_run_again(
 ) -> None:
     root = tmp_path / "run"
     shutil.copytree(done, root)
-    file = attempts(root)[0].result
-    result = json.loads(file.read_text())
-    CHANGES[change](result)
-    file.write_text(json.dumps(result))
+    rewrite_result(attempts(root)[0].result, CHANGES[change])
     assert found(root, SRUN | AGAIN) is None
 
 
