@@ -16,6 +16,7 @@ from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.left_weights import compute_left, nothing_left
 from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
+from gnnhpc.engines.stage_mistakes import changes_input, input_changed, without_gradient
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
@@ -107,11 +108,16 @@ class NativeEngine:
             x = received.detach().requires_grad_(part.upstream_trains)
         # Not `with timer.span`, here and below, which makes four calls more of Python's.
         span = plan.timer.begin("forward", m, part.place)
-        if self._last_kind == "weights":
-            with apart():
+        try:
+            if self._last_kind == "weights":
+                with apart():
+                    output = part.stage(x, microbatch.context)
+            else:
                 output = part.stage(x, microbatch.context)
-        else:
-            output = part.stage(x, microbatch.context)
+        except RuntimeError as error:
+            if changes_input(error):
+                raise input_changed(part.stage) from error
+            raise
         result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
         plan.timer.end(span)
         if part.is_last:
@@ -152,7 +158,8 @@ class NativeEngine:
             timer.end(span)
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
-            assert held.x.grad is not None
+            if held.x.grad is None:
+                raise without_gradient(links.part.stage)
             links.gradients_out.send(held.x.grad)
 
     def _weights(self, links: PartLinks, m: int, held: Held) -> None:
