@@ -194,7 +194,7 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_in_plain_torch_nothing_has_the_size_of_the_edges(
+def test_in_plain_torch_nothing_is_larger_than_edges_times_heads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of Reddit, edges x heads x channels would be 29 GB; the reference is the opposite."""
@@ -212,7 +212,7 @@ def test_in_plain_torch_nothing_has_the_size_of_the_edges(
             gradients(model, chunkset)
         largest[implementation] = seen.found
     assert largest["pyg"] >= edges * 4 * 4
-    assert largest["fused"] < edges
+    assert largest["fused"] <= edges * 4
 
 
 @pytest.mark.parametrize("numbers", [1, 300, 2**20])
