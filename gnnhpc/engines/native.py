@@ -151,9 +151,9 @@ class NativeEngine:
             if self._last_kind == "weights":
                 held.later = nothing_left(links.part.stage, timer)
                 with leaving(held.later):
-                    backward(result, held.gradient)
+                    self._through(links, result, held.gradient)
             else:
-                backward(result, held.gradient)
+                self._through(links, result, held.gradient)
             timer.layer_backward(None, timer.clock.mark())
             timer.end(span)
         if links.gradients_out is not None:
@@ -161,6 +161,15 @@ class NativeEngine:
             if held.x.grad is None:
                 raise without_gradient(links.part.stage)
             links.gradients_out.send(held.x.grad)
+
+    def _through(self, links: PartLinks, result: Tensor, gradient: Tensor | None) -> None:
+        """Backward, in which a forward may be computed again."""
+        try:
+            backward(result, gradient)
+        except RuntimeError as error:
+            if changes_input(error):
+                raise input_changed(links.part.stage) from error
+            raise
 
     def _weights(self, links: PartLinks, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""

@@ -72,6 +72,8 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     winner = torch.full(out.shape, -1, dtype=torch.int32, device=x.device)
     for rows, places in block.pieces(most_edges(x, x.shape[1])):
         source, target = block.source[places], block.target[places]
+        if not len(source):
+            continue
         given = x[source].masked_fill((source == target)[:, None], -torch.inf)
         best = of_rows(given, starts(block.indptr, rows), "max")
         is_best = (given == best[target - rows.start]) | given.isnan()

@@ -274,6 +274,8 @@ def result_digest(raw: Mapping[str, Any]) -> str:
     may take out before publishing it.
     """
     told = {key: value for key, value in raw.items() if key not in ("digest", "provenance")}
+    # As it is read back: keys that are numbers become text, which is sorted otherwise.
+    told = json.loads(json.dumps(told))
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.records.schema import Result
 from tests.tools.forked import started
 
 pytestmark = pytest.mark.distributed
@@ -64,16 +65,36 @@ def add_folder(folder: Path) -> None:
     sys.path.insert(0, str(folder))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
-@pytest.mark.parametrize("active", MISTAKES)
-def test_the_layer_is_named(active: str, schedule: str, tmp_path: Path) -> None:
-    (tmp_path / "mistaken.py").write_text(MODEL.replace("ACTIVE", active))
-    out = tmp_path / "out"
+SETTINGS = ("data.train=64", "data.test=32", "data.image_size=8", "batch_size=16", "train_steps=4")
+OTHERS = [("schedule=gpipe",), ("schedule=zero-bubble",), ("schedule=1f1b", "checkpoint=always")]
+
+
+def command_of(folder: Path, active: str, *settings: str) -> list[str]:
+    (folder / "mistaken.py").write_text(MODEL.replace("ACTIVE", active))
     command = ["run", "--model", "mistaken:Mistaken", "--data", "synthetic-cifar10"]
-    for setting in ("data.train=64", "data.test=32", "data.image_size=8", "batch_size=16"):
-        command += ["--set", setting]
-    command += ["--set", "balance=[2,2]", "--set", f"schedule={schedule}", "--layout", "pp2"]
-    command += ["--microbatches", "2", "--set", "train_steps=4", "--out", str(out)]
+    command += ["--microbatches", "2", "--out", str(folder / "out")]
+    return [*command, *(word for each in (*SETTINGS, *settings) for word in ("--set", each))]
+
+
+@pytest.mark.parametrize("others", OTHERS, ids=" ".join)
+@pytest.mark.parametrize("active", MISTAKES)
+def test_the_layer_is_named(active: str, others: tuple[str, ...], tmp_path: Path) -> None:
+    command = [*command_of(tmp_path, active, "balance=[2,2]", *others), "--layout", "pp2"]
     with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
         assert set(running.wait()) == {1}
         assert any(MISTAKES[active] in running.err(rank) for rank in (0, 1))
+
+
+@pytest.mark.parametrize("active", ["torch.relu_(x)", "x.add_(1.0).relu()"])
+@pytest.mark.parametrize("balance", [None, "[1,3]"])
+def test_a_change_in_place_within_a_stage_is_well(
+    active: str, balance: str | None, tmp_path: Path
+) -> None:
+    more = [] if balance is None else ["--layout", "pp2", "--set", f"balance={balance}"]
+    command = [*command_of(tmp_path, active), *more]
+    with started(command, 2 if more else 1, tmp_path, plant=partial(add_folder, tmp_path)) as ranks:
+        assert set(ranks.wait()) == {0}, ranks.err(0)
+    (path,) = (tmp_path / "out").glob("cells/*/*/result.json")
+    checks = {check.name: check.verdict for check in Result.read(path).audit}
+    assert "invalid" not in checks.values()
+    assert checks["self-check"] == "ok"

@@ -245,3 +245,12 @@ def test_a_neighbour_drawn_twice_gets_the_gradient_of_its_largest_number_once() 
         assert out.flatten().tolist() == [5.0, 5.0]
         grad = module.max_backward(upstream, winner, block)
         assert grad.flatten().tolist() == [0.0, 0.0, 24.0, 0.0]
+
+
+def test_rows_without_any_edge_have_no_largest() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    block = Block(torch.zeros(4, dtype=torch.int64), none, none, none, 5)
+    out, winner = aggregate_torch.max_forward(torch.randn(5, 2), block)
+    assert out.tolist() == [[0.0, 0.0]] * 3
+    assert winner.tolist() == [[-1, -1]] * 3
+    assert aggregate_torch.max_backward(torch.ones(3, 2), winner, block).tolist() == [[0.0] * 2] * 5

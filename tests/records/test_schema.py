@@ -154,6 +154,13 @@ def test_a_damaged_rank_file_is_named(tmp_path: Path, lines: list[object], compl
     assert str(refused.value).startswith(f"{path}{complaint}")
 
 
+def test_keys_that_are_numbers_do_not_change_a_digest(tmp_path: Path) -> None:
+    steps: dict[str, Any] = {"0": {12: 39, 8: 1}}
+    result = replace(RESULT, audit=[Check("threads_used", "ok", "", steps)])
+    result.write(tmp_path / "result.json")
+    assert Result.read(tmp_path / "result.json").audit[0].values == {"0": {"12": 39, "8": 1}}
+
+
 def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     RESULT.write(path)

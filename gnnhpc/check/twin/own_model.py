@@ -59,7 +59,7 @@ class OwnModelTwin:
         x = _run_inputs(piece, self.dtype)
         with torch.no_grad():
             for name, layer in zip(self.names, layers, strict=True):
-                outputs = [_dense(copy.deepcopy(layer)(x, piece.context)) for _ in range(2)]
+                outputs = [_dense(copy.deepcopy(layer)(_own(x), piece.context)) for _ in range(2)]
                 if not torch.equal(outputs[0], outputs[1]):
                     return name
                 x = outputs[0]
@@ -88,7 +88,7 @@ class OwnModelTwin:
                 for key, value in parameters.items()
                 if key.startswith(f"{name}.")
             }
-            x = functional_call(layer, own, (x, piece.context))
+            x = functional_call(layer, own, (_own(x), piece.context))
             outputs.append(_dense(x))
         return outputs
 
@@ -127,6 +127,11 @@ def _run_inputs(piece: Piece, dtype: torch.dtype) -> Tensor | SparseRows:
         return piece.own_inputs
     assert isinstance(piece.inputs, Tensor)
     return piece.inputs.to(dtype)
+
+
+def _own(x: Tensor | SparseRows) -> Tensor | SparseRows:
+    """For a layer that may change its input in place, which is the output of the one before."""
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def _dense(x: Tensor | SparseRows) -> Tensor:
