@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_object
+from gnnhpc.records.content_digest import DIGEST, content_digest
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.written_by import differences
 
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 FACTS_FILE = "facts.json"
 FRESH_VARIABLE = "GNNHPC_FRESH"
 """Set to start over although there is a checkpoint."""
@@ -87,8 +88,11 @@ def find_resume_point(
     passed_over: list[dict[str, str]] = []
     earlier = [a for a in cell.attempts() if a.number < attempt.number]
     for before in reversed(earlier):
-        if _is_done(before):
+        result = _result_of(before)
+        if result is not None and result.status == "done":
             break
+        ended = [] if result is None else result.audit
+        wrong = [f"{c.name}: {c.detail}" for c in ended if c.verdict == "invalid"]
         for path in sorted(before.checkpoints.glob("step-*"), reverse=True):
             why = None
             try:
@@ -96,20 +100,24 @@ def find_resume_point(
             except InputError as error:
                 why = f"{error.key or 'it'} is {error.found}"
             else:
-                if point.written_by is not None and here is not None:
+                if wrong:
+                    why = f"its attempt was found wrong, {wrong[0]}"
+                elif point.written_by is not None and here is not None:
                     why = "; ".join(differences(point.written_by, here))
             if not why:
-                return Resume(point, tuple(passed_over))
+                so_far = point.so_far.with_end(before.root.name, ended)
+                return Resume(replace(point, so_far=so_far), tuple(passed_over))
             name = f"attempt-{before.number}/{path.name}"
             passed_over.append({"checkpoint": name, "why": why})
     return Resume(None, tuple(passed_over))
 
 
-def _is_done(attempt: AttemptPaths) -> bool:
+def _result_of(attempt: AttemptPaths) -> Result | None:
+    """None without one, or with a damaged one."""
     try:
-        return Result.read(attempt.result).status == "done"
+        return Result.read(attempt.result)
     except (OSError, InputError):
-        return False
+        return None
 
 
 def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
@@ -118,6 +126,8 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
         facts = read_object(path / FACTS_FILE, "what a checkpoint was computed with")
         if facts["version"] != CHECKPOINT_VERSION:
             raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
+        if facts[DIGEST] != content_digest(facts):
+            raise InputError(path, FACTS_FILE, "changed since it was written", "as written")
         found = digests(path)
         changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
         if changed:
@@ -132,7 +142,7 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
                 raise InputError(path, key, told, f"{wanted}, as its path says")
         maker = facts.get("written_by")
         maker = None if maker is None else dict(maker)
-        so_far = SoFar.read(facts.get("so_far", {}))
+        so_far = SoFar.read(facts["so_far"])
         return ResumePoint(attempt, path, step, tested, maker, so_far)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(

@@ -6,9 +6,7 @@ A rank's file is JSON lines: a header first, then steps, spans and events. Store
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +14,7 @@ from typing import Any, ClassVar, Literal
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object
 from gnnhpc.core.stored_records import build_record
+from gnnhpc.records.content_digest import DIGEST, content_digest, with_digest
 from gnnhpc.records.run_paths import write_atomically
 from gnnhpc.records.slurm_job import slurm_job
 
@@ -23,6 +22,8 @@ SCHEMA = 1
 Phase = Literal["train", "test"]
 Status = Literal["done", "failed", "interrupted"]
 _NO_OTHER_KEYS = {"extra": "forbid"}
+NOT_DIGESTED = ("provenance",)
+"""Of a result: its hosts and paths a user may take out before publishing it."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +254,8 @@ class Result:
         return [check.name for check in self.audit if check.verdict in ("invalid", "suspect")]
 
     def write(self, path: Path) -> None:
-        raw = asdict(self)
-        write_atomically(path, json.dumps(raw | {"digest": result_digest(raw)}, indent=1) + "\n")
+        told = with_digest(asdict(self), NOT_DIGESTED)
+        write_atomically(path, json.dumps(told, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Result:
@@ -264,19 +265,9 @@ class Result:
         raw = read_object(path, "a result, as written")
         check_version(raw, SCHEMA, path, "schema")
         # Older ones have none.
-        if raw.pop("digest", None) not in (None, result_digest(raw)):
+        if raw.pop(DIGEST, None) not in (None, content_digest(raw, NOT_DIGESTED)):
             raise InputError(path, "content", "changed since it was written", "as its digest says")
         return build_record(cls, raw, path)
-
-
-def result_digest(raw: Mapping[str, Any]) -> str:
-    """SHA-256 of a result's fields but the digest and the provenance, whose hosts and paths a user
-    may take out before publishing it.
-    """
-    told = {key: value for key, value in raw.items() if key not in ("digest", "provenance")}
-    # As it is read back: keys that are numbers become text, which is sorted otherwise.
-    told = json.loads(json.dumps(told))
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def check_header(raw: object, where: object) -> dict[str, Any]:

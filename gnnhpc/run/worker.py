@@ -22,6 +22,7 @@ from gnnhpc.core.errors import (
 from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import (
+    BEFORE_TIME_LIMIT,
     requeue_if_interrupted,
     requeued_too_often,
     requeues_used_up,
@@ -45,8 +46,14 @@ if TYPE_CHECKING:
     from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
+    from gnnhpc.run.results import Finished
+    from gnnhpc.spec.experiment import Experiment
     from gnnhpc.train.loop import Trainer
     from gnnhpc.train.setup import TrainingParts
+
+
+LOOK_BACK_S = 5.0
+"""Of the grace after TERM, what checks may take."""
 
 
 def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> int:
@@ -256,7 +263,7 @@ class Worker:
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
-        from gnnhpc.run.results import write_interrupted
+        from gnnhpc.run.results import write_done, write_interrupted
         from gnnhpc.train.loop import Stopped
         from gnnhpc.train.progress import progress_reporter
 
@@ -285,72 +292,106 @@ class Worker:
                 trainer.run(start)
             except Stopped as stopped:
                 self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
+                found = None
+                if self._has_time_to_look_back(mesh, signals, checked, observer):
+                    found = self._look_back(mesh, parts, trainer, writer, checked, stopped.step)
                 if mesh.rank == 0:
                     received = signals.received or "a signal on another rank"
                     refused = requeues_used_up(self.environment, signals.received)
-                    write_interrupted(self.attempt, trainer, received, stopped.step, refused)
+                    write_interrupted(
+                        *(self.attempt, parts, trainer, received, stopped.step),
+                        refused=refused,
+                        found=found,
+                    )
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_UNFINISHED
-            self._finish(mesh, parts, trainer, observer, writer, checked)
+            stop = self.cell.experiment.train_steps
+            found = self._look_back(mesh, parts, trainer, writer, checked, stop)
+            with parts.timer.storage("writing the result"):
+                if mesh.rank == 0:
+                    write_done(self.attempt, parts, trainer, found)
+                mesh.barrier()
         return EXIT_DONE
 
-    def _finish(
+    def _has_time_to_look_back(
+        self, mesh: Mesh, signals: Signals, first_check: SelfCheck, observer: RunObserver
+    ) -> bool:
+        """Whether an attempt that a signal stops can be checked as at its end; a collective.
+
+        It takes about as long as three self-checks and ten steps. Ahead of a time limit there are
+        as many seconds as the site says, after TERM fewer than its grace.
+        """
+        seconds = 3 * first_check.seconds + 10 * max(observer.step_times.step_s, default=0.0)
+        told = (self.environment.site or {}).get("signal")
+        allowed = LOOK_BACK_S
+        if signals.received in BEFORE_TIME_LIMIT and isinstance(told, int):
+            allowed = told / 2
+        # A rank without a signal does not know what time there is.
+        mine = signals.received is None or seconds <= allowed
+        return observer.train_steps > 0 and all(mesh.gather_objects(mine))
+
+    def _look_back(
         self,
         mesh: Mesh,
         parts: TrainingParts,
         trainer: Trainer,
-        observer: RunObserver,
         writer: RecordWriter,
         first_check: SelfCheck,
-    ) -> None:
-        """Check what the last step left behind, audit the run, write its result."""
+        stop: int,
+    ) -> Finished:
+        """Check what the last step, the one before `stop`, left behind; a collective."""
         from gnnhpc.check.check_slice import last_slices
         from gnnhpc.check.final_check import final_check
         from gnnhpc.check.observations import gather_observations
         from gnnhpc.data.roots import data_root
         from gnnhpc.records.reported import read_reported
-        from gnnhpc.run.results import Finished, write_done
+        from gnnhpc.run.results import Finished
 
-        experiment, root = self.cell.experiment, data_root(self.cell.data_root)
+        observer, root = self._observer, data_root(self.cell.data_root)
+        planned = self.cell.experiment
+        # As if it had been planned to end here: the steps of these checks come after its last.
+        experiment = planned.model_copy(update={"train_steps": stop})
         trained = observer.train_steps > 0
         final = None
-        if experiment.test_steps and trained:
+        # An evaluation before that is of other parameters.
+        if experiment.test_steps and trained and stop == planned.train_steps:
             layers = observer.watch.layers.kept if observer.watch is not None else []
             final = final_check(
                 *(experiment, parts, mesh, root),
                 *(trainer.last_contexts, trainer.last_outputs, layers),
             )
         observations = gather_observations(
-            mesh, parts, observer, self.environment, self.cell.experiment.bucket_mib
+            mesh, parts, observer, self.environment, experiment.bucket_mib
         )
         after = last_slices(experiment) if trained else []
         last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
         step_s = observer.step_times.step_s
-        more = self._check_a_step_more(mesh, parts, root, step_s) if trained else []
+        more = self._check_a_step_more(experiment, mesh, parts, root, step_s) if trained else []
         files = mesh.gather_objects(writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(writer.path) if mesh.has_loss else [])
             differing = mesh.gather_objects(observer.records.differing(writer.path))
-        with parts.timer.storage("writing the result"):
-            if mesh.rank == 0:
-                self.attempt.look_at_other_jobs("end")
-                self_checks = [first_check, *last_checks]
-                found = Finished(
-                    *(observations, files, steps, differing, self_checks, self._dead_layers),
-                    [*([] if final is None else [final]), *more],
-                )
-                write_done(self.attempt, parts, trainer, found)
-            mesh.barrier()
+        if mesh.rank == 0:
+            self.attempt.look_at_other_jobs("end")
+        return Finished(
+            *(observations, files, steps, differing),
+            *([first_check, *last_checks], self._dead_layers),
+            [*([] if final is None else [final]), *more],
+        )
 
     def _check_a_step_more(
-        self, mesh: Mesh, parts: TrainingParts, root: Path | None, step_s: Sequence[float]
+        self,
+        experiment: Experiment,
+        mesh: Mesh,
+        parts: TrainingParts,
+        root: Path | None,
+        step_s: Sequence[float],
     ) -> list[Check]:
         """What of full size the run's stages compute from what they hold after the last step."""
         from gnnhpc.check.final_check import training_check
         from gnnhpc.check.slope.passes import a_step_more
         from gnnhpc.check.slope.slope_check import slope_check
 
-        experiment = self.cell.experiment
         with a_step_more(experiment, parts, mesh) as passes:
             first = passes.take()
             contexts = [each.context for each in passes.batch.microbatches]
@@ -432,7 +473,7 @@ class Worker:
         began = time.perf_counter()
         with trainer.observer.observing():
             trainer.observer.before_checkpoint(step)
-            checks = self._check_so_far(mesh, parts, trainer)
+            checks = self._check_so_far(mesh, parts)
         files = mesh.gather_objects(writer.written)
         folder = self.attempt.known_paths.root.name
         with parts.timer.storage("writing a checkpoint"):
@@ -445,12 +486,14 @@ class Worker:
                 step=step,
                 test_steps_done=trainer.test_steps_done,
                 written_by=written_by(self.attempt.ranks, self.attempt.balance),
-                so_far=self.attempt.so_far.with_attempt(folder, checks, files),
+                so_far=self.attempt.so_far.with_attempt(
+                    folder, checks, files, self._observer.step_times.step_s
+                ),
             )
         seconds = time.perf_counter() - began
         writer.write(EventRecord("checkpoint", seconds, {"step": step}))
 
-    def _check_so_far(self, mesh: Mesh, parts: TrainingParts, trainer: Trainer) -> Sequence[Check]:
+    def _check_so_far(self, mesh: Mesh, parts: TrainingParts) -> Sequence[Check]:
         """The audit. Raises GnnhpcError where what was done is wrong: who resumes would go on with
         it.
 

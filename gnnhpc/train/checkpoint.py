@@ -23,6 +23,7 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically
 from gnnhpc.records.so_far import SoFar
@@ -80,7 +81,7 @@ def save(
                 "files": digests(temporary),
                 "tensors": {name: one for each in everyone for name, one in each.items()},
             }
-            write_atomically(temporary / FACTS_FILE, json.dumps(facts) + "\n")
+            write_atomically(temporary / FACTS_FILE, json.dumps(with_digest(facts)) + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:

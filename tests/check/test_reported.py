@@ -136,7 +136,7 @@ def test_an_evaluation_comes_after_so_many_steps_and_at_the_end(
     start: int, every: int | None, steps: str
 ) -> None:
     experiment = vig(train_steps=5, test_steps=2, test_every=every)
-    planned = planned_steps(experiment, start)
+    planned = planned_steps(experiment, start, experiment.train_steps)
     assert " ".join(f"{'t' if phase == 'test' else ''}{n}" for phase, n in planned) == steps
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.kernels import build
+from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import result_digest
+from gnnhpc.records.schema import NOT_DIGESTED
 from gnnhpc.spec.manifest import read_manifest
 from tests.defects.patching import replace
 from tests.defects.settings import VIG
@@ -107,7 +108,7 @@ def _seal(root: Path, raw: dict[str, Any]) -> None:
         }
         for path in sorted(root.glob("rank-*.jsonl"))
     }
-    raw["digest"] = result_digest(raw)
+    raw |= with_digest(raw, NOT_DIGESTED)
 
 
 def _rank_files(folder: Path, number: int) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.experiment import Experiment
@@ -97,19 +98,19 @@ def _foreign_tensors(mine: Path, other: Path) -> None:
     facts = json.loads((mine / FACTS_FILE).read_text())
     _foreign(mine, other)
     facts["files"] = digests(mine)
-    (mine / FACTS_FILE).write_text(json.dumps(facts))
+    (mine / FACTS_FILE).write_text(json.dumps(with_digest(facts)))
 
 
 def _other_step(mine: Path, other: Path) -> None:
     facts = json.loads((mine / FACTS_FILE).read_text())
     facts["step"] += 1
-    (mine / FACTS_FILE).write_text(json.dumps(facts))
+    (mine / FACTS_FILE).write_text(json.dumps(with_digest(facts)))
 
 
 def _other_code(mine: Path, other: Path) -> None:
     facts = json.loads((mine / FACTS_FILE).read_text())
     facts["written_by"]["code"] = "0" * 16
-    (mine / FACTS_FILE).write_text(json.dumps(facts))
+    (mine / FACTS_FILE).write_text(json.dumps(with_digest(facts)))
 
 
 def without_moments() -> None:

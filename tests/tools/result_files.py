@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.records.schema import result_digest
+from gnnhpc.records.content_digest import with_digest
+from gnnhpc.records.schema import NOT_DIGESTED
 
 
 def rewrite_result(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """`change` takes what stands in a `result.json` and changes it in place."""
     raw = json.loads(path.read_text())
     change(raw)
-    path.write_text(json.dumps(raw | {"digest": result_digest(raw)}))
+    path.write_text(json.dumps(with_digest(raw, NOT_DIGESTED)))

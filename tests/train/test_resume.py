@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,14 +20,22 @@ from torch import Tensor
 
 import analysis
 from gnnhpc.core.balance import stage_slices
-from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.resume import CHECKPOINT_VERSION, FRESH_VARIABLE, digests, find_resume_point
+from gnnhpc.records.content_digest import with_digest
+from gnnhpc.records.resume import (
+    CHECKPOINT_VERSION,
+    FRESH_VARIABLE,
+    digests,
+    find_resume_point,
+    read_checkpoint,
+)
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Check, read_lines
+from gnnhpc.records.so_far import SoFar
 from gnnhpc.run.worker import Worker
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
@@ -162,6 +171,90 @@ def test_what_was_suspect_of_an_attempt_is_of_those_that_go_on(tmp_path: Path) -
     assert "drift" in result.flags
 
 
+def wrong_from_step_6_on() -> None:
+    """In each stage, a little, which no look at a step of the run can tell; stopped in step 17."""
+    warn_at(17)
+    forward = Stage.forward
+
+    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
+        return forward(self, x, context) * (1.01 if context.step > 5 else 1.0)
+
+    Stage.forward = planted  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_an_attempt_that_is_found_wrong_when_stopped_is_not_gone_on_from(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
+    stopped = run(tmp_path, cell, plant=wrong_from_step_6_on)
+    assert stopped.statuses == [EXIT_UNFINISHED] * 2
+    verdicts = {check.name: check.verdict for check in stopped.result.audit}
+    assert verdicts["last self-check"] == "invalid"
+    again = run(tmp_path, cell).result
+    assert again.valid
+    assert again.resumed_from is None
+    (passed,) = again.provenance["passed_over"]
+    assert passed["why"].startswith("its attempt was found wrong, last self-check: ")
+
+
+def killed_in_step(step: int) -> None:
+    forward = Stage.forward
+
+    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
+        if os.environ["RANK"] == "1" and self.training and context.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return forward(self, x, context)
+
+    Stage.forward = planted  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_steps_of_an_attempt_that_was_killed_are_told(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
+    killed = run(tmp_path, cell, plant=functools.partial(killed_in_step, 8))
+    assert killed.statuses[1] == -signal.SIGKILL
+    result = run(tmp_path, cell).result
+    assert result.resumed_from == {"attempt": 1, "step": 5, "tested": 0}
+    (told,) = [check for check in result.audit if check.name == "cut-short"]
+    assert (told.verdict, told.detail[:10]) == ("suspect", "attempt-1:")
+    assert result.valid
+
+
+@pytest.mark.distributed
+def test_attempts_of_another_speed_are_told(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
+    run(tmp_path, cell, plant=slow_until_stopped)
+    result = run(tmp_path, cell).result
+    (drift,) = [check for check in result.audit if check.name == "drift"]
+    assert drift.verdict == "suspect"
+    assert "of all attempts" in drift.detail
+
+
+def slow_until_stopped() -> None:
+    warn_at(15)
+    forward = Stage.forward
+
+    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
+        if self.training:
+            time.sleep(0.03)
+        return forward(self, x, context)
+
+    Stage.forward = planted  # type: ignore[method-assign]
+
+
+@pytest.mark.distributed
+def test_facts_that_were_changed_are_no_checkpoints(both: Runs, tmp_path: Path) -> None:
+    _, attempts = both
+    root = tmp_path / "copy"
+    shutil.copytree(attempts[0].attempt.root.parents[2], root)
+    before = RunPaths(root).cell(attempts[0].cell.id).attempt(2)
+    (path,) = before.checkpoints.iterdir()
+    assert read_checkpoint(path, 2).so_far.records
+    facts = json.loads((path / "facts.json").read_text())
+    (path / "facts.json").write_text(json.dumps(facts | {"so_far": SoFar().as_facts()}))
+    with pytest.raises(InputError, match="changed since it was written"):
+        read_checkpoint(path, 2)
+
+
 @pytest.mark.distributed
 def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
     _, attempts = both
@@ -171,7 +264,9 @@ def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
         assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
         events = [[e["name"] for e in a.lines(rank, "event")] for a in attempts]
         begun = ["self-check", "resumed", "checkpoint"]
-        assert events == [["self-check", "checkpoint"], begun, [*begun, "last self-check"]]
+        ends = [each for each in events[0] if each.startswith("last self-check")]
+        assert events == [["self-check", "checkpoint", *ends], [*begun, *ends], [*begun, *ends]]
+        assert ends
 
 
 @pytest.mark.distributed
@@ -300,7 +395,7 @@ def change(facts: Path, path: str, value: object) -> None:
             lambda at, key: at[int(key) if key.isdigit() else key], folders, text["written_by"]
         )
         place[last] = value
-    facts.write_text(json.dumps(text))
+    facts.write_text(json.dumps(with_digest(text)))
 
 
 @pytest.mark.distributed
@@ -364,8 +459,8 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
         folder.mkdir(parents=True)
         (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
         facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
-        facts["files"] = digests(folder)
-        (folder / "facts.json").write_text(json.dumps(facts))
+        facts |= {"files": digests(folder), "so_far": SoFar().as_facts()}
+        (folder / "facts.json").write_text(json.dumps(with_digest(facts)))
     if status is not None:
         replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
     return claimed
@@ -442,7 +537,8 @@ HERE = {"code": "a", "versions": {"torch": "2"}, "ranks": [{"threads": 1, "kerne
 def say(attempt: AttemptPaths, step: int, **changes: object) -> None:
     """What a checkpoint made by hand was computed with."""
     file = attempt.checkpoints / f"step-{step:08d}" / "facts.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"written_by": HERE | changes}))
+    facts = json.loads(file.read_text()) | {"written_by": HERE | changes}
+    file.write_text(json.dumps(with_digest(facts)))
 
 
 def test_an_older_checkpoint_that_fits_is_taken_before_a_newer_one_that_does_not(

@@ -66,12 +66,13 @@ def reported(
     return Check("reported", "ok", detail, {"looks": sum(len(files[rank]) for rank in ranks)})
 
 
-def planned_steps(experiment: Experiment, start: int) -> list[Key]:
-    """Training from step `start` on, with an evaluation after each `test_every` and at the end."""
+def planned_steps(experiment: Experiment, start: int, stop: int) -> list[Key]:
+    """Training from step `start` to before `stop`, with an evaluation after each `test_every` and
+    at the experiment's end."""
     every = experiment.test_every or experiment.train_steps
     steps: list[Key] = []
     tested = 0
-    for step in range(start, experiment.train_steps):
+    for step in range(start, stop):
         steps.append(("train", step))
         if (step + 1) % every == 0 or step + 1 == experiment.train_steps:
             steps += [("test", tested + number) for number in range(experiment.test_steps)]

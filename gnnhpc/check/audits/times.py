@@ -251,6 +251,24 @@ def drift(observations: Sequence[RankObservations]) -> Check:
     return Check("drift", "suspect", detail, values)
 
 
+def drift_over_attempts(before: Sequence[float], observations: Sequence[RankObservations]) -> Check:
+    """The same of all steps that count; `before` are those of the attempts that it went on from."""
+    steps = [*before, *observations[0].step_s]
+    found = most_different_stretch(steps)
+    if found is None:
+        return Check("drift", "unknown", f"{len(steps)} steps are too few to tell", {})
+    values = asdict(found)
+    if not found.beyond_chance or abs(found.change) <= DRIFT:
+        detail = "no stretch of the run, over all attempts, differs more than steps do"
+        return Check("drift", "ok", detail, values)
+    until = "on" if found.stop == len(steps) else f"to step {found.stop}"
+    detail = (
+        f"from step {found.first + 1} {until}, of {len(steps)} after the warm-up of all attempts, "
+        f"steps took {found.change:+.0%}; the last attempt has those from {len(before) + 1} on"
+    )
+    return Check("drift", "suspect", detail, values)
+
+
 def _cause_of_drift(observations: Sequence[RankObservations], stretch: Stretch) -> str:
     """What accounts for half of the change or more, on the rank whose computing changed most."""
     change_s = _change(observations[0].step_s, stretch)
