@@ -18,8 +18,8 @@ from analysis.summary.summary_table import summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import Result
 
-TRUE_REASONS = {"noisy", "drift", "oversubscribed"}
-"""Flags that a busy machine of few cores earns, defect or not."""
+TRUE_REASONS = {"noisy", "drift", "oversubscribed", "cut-short"}
+"""Flags that a busy machine of few cores earns, or an attempt that failed, defect or not."""
 OF_FEW_STEPS = {"above-bound", "above-bound-unexplained", "above-ideal"}
 """Flags of a summary that ten steps of milliseconds earn."""
 
