@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from analysis.loading.record_frames import REPLICA_LOSS, STEP_COLUMNS, TIMED_PAR
 from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossible
 from analysis.loading.weights_checks import WEIGHTS_S, check_weights
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_bytes
+from gnnhpc.core.json_files import parse_object, read_bytes
 from gnnhpc.spec.manifest import Cell
 
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
@@ -257,3 +258,11 @@ def _check_digests(attempt: Attempt) -> None:
             raise InputError(
                 path, "content", "changed since it was written", "as result.json has it"
             )
+        if earlier == name and not _only_events(content[size:], path):
+            raise InputError(path, "content", f"records after byte {size}", "none after its end")
+
+
+def _only_events(lines: bytes, path: Path) -> bool:
+    """What a rank may still write once the last step is recorded."""
+    found = [parse_object(line, path, "one record a line") for line in lines.splitlines()]
+    return all(each.get("kind") == "event" for each in found)

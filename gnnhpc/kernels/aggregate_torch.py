@@ -34,7 +34,7 @@ def sum_forward(
     out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
     for rows, places in block.pieces(most_edges(x, x.shape[1])):
         source, target = block.source[places], block.target[places]
-        found = x[source] * _factor(weights.source, source, target, weights, x)
+        found = _scaled(x[source], weights.source, source, target, weights)
         out[rows] = of_rows(found, starts(block.indptr, rows), "sum")
     if weights.target is not None:
         out *= weights.target[:, None]
@@ -56,7 +56,7 @@ def sum_backward(
     for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
         target = transpose.target[places]
         source = block.source[transpose.edge[places]]
-        found = upstream[target] * _factor(weights.target, target, source, weights, upstream)
+        found = _scaled(upstream[target], weights.target, target, source, weights)
         grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
     if weights.source is not None:
         grad *= weights.source[:, None]
@@ -106,9 +106,11 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     return grad
 
 
-def _factor(
-    scale: Tensor | None, given: Tensor, to: Tensor, weights: NeighbourWeights, x: Tensor
+def _scaled(
+    x: Tensor, scale: Tensor | None, given: Tensor, to: Tensor, weights: NeighbourWeights
 ) -> Tensor:
-    """[edges, 1]: the factor of the end that is summed over, 0 for a self-loop that is left out."""
-    factor = x.new_ones(len(given)) if scale is None else scale[given]
-    return (factor if weights.loops else factor * (given != to))[:, None]
+    """Rows of edges [edges, D] times the factor of the end that they are of; nothing of a self-loop
+    that is left out, whatever its row holds."""
+    if scale is not None:
+        x = x * scale[given][:, None]
+    return x if weights.loops else x.masked_fill((given == to)[:, None], 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -19,7 +20,7 @@ from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Check, read_lines
+from gnnhpc.records.schema import Check, SpanRecord, read_lines
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run, small_sweep
 from tests.tools.result_files import rewrite_result
@@ -305,6 +306,15 @@ def other_accuracy(path: Path) -> None:
     rewrite_result(path.with_name("result.json"), lambda raw: raw.update(told))
 
 
+def appended(path: Path) -> None:
+    content = path.read_bytes()
+    digest = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    told = {"final": {}, "records": {path.name: digest}}
+    rewrite_result(path.with_name("result.json"), lambda raw: raw.update(told))
+    span = vars(SpanRecord("train", 1, "forward", 0, 0.0, 0.001))
+    path.write_bytes(content + json.dumps(span).encode() + b"\n")
+
+
 def edited(path: Path) -> None:
     result = path.with_name("result.json")
     result.write_text(result.read_text().replace('"train_loss": ', '"train_loss": 1'))
@@ -381,6 +391,7 @@ def field_of(name: str, value: str) -> Callable[[Path], None]:
             other_accuracy,
             r"final\.test_accuracy: found 0\.99; allowed: 0\.\d+, the accuracy",
         ),
+        (appended, r"rank-0001\.jsonl: content: found records after byte \d+"),
         (edited, r"result\.json: content: found changed since it was written"),
         (digest_without_size, r"result\.json: records\.rank-0001\.jsonl"),
         (empty_result, r"result\.json: found"),

@@ -208,6 +208,19 @@ def test_what_is_not_finite_reaches_all_that_it_reaches_in_torch(
     torch.testing.assert_close(dropped, x.relu() * kept, rtol=0, atol=0, equal_nan=True)
 
 
+@each_dtype
+def test_a_self_loop_that_is_left_out_brings_nothing_of_its_row(
+    block: Block, dtype: torch.dtype
+) -> None:
+    x = whole((block.rows_in, 8), dtype, 13)
+    x[0] = math.nan
+    weights = NeighbourWeights(loops=False)
+    for module in (aggregate, aggregate_torch):
+        found = module.sum_forward(x, block, weights)
+        reached = block.target[(block.source == 0) & (block.target != 0)].unique()
+        assert found.isnan().any(1).nonzero().flatten().tolist() == reached.tolist()
+
+
 def one_row(edges: int) -> Block:
     """A row whose neighbours are rows 1 to `edges`."""
     sources = torch.arange(1, edges + 1)
