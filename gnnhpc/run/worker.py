@@ -22,7 +22,6 @@ from gnnhpc.core.errors import (
 from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
 from gnnhpc.ranks.requeue import (
-    BEFORE_TIME_LIMIT,
     requeue_if_interrupted,
     requeued_too_often,
     requeues_used_up,
@@ -46,14 +45,8 @@ if TYPE_CHECKING:
     from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
-    from gnnhpc.run.results import Finished
-    from gnnhpc.spec.experiment import Experiment
     from gnnhpc.train.loop import Trainer
     from gnnhpc.train.setup import TrainingParts
-
-
-LOOK_BACK_S = 5.0
-"""Of the grace after TERM, what checks may take."""
 
 
 def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> int:
@@ -263,6 +256,7 @@ class Worker:
         from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
+        from gnnhpc.run.look_back import LookBack
         from gnnhpc.run.results import write_done, write_interrupted
         from gnnhpc.train.loop import Stopped
         from gnnhpc.train.progress import progress_reporter
@@ -288,14 +282,25 @@ class Worker:
             trainer.stop_requested = signals.stop_requested
             trainer.report = report
             self.attempt.progress = trainer.progress
+            end = LookBack(
+                experiment=self.cell.experiment,
+                environment=self.environment,
+                mesh=mesh,
+                parts=parts,
+                trainer=trainer,
+                observer=observer,
+                writer=writer,
+                root=root,
+                first_check=checked,
+                self_check=lambda part: self._self_check(mesh, parts, writer, root, part),
+            )
             try:
                 trainer.run(start)
             except Stopped as stopped:
                 self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
-                found = None
-                if self._has_time_to_look_back(mesh, signals, checked, observer):
-                    found = self._look_back(mesh, parts, trainer, writer, checked, stopped.step)
+                found = end.before(stopped.step) if end.has_time(signals.received) else None
                 if mesh.rank == 0:
+                    self.attempt.look_at_other_jobs("end")
                     received = signals.received or "a signal on another rank"
                     refused = requeues_used_up(self.environment, signals.received)
                     write_interrupted(
@@ -305,99 +310,13 @@ class Worker:
                     )
                     requeue_if_interrupted(self.environment, signals.received)
                 return EXIT_UNFINISHED
-            stop = self.cell.experiment.train_steps
-            found = self._look_back(mesh, parts, trainer, writer, checked, stop)
+            found = end.before(self.cell.experiment.train_steps)
             with parts.timer.storage("writing the result"):
                 if mesh.rank == 0:
+                    self.attempt.look_at_other_jobs("end")
                     write_done(self.attempt, parts, trainer, found)
                 mesh.barrier()
         return EXIT_DONE
-
-    def _has_time_to_look_back(
-        self, mesh: Mesh, signals: Signals, first_check: SelfCheck, observer: RunObserver
-    ) -> bool:
-        """Whether an attempt that a signal stops can be checked as at its end; a collective.
-
-        It takes about as long as three self-checks and ten steps. Ahead of a time limit there are
-        as many seconds as the site says, after TERM fewer than its grace.
-        """
-        seconds = 3 * first_check.seconds + 10 * max(observer.step_times.step_s, default=0.0)
-        told = (self.environment.site or {}).get("signal")
-        allowed = LOOK_BACK_S
-        if signals.received in BEFORE_TIME_LIMIT and isinstance(told, int):
-            allowed = told / 2
-        # A rank without a signal does not know what time there is.
-        mine = signals.received is None or seconds <= allowed
-        return observer.train_steps > 0 and all(mesh.gather_objects(mine))
-
-    def _look_back(
-        self,
-        mesh: Mesh,
-        parts: TrainingParts,
-        trainer: Trainer,
-        writer: RecordWriter,
-        first_check: SelfCheck,
-        stop: int,
-    ) -> Finished:
-        """Check what the last step, the one before `stop`, left behind; a collective."""
-        from gnnhpc.check.check_slice import last_slices
-        from gnnhpc.check.final_check import final_check
-        from gnnhpc.check.observations import gather_observations
-        from gnnhpc.data.roots import data_root
-        from gnnhpc.records.reported import read_reported
-        from gnnhpc.run.results import Finished
-
-        observer, root = self._observer, data_root(self.cell.data_root)
-        planned = self.cell.experiment
-        # As if it had been planned to end here: the steps of these checks come after its last.
-        experiment = planned.model_copy(update={"train_steps": stop})
-        trained = observer.train_steps > 0
-        final = None
-        # An evaluation before that is of other parameters.
-        if experiment.test_steps and trained and stop == planned.train_steps:
-            layers = observer.watch.layers.kept if observer.watch is not None else []
-            final = final_check(
-                *(experiment, parts, mesh, root),
-                *(trainer.last_contexts, trainer.last_outputs, layers),
-            )
-        observations = gather_observations(
-            mesh, parts, observer, self.environment, experiment.bucket_mib
-        )
-        after = last_slices(experiment) if trained else []
-        last_checks = [self._self_check(mesh, parts, writer, root, part) for part in after]
-        step_s = observer.step_times.step_s
-        more = self._check_a_step_more(experiment, mesh, parts, root, step_s) if trained else []
-        files = mesh.gather_objects(writer.written)
-        with parts.timer.storage("reading the records"):
-            steps = mesh.gather_objects(read_reported(writer.path) if mesh.has_loss else [])
-            differing = mesh.gather_objects(observer.records.differing(writer.path))
-        if mesh.rank == 0:
-            self.attempt.look_at_other_jobs("end")
-        return Finished(
-            *(observations, files, steps, differing),
-            *([first_check, *last_checks], self._dead_layers),
-            [*([] if final is None else [final]), *more],
-        )
-
-    def _check_a_step_more(
-        self,
-        experiment: Experiment,
-        mesh: Mesh,
-        parts: TrainingParts,
-        root: Path | None,
-        step_s: Sequence[float],
-    ) -> list[Check]:
-        """What of full size the run's stages compute from what they hold after the last step."""
-        from gnnhpc.check.final_check import training_check
-        from gnnhpc.check.slope.passes import a_step_more
-        from gnnhpc.check.slope.slope_check import slope_check
-
-        with a_step_more(experiment, parts, mesh) as passes:
-            first = passes.take()
-            contexts = [each.context for each in passes.batch.microbatches]
-            forward = training_check(experiment, parts, mesh, root, contexts, first.outputs)
-            slope = slope_check(experiment, passes, first, step_s)
-        return [check for check in (forward, slope) if check is not None]
 
     def _self_check(
         self,

@@ -1,0 +1,107 @@
+"""Checks of what an attempt's last step left behind: the planned one, or that before a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnhpc.check.check_slice import CheckSlice, last_slices
+from gnnhpc.check.final_check import final_check, training_check
+from gnnhpc.check.observations import gather_observations
+from gnnhpc.check.observer import RunObserver
+from gnnhpc.check.self_check import SelfCheck
+from gnnhpc.check.slope.passes import a_step_more
+from gnnhpc.check.slope.slope_check import slope_check
+from gnnhpc.ranks.environment import Environment
+from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.ranks.requeue import BEFORE_TIME_LIMIT
+from gnnhpc.records.reported import read_reported
+from gnnhpc.records.schema import Check
+from gnnhpc.records.writer import RecordWriter
+from gnnhpc.run.results import Finished
+from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.loop import Trainer
+from gnnhpc.train.setup import TrainingParts
+
+AFTER_TERM_S = 5.0
+"""Of the grace after TERM, what these checks may take."""
+
+
+@dataclass(frozen=True)
+class LookBack:
+    """Of one attempt, by all its ranks."""
+
+    experiment: Experiment
+    environment: Environment
+    mesh: Mesh
+    parts: TrainingParts
+    trainer: Trainer
+    observer: RunObserver
+    writer: RecordWriter
+    root: Path | None
+    """Where data lie."""
+    first_check: SelfCheck
+    """Before its first step."""
+    self_check: Callable[[CheckSlice], SelfCheck]
+
+    def has_time(self, received: str | None) -> bool:
+        """Whether there is time for it once a signal stops the attempt; a collective.
+
+        It takes about as long as three self-checks and ten steps. Ahead of a time limit there are
+        as many seconds as the site says, after TERM fewer than its grace.
+        """
+        seconds = 3 * self.first_check.seconds
+        seconds += 10 * max(self.observer.step_times.step_s, default=0.0)
+        ahead = (self.environment.site or {}).get("signal")
+        allowed = AFTER_TERM_S
+        if received in BEFORE_TIME_LIMIT and isinstance(ahead, int):
+            allowed = ahead / 2
+        # A rank without a signal does not know what time there is.
+        mine = received is None or seconds <= allowed
+        return self.observer.train_steps > 0 and all(self.mesh.gather_objects(mine))
+
+    def before(self, stop: int) -> Finished:
+        """Of training up to before step `stop`; a collective."""
+        mesh, parts, observer = self.mesh, self.parts, self.observer
+        # As if it had been planned to end here: the steps of these checks come after its last.
+        experiment = self.experiment.model_copy(update={"train_steps": stop})
+        trained = observer.train_steps > 0
+        # An evaluation in mid-run is of other parameters.
+        final = self._final() if trained and stop == self.experiment.train_steps else None
+        observations = gather_observations(
+            mesh, parts, observer, self.environment, experiment.bucket_mib
+        )
+        after = last_slices(experiment) if trained else []
+        last_checks = [self.self_check(part) for part in after]
+        more = self._a_step_more(experiment) if trained else []
+        files = mesh.gather_objects(self.writer.written)
+        with parts.timer.storage("reading the records"):
+            steps = mesh.gather_objects(read_reported(self.writer.path) if mesh.has_loss else [])
+            differing = mesh.gather_objects(observer.records.differing(self.writer.path))
+        return Finished(
+            *(observations, files, steps, differing),
+            *([self.first_check, *last_checks], self.first_check.dead),
+            [*([] if final is None else [final]), *more],
+        )
+
+    def _final(self) -> Check | None:
+        """Of the last evaluation's outputs."""
+        if not self.experiment.test_steps:
+            return None
+        trainer, watch = self.trainer, self.observer.watch
+        return final_check(
+            *(self.experiment, self.parts, self.mesh, self.root),
+            *(trainer.last_contexts, trainer.last_outputs),
+            watch.layers.kept if watch is not None else [],
+        )
+
+    def _a_step_more(self, experiment: Experiment) -> list[Check]:
+        """What of full size the run's stages compute from what they hold after the last step."""
+        mesh, parts = self.mesh, self.parts
+        with a_step_more(experiment, parts, mesh) as passes:
+            first = passes.take()
+            contexts = [each.context for each in passes.batch.microbatches]
+            forward = training_check(experiment, parts, mesh, self.root, contexts, first.outputs)
+            slope = slope_check(experiment, passes, first, self.observer.step_times.step_s)
+        return [check for check in (forward, slope) if check is not None]
