@@ -17,7 +17,7 @@ from gnnhpc.records.schema import Result
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.written_by import differences
 
-CHECKPOINT_VERSION = 3
+CHECKPOINT_VERSION, OLDER_VERSION = 3, 2
 FACTS_FILE = "facts.json"
 FRESH_VARIABLE = "GNNHPC_FRESH"
 """Set to start over although there is a checkpoint."""
@@ -124,9 +124,10 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
     """Raises InputError for a folder that is no complete checkpoint, or of another version."""
     try:
         facts = read_object(path / FACTS_FILE, "what a checkpoint was computed with")
-        if facts["version"] != CHECKPOINT_VERSION:
+        older = facts["version"] == OLDER_VERSION
+        if facts["version"] != CHECKPOINT_VERSION and not older:
             raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
-        if facts[DIGEST] != content_digest(facts):
+        if not older and facts[DIGEST] != content_digest(facts):
             raise InputError(path, FACTS_FILE, "changed since it was written", "as written")
         found = digests(path)
         changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
@@ -142,7 +143,7 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
                 raise InputError(path, key, told, f"{wanted}, as its path says")
         maker = facts.get("written_by")
         maker = None if maker is None else dict(maker)
-        so_far = SoFar.read(facts["so_far"])
+        so_far = SoFar.of_older(f"attempt-{attempt}") if older else SoFar.read(facts["so_far"])
         return ResumePoint(attempt, path, step, tested, maker, so_far)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(

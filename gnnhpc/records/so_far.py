@@ -60,6 +60,13 @@ class SoFar:
         kept = [check for check in checks if check.name not in before]
         return [*kept, *(Check(name, "suspect", why) for name, why in before.items())]
 
+    @classmethod
+    def of_older(cls, name: str) -> SoFar:
+        """Up to a checkpoint of an older version."""
+        return cls(
+            {CUT_SHORT.name: f"{name}: its checkpoint is older, and tells nothing of its steps"}
+        )
+
     def as_facts(self) -> dict[str, Any]:
         return {
             "suspect": dict(self.suspect),

@@ -472,6 +472,17 @@ def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
     return None if found is None else (found.attempt, found.step, found.test_steps_done)
 
 
+def test_an_older_checkpoint_is_gone_on_from_and_told(cell: CellPaths) -> None:
+    before = attempt(cell, 10)
+    file = before.checkpoints / "step-00000010" / "facts.json"
+    facts = json.loads(file.read_text())
+    older = {key: facts[key] for key in ("step", "tested", "files")} | {"version": 2}
+    file.write_text(json.dumps(older))
+    found = find_resume_point(cell, cell.claim_attempt()).point
+    assert found is not None
+    assert "is older" in found.so_far.suspect["cut-short"]
+
+
 @pytest.mark.parametrize("status", ["failed", "interrupted", None])
 def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
     cell: CellPaths, status: str | None
