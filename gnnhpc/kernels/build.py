@@ -208,8 +208,14 @@ def _compile(command: list[str], source: Path, path: Path) -> None:
 
 def _run(command: list[str]) -> str:
     try:
+        # In a session of its own: Ctrl-C, which ends a rank with a checkpoint, must not end it.
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMPILE_TIMEOUT_S,
+            start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelError(f"{command[0]} did not run ({error})") from None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
+from gnnhpc.core.errors import EXIT_FAILED, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.other_jobs import OtherJobs, other_jobs
 from gnnhpc.records.code_snapshot import CodeOrigin
@@ -22,7 +23,7 @@ from gnnhpc.records.failures import (
 from gnnhpc.records.provenance import code_digest, command_line, machine, versions
 from gnnhpc.records.resume import Resume, ResumePoint
 from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Failure, Result, Status
+from gnnhpc.records.schema import Check, Failure, Result, Status
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.run.rank_log import RankLog
 from gnnhpc.spec.manifest import Cell
@@ -59,6 +60,10 @@ class Attempt:
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
     """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
     progress: Progress | None = None
+    at_end_of_grace: Callable[[], None] | None = None
+    """Once the checkpoint before a signal's end is written: ends the attempt as interrupted."""
+    wrong: Check | None = None
+    """What a check found that let it write no checkpoint."""
     log: RankLog = field(default_factory=RankLog)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -139,15 +144,20 @@ class Attempt:
         self._report(self.failure(text))
 
     def exit_after_signal(self, signal_name: str) -> None:
-        """A signal told this rank to end, and the loop did not end its step in time."""
+        """A signal told this rank to end, and the loop did not end its step in time, or what comes
+        after its checkpoint did not.
+        """
+        if self.at_end_of_grace is not None:
+            self.at_end_of_grace()
+            self.exit_now(EXIT_UNFINISHED)
         self.fail(GnnhpcError(f"told to end by {signal_name} and could not finish the step"))
-        self._exit()
+        self.exit_now()
 
     def exit_after_hang(self, rank: int, why: str) -> None:
         """The watchdog found a hang; the main thread waits in a collective that cannot end."""
         host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
         self._report(self._failure(rank, host, why))
-        self._exit()
+        self.exit_now()
 
     def failure(self, error: str) -> Failure:
         """A failure of this rank, where it is now."""
@@ -182,10 +192,14 @@ class Attempt:
         first = find_first_failure(paths, size, self.hosts, failure)
         steps = first.step if first.phase == "train" and first.step is not None else 0
         result = replace(self.result("failed"), failure=first, train_steps=steps)
+        if self.wrong is not None:
+            # Nobody goes on from its earlier checkpoints either.
+            result = replace(result, audit=[self.wrong])
         write_result_once(paths, result)
 
     @staticmethod
-    def _exit() -> None:
+    def exit_now(status: int = EXIT_FAILED) -> NoReturn:
+        """Without a word to the other ranks, which may wait in any collective."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(EXIT_FAILED)
+        os._exit(status)

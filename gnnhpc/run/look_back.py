@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,24 +46,27 @@ class LookBack:
     """Before its first step."""
     self_check: Callable[[CheckSlice], SelfCheck]
 
-    def has_time(self, received: str | None) -> bool:
-        """Whether there is time for it once a signal stops the attempt; a collective.
+    def seconds_left(self, received: str | None) -> float | None:
+        """For these checks once a signal stops the attempt, None where they would need more; a
+        collective.
 
-        It takes about as long as three self-checks and ten steps. Ahead of a time limit there are
+        They take about as long as three self-checks and ten steps. Ahead of a time limit there are
         as many seconds as the site says, after TERM fewer than its grace.
         """
-        seconds = 3 * self.first_check.seconds
-        seconds += 10 * max(self.observer.step_times.step_s, default=0.0)
+        needed = 3 * self.first_check.seconds + 10 * self.observer.step_times.longest_s
         ahead = (self.environment.site or {}).get("signal")
         allowed = AFTER_TERM_S
-        if received in BEFORE_TIME_LIMIT and isinstance(ahead, int):
+        if received is None:
+            # Another rank knows what time there is.
+            allowed = math.inf
+        elif received in BEFORE_TIME_LIMIT and isinstance(ahead, int):
             allowed = ahead / 2
-        # A rank without a signal does not know what time there is.
-        mine = received is None or seconds <= allowed
-        return self.observer.train_steps > 0 and all(self.mesh.gather_objects(mine))
+        everyone = self.mesh.gather_objects((needed, allowed))
+        most, least = max(each[0] for each in everyone), min(each[1] for each in everyone)
+        return least if self.observer.train_steps > 0 and most <= least else None
 
-    def before(self, stop: int) -> Finished:
-        """Of training up to before step `stop`; a collective."""
+    def before(self, stop: int, within_s: float | None = None) -> Finished:
+        """Of training up to before step `stop`, in about `within_s` if given; a collective."""
         mesh, parts, observer = self.mesh, self.parts, self.observer
         # As if it had been planned to end here: the steps of these checks come after its last.
         experiment = self.experiment.model_copy(update={"train_steps": stop})
@@ -74,7 +78,7 @@ class LookBack:
         )
         after = last_slices(experiment) if trained else []
         last_checks = [self.self_check(part) for part in after]
-        more = self._a_step_more(experiment) if trained else []
+        more = self._a_step_more(experiment, within_s) if trained else []
         files = mesh.gather_objects(self.writer.written)
         with parts.timer.storage("reading the records"):
             steps = mesh.gather_objects(read_reported(self.writer.path) if mesh.has_loss else [])
@@ -96,12 +100,15 @@ class LookBack:
             watch.layers.kept if watch is not None else [],
         )
 
-    def _a_step_more(self, experiment: Experiment) -> list[Check]:
+    def _a_step_more(self, experiment: Experiment, within_s: float | None) -> list[Check]:
         """What of full size the run's stages compute from what they hold after the last step."""
         mesh, parts = self.mesh, self.parts
         with a_step_more(experiment, parts, mesh) as passes:
             first = passes.take()
             contexts = [each.context for each in passes.batch.microbatches]
             forward = training_check(experiment, parts, mesh, self.root, contexts, first.outputs)
-            slope = slope_check(experiment, passes, first, self.observer.step_times.step_s)
+            times = self.observer.step_times
+            step_s = times.step_s or [times.longest_s]
+            within_s = None if within_s is None else within_s / 3
+            slope = slope_check(experiment, passes, first, step_s, within_s)
         return [check for check in (forward, slope) if check is not None]

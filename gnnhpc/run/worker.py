@@ -28,7 +28,7 @@ from gnnhpc.ranks.requeue import (
 )
 from gnnhpc.ranks.signals import Signals, handled_signals
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
-from gnnhpc.records.failures import utc_now
+from gnnhpc.records.failures import one_line, utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.ranks.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
+    from gnnhpc.run.look_back import LookBack
+    from gnnhpc.run.results import Finished
     from gnnhpc.train.loop import Trainer
     from gnnhpc.train.setup import TrainingParts
 
@@ -257,7 +259,7 @@ class Worker:
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
         from gnnhpc.run.look_back import LookBack
-        from gnnhpc.run.results import write_done, write_interrupted
+        from gnnhpc.run.results import write_done
         from gnnhpc.train.loop import Stopped
         from gnnhpc.train.progress import progress_reporter
 
@@ -298,17 +300,7 @@ class Worker:
                 trainer.run(start)
             except Stopped as stopped:
                 self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
-                found = end.before(stopped.step) if end.has_time(signals.received) else None
-                if mesh.rank == 0:
-                    self.attempt.look_at_other_jobs("end")
-                    received = signals.received or "a signal on another rank"
-                    refused = requeues_used_up(self.environment, signals.received)
-                    write_interrupted(
-                        *(self.attempt, parts, trainer, received, stopped.step),
-                        refused=refused,
-                        found=found,
-                    )
-                    requeue_if_interrupted(self.environment, signals.received)
+                self._end_interrupted(mesh, parts, trainer, signals, stopped.step, end)
                 return EXIT_UNFINISHED
             found = end.before(self.cell.experiment.train_steps)
             with parts.timer.storage("writing the result"):
@@ -317,6 +309,43 @@ class Worker:
                     write_done(self.attempt, parts, trainer, found)
                 mesh.barrier()
         return EXIT_DONE
+
+    def _end_interrupted(
+        self,
+        mesh: Mesh,
+        parts: TrainingParts,
+        trainer: Trainer,
+        signals: Signals,
+        step: int,
+        end: LookBack,
+    ) -> None:
+        """Once the checkpoint is written: look back if there is time, write the result, requeue.
+
+        Whatever becomes of the checks, even if the signal's grace ends in them.
+        """
+        from gnnhpc.run.results import write_interrupted
+
+        def write(found: Finished | None = None) -> None:
+            if mesh.rank == 0:
+                received = signals.received or "a signal on another rank"
+                refused = requeues_used_up(self.environment, signals.received)
+                how = (self.attempt, parts, trainer, received, step)
+                write_interrupted(*how, refused=refused, found=found)
+                requeue_if_interrupted(self.environment, signals.received)
+
+        self.attempt.at_end_of_grace = write
+        try:
+            seconds = end.seconds_left(signals.received)
+            found = None if seconds is None else end.before(step, seconds)
+        except Exception as error:
+            # Also that another rank has gone; who resumes says that these checks are missing.
+            print(f"{self.cell.id}: not checked at its end: {one_line(error)}", flush=True)
+            write()
+            self.attempt.exit_now(EXIT_UNFINISHED)
+        if mesh.rank == 0:
+            self.attempt.look_at_other_jobs("end")
+        write(found)
+        self.attempt.at_end_of_grace = lambda: None
 
     def _self_check(
         self,
@@ -436,7 +465,9 @@ class Worker:
         if failed:
             causes.insert(0, f"self-check: {failed}")
         if causes:
-            raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {causes[0]}")
+            why = f"no checkpoint is written of a run that is wrong: {causes[0]}"
+            self.attempt.wrong = Check("no checkpoint", "invalid", causes[0])
+            raise GnnhpcError(why)
         return checks
 
     @contextlib.contextmanager

@@ -44,9 +44,13 @@ def kernels(observations: Sequence[RankObservations]) -> Check:
     return Check("kernels", "ok", f"{observations[0].implementation} on every rank", values)
 
 
+_OF_NO_LAYER = ("drop_", "find_finite", "mark_rows")
+
+
 def _of_layers(each: RankObservations) -> list[str]:
-    """Calls that compute layers; dropout's masks are the same kernels in every implementation."""
-    return [name for name in each.calls if not name.split()[-1].startswith("drop_")]
+    """Calls that compute layers. Dropout's masks are the same kernels in every implementation, and
+    what looks for rows with a gradient or numbers that are not finite is of another library."""
+    return [name for name in each.calls if not name.split()[-1].startswith(_OF_NO_LAYER)]
 
 
 def _other_than_said(each: RankObservations) -> str:
@@ -58,7 +62,7 @@ def _other_than_said(each: RankObservations) -> str:
     elif each.implementation.startswith("reference"):
         other = _of_layers(each)
     elif each.implementation.startswith("fused/torch"):
-        other = [name for name in each.calls if name not in in_torch]
+        other = [name for name in _of_layers(each) if name not in in_torch]
     if not other:
         return ""
     return f"rank {each.rank} says {each.implementation} and called {', '.join(sorted(other))}"

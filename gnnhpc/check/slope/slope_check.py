@@ -96,17 +96,21 @@ class Slopes:
 
 
 def slope_check(
-    experiment: Experiment, passes: Passes, first: Pass, step_s: Sequence[float]
+    experiment: Experiment,
+    passes: Passes,
+    first: Pass,
+    step_s: Sequence[float],
+    within_s: float | None = None,
 ) -> Check:
     """The same check on every rank; a collective, which leaves parameters and buffers as they were.
 
     `first` is the last pass that was taken, whose gradients are there; `step_s` are how long this
-    rank's training steps took.
+    rank's training steps took; `within_s` is what there is for it, where that is little.
     """
     mean_s = sum(step_s) / len(step_s) if step_s else 0.0
     mine = torch.tensor([mean_s, sum(step_s)], dtype=torch.float64)
     mean_s, total_s = passes.mesh.gather(mine).max(0).values.tolist()
-    affordable_s = max(MOST_S, MOST_SHARE * total_s)
+    affordable_s = within_s or max(MOST_S, MOST_SHARE * total_s)
     if PASSES * mean_s > affordable_s:
         detail = f"{PASSES} steps of {mean_s:.2g} s would be too much of a run of {total_s:.2g} s"
         return Check(NAME, "unknown", detail, {})

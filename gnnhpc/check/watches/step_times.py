@@ -21,6 +21,8 @@ class StepTimesWatch:
     overlapping_steps: int = 0
     all_steps_s: float = 0.0
     """Of all steps, warm-up and evaluation included."""
+    longest_s: float = 0.0
+    """Of all steps, likewise."""
     step_s: list[float] = field(default_factory=list)
     """Of each training step, barrier to barrier."""
     step_compute_s: list[float] = field(default_factory=list)
@@ -49,6 +51,7 @@ class StepTimesWatch:
         self.overlapping_steps += not record.start_s >= self._step_end_s - TIME_TOLERANCE_S
         self._step_end_s = record.start_s + record.wall_s
         self.all_steps_s += record.wall_s
+        self.longest_s = max(self.longest_s, record.wall_s)
         if record.phase == "train":
             self.drawing_s += record.wall_s + record.data_s
             if record.sample_s is not None:
