@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +21,13 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 import analysis
+from gnnhpc.check import audit as audit_module
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
+from gnnhpc.ranks import signals
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import (
@@ -36,6 +40,7 @@ from gnnhpc.records.resume import (
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.records.so_far import SoFar
+from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
@@ -56,14 +61,14 @@ CELLS = {
 }
 
 
-def warn_at(*steps: int) -> None:
+def warn_at(*steps: int, which: str = "SIGUSR2") -> None:
     """Rank 1 is sent what a site sends ahead of a time limit, in these training steps."""
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
         here = os.environ["RANK"] == "1" and self.training
         if here and context.microbatch == 0 and context.step in steps:
-            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.Signals[which])
         return forward(self, x, context)
 
     Stage.forward = planted  # type: ignore[method-assign]
@@ -217,6 +222,78 @@ def test_steps_of_an_attempt_that_was_killed_are_told(tmp_path: Path) -> None:
     (told,) = [check for check in result.audit if check.name == "cut-short"]
     assert (told.verdict, told.detail[:10]) == ("suspect", "attempt-1:")
     assert result.valid
+
+
+def looked_back(how: Callable[[], None], which: str = "SIGUSR2") -> None:
+    """An attempt that a signal stops in step 5, and whose last checks do this on rank 1."""
+    warn_at(5, which=which)
+    before = LookBack.before
+
+    def planted(self: LookBack, *args: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            how()
+        return before(self, *args)
+
+    LookBack.before = planted  # type: ignore[method-assign]
+    signals.GRACE_S = 2.0
+
+
+def fails() -> None:
+    raise MemoryError("planted")
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def takes_long() -> None:
+    time.sleep(60)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("how", "which", "statuses"),
+    [
+        (fails, "SIGUSR2", [EXIT_UNFINISHED] * 2),
+        (dies, "SIGUSR2", [EXIT_UNFINISHED, -signal.SIGKILL]),
+        (takes_long, "SIGTERM", [EXIT_UNFINISHED] * 2),
+    ],
+)
+def test_last_checks_that_fail_leave_an_interrupted_attempt(
+    how: Callable[[], None], which: str, statuses: list[int], tmp_path: Path
+) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
+    stopped = run(tmp_path, cell, plant=functools.partial(looked_back, how, which))
+    assert stopped.statuses == statuses
+    assert (stopped.result.status, stopped.result.train_steps) == ("interrupted", 6)
+    assert stopped.result.audit == []
+    result = run(tmp_path, cell).result
+    assert result.resumed_from == {"attempt": 1, "step": 6, "tested": 0}
+    assert result.valid
+    assert "cut-short" in result.flags
+
+
+def found_wrong_at_second_checkpoint() -> None:
+    check = audit_module.audit
+    calls = itertools.count(1)
+
+    def planted(*args: Any) -> list[Check]:
+        wrong = [Check("planted", "invalid", "it is wrong")] if next(calls) > 1 else []
+        return [*check(*args), *wrong]
+
+    audit_module.audit = planted
+
+
+@pytest.mark.distributed
+def test_an_attempt_that_a_check_ended_is_not_gone_on_from(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
+    failed = run(tmp_path, cell, plant=found_wrong_at_second_checkpoint)
+    assert failed.statuses == [1, 1]
+    assert [path.name for path in failed.attempt.checkpoints.iterdir()] == ["step-00000005"]
+    result = run(tmp_path, cell).result
+    assert result.resumed_from is None
+    (passed,) = result.provenance["passed_over"]
+    assert passed["why"] == "its attempt was found wrong, no checkpoint: planted: it is wrong"
 
 
 @pytest.mark.distributed
