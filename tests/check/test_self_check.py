@@ -55,7 +55,8 @@ def without_self_check() -> None:
     def none(*given: Any) -> Any:
         name = "last self-check" if len(given) > 5 else "self-check"
         unknown = Check(name, "unknown", "not run")
-        return SimpleNamespace(seconds=0.0, as_check=lambda *_: unknown, peak_forgotten=True)
+        facts = {"seconds": 0.0, "peak_forgotten": True, "dead": []}
+        return SimpleNamespace(as_check=lambda *_: unknown, **facts)
 
     Worker._self_check = none  # type: ignore[method-assign]
 
