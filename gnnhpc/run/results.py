@@ -9,7 +9,7 @@ from gnnhpc.check.audit import audit
 from gnnhpc.check.audits.nodes import shared_node
 from gnnhpc.check.audits.records import throughput, written
 from gnnhpc.check.audits.reported import planned_steps, reported
-from gnnhpc.check.audits.times import drift_over_attempts
+from gnnhpc.check.audits.times import drift
 from gnnhpc.check.audits.told import engine, told
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.plain.parts import held_by
@@ -61,7 +61,7 @@ def write_done(attempt: Attempt, parts: TrainingParts, trainer: Trainer, found: 
     )
     checks = _checks(attempt, parts, trainer, found, result)
     if attempt.so_far.step_s:
-        joined = drift_over_attempts(attempt.so_far.step_s, found.observations)
+        joined = drift(found.observations, attempt.so_far.step_s)
         checks = [
             joined if each.name == joined.name and each.verdict != "suspect" else each
             for each in checks

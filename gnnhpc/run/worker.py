@@ -300,7 +300,7 @@ class Worker:
                 trainer.run(start)
             except Stopped as stopped:
                 self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
-                self._end_interrupted(mesh, parts, trainer, signals, stopped.step, end)
+                self._end_interrupted(signals, stopped.step, end)
                 return EXIT_UNFINISHED
             found = end.before(self.cell.experiment.train_steps)
             with parts.timer.storage("writing the result"):
@@ -310,15 +310,7 @@ class Worker:
                 mesh.barrier()
         return EXIT_DONE
 
-    def _end_interrupted(
-        self,
-        mesh: Mesh,
-        parts: TrainingParts,
-        trainer: Trainer,
-        signals: Signals,
-        step: int,
-        end: LookBack,
-    ) -> None:
+    def _end_interrupted(self, signals: Signals, step: int, end: LookBack) -> None:
         """Once the checkpoint is written: look back if there is time, write the result, requeue.
 
         Whatever becomes of the checks, even if the signal's grace ends in them.
@@ -326,10 +318,10 @@ class Worker:
         from gnnhpc.run.results import write_interrupted
 
         def write(found: Finished | None = None) -> None:
-            if mesh.rank == 0:
+            if end.mesh.rank == 0:
                 received = signals.received or "a signal on another rank"
                 refused = requeues_used_up(self.environment, signals.received)
-                how = (self.attempt, parts, trainer, received, step)
+                how = (self.attempt, end.parts, end.trainer, received, step)
                 write_interrupted(*how, refused=refused, found=found)
                 requeue_if_interrupted(self.environment, signals.received)
 
@@ -342,7 +334,7 @@ class Worker:
             print(f"{self.cell.id}: not checked at its end: {one_line(error)}", flush=True)
             write()
             self.attempt.exit_now(EXIT_UNFINISHED)
-        if mesh.rank == 0:
+        if end.mesh.rank == 0:
             self.attempt.look_at_other_jobs("end")
         write(found)
         self.attempt.at_end_of_grace = lambda: None

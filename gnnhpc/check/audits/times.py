@@ -234,37 +234,31 @@ def _whose(others: float | None) -> str:
     return "other threads" if others is None else "other processes"
 
 
-def drift(observations: Sequence[RankObservations]) -> Check:
-    """Whether a stretch of the training steps is slower or faster than chance would make it."""
-    steps = observations[0].step_s
-    found = most_different_stretch(steps)
-    if found is None:
-        return Check("drift", "unknown", f"{len(steps)} steps are too few to tell", {})
-    values = asdict(found)
-    if not found.beyond_chance or abs(found.change) <= DRIFT:
-        return Check("drift", "ok", "no stretch of the run differs more than steps do", values)
-    until = "on" if found.stop == len(steps) else f"to step {found.stop}"
-    detail = (
-        f"from step {found.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
-        f"{found.change:+.0%}: {_cause_of_drift(observations, found)}"
-    )
-    return Check("drift", "suspect", detail, values)
+def drift(observations: Sequence[RankObservations], before: Sequence[float] = ()) -> Check:
+    """Whether a stretch of the training steps is slower or faster than chance would make it.
 
-
-def drift_over_attempts(before: Sequence[float], observations: Sequence[RankObservations]) -> Check:
-    """The same of all steps that count; `before` are those of the attempts that it went on from."""
+    `before` are the steps of the attempts that this one went on from, where those count too.
+    """
     steps = [*before, *observations[0].step_s]
     found = most_different_stretch(steps)
     if found is None:
         return Check("drift", "unknown", f"{len(steps)} steps are too few to tell", {})
     values = asdict(found)
+    over = ", over all attempts," if before else ""
     if not found.beyond_chance or abs(found.change) <= DRIFT:
-        detail = "no stretch of the run, over all attempts, differs more than steps do"
+        detail = f"no stretch of the run{over} differs more than steps do"
         return Check("drift", "ok", detail, values)
     until = "on" if found.stop == len(steps) else f"to step {found.stop}"
+    of = " of all attempts" if before else ""
+    # Of earlier attempts no more is known than how long their steps were.
+    cause = (
+        f"; the last attempt has those from {len(before) + 1} on"
+        if before
+        else f": {_cause_of_drift(observations, found)}"
+    )
     detail = (
-        f"from step {found.first + 1} {until}, of {len(steps)} after the warm-up of all attempts, "
-        f"steps took {found.change:+.0%}; the last attempt has those from {len(before) + 1} on"
+        f"from step {found.first + 1} {until}, of {len(steps)} after the warm-up{of}, steps took "
+        f"{found.change:+.0%}{cause}"
     )
     return Check("drift", "suspect", detail, values)
 
