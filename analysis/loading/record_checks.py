@@ -23,6 +23,7 @@ from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossib
 from analysis.loading.weights_checks import WEIGHTS_S, check_weights
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import parse_object, read_bytes
+from gnnhpc.records.schema import final_key
 from gnnhpc.spec.manifest import Cell
 
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
@@ -197,10 +198,11 @@ def _check_final(rows: Rows, attempt: Attempt) -> None:
         for name in ("loss", *(name for name in rows if name not in STEP_COLUMNS)):
             values = rows[name][rows["phase"] == phase]
             plain = metric_name(name)
-            of_split = plain.startswith(("val_", "test_"))
-            key = plain if of_split else f"{phase}_{plain}"
+            key = final_key(phase, plain)
             told = attempt.result.final.get(key)
-            if told is None or plain == REPLICA_LOSS or (of_split and phase == "train"):
+            # What is named after a split is of an evaluation.
+            of_other_phase = phase == "train" and key == plain
+            if told is None or plain == REPLICA_LOSS or of_other_phase:
                 continue
             # Only the last stage has any.
             if not len(values) or math.isnan(values[-1]):

@@ -270,6 +270,11 @@ class Result:
         return build_record(cls, raw, path)
 
 
+def final_key(phase: str, metric: str) -> str:
+    """A metric's key in a result's `final`; one that is named after a split stands for itself."""
+    return metric if metric.startswith(("val_", "test_")) else f"{phase}_{metric}"
+
+
 def check_header(raw: object, where: object) -> dict[str, Any]:
     """The header of a records file, or InputError if it is another schema, damaged or none."""
     if not isinstance(raw, dict) or raw.get("kind") != "header":

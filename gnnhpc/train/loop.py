@@ -22,7 +22,7 @@ from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.models.context import Context
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord
+from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord, final_key
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
 from gnnhpc.train.step_observer import BARRIER_VALUES, StepObserver
@@ -283,7 +283,7 @@ class Trainer:
         for name in [n for n in self.final if n.startswith("train_") == (phase == "train")]:
             del self.final[name]
         for name, value in metrics.items():
-            self.final[name if name.startswith(("val_", "test_")) else f"{phase}_{name}"] = value
+            self.final[final_key(phase, name)] = value
 
     def _gather_metrics(
         self, phase: Phase, batch: Batch, trained: StepOutput, times: StepTimes

@@ -11,7 +11,7 @@ from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.plain_tally import PlainSum
 from gnnhpc.core.layout import Layout
 from gnnhpc.records.reported import ReportedStep
-from gnnhpc.records.schema import Check, Phase
+from gnnhpc.records.schema import Check, Phase, final_key
 from gnnhpc.spec.experiment import Experiment
 
 DIGITS = 1e-9
@@ -135,7 +135,7 @@ def _other_final(final: Mapping[str, float], steps: Sequence[ReportedStep]) -> I
     last: dict[str, float | None] = {}
     for each in {each.phase: each for each in steps}.values():
         for name, value in each.metrics.items():
-            last[name if name.startswith(("val_", "test_")) else f"{each.phase}_{name}"] = value
+            last[final_key(each.phase, name)] = value
     # A replica's own loss is told by the loss's ranks alone, which the first may be none of.
     own = {name for name in last if name.endswith("replica_loss")}
     for name in sorted(last.keys() - own | final.keys()):
