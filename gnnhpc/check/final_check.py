@@ -224,7 +224,8 @@ def _pieces(
     part: CheckSlice, twin: PlainModel | OwnModelTwin, root: Path | None, phase: Phase, step: int
 ) -> Callable[[_Outputs, int], tuple[Piece, npt.NDArray[Any]]]:
     """What some rows of a replica's outputs depend on, and where in it they are."""
-    whole = isinstance(twin, PlainModel)  # sees whole graphs, and a user's the run's own chunks
+    # It sees whole graphs; a user's model is given the run's own chunks.
+    whole = isinstance(twin, PlainModel)
     kind, reach = part.experiment.data.facts().kind, hops(part.outlines)
     if kind == "graphs":
         graphs = TwinGraphSet(part, sliced_graph_set(part, root), whole=whole)

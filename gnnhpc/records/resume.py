@@ -13,7 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import read_object
 from gnnhpc.records.content_digest import DIGEST, content_digest
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import read_if_whole
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.written_by import differences
 
@@ -88,7 +88,7 @@ def find_resume_point(
     passed_over: list[dict[str, str]] = []
     earlier = [a for a in cell.attempts() if a.number < attempt.number]
     for before in reversed(earlier):
-        result = _result_of(before)
+        result = read_if_whole(before.result)
         if result is not None and result.status == "done":
             break
         ended = [] if result is None else result.audit
@@ -110,14 +110,6 @@ def find_resume_point(
             name = f"attempt-{before.number}/{path.name}"
             passed_over.append({"checkpoint": name, "why": why})
     return Resume(None, tuple(passed_over))
-
-
-def _result_of(attempt: AttemptPaths) -> Result | None:
-    """None without one, or with a damaged one."""
-    try:
-        return Result.read(attempt.result)
-    except (OSError, InputError):
-        return None
 
 
 def read_checkpoint(path: Path, attempt: int) -> ResumePoint:

@@ -270,6 +270,14 @@ class Result:
         return build_record(cls, raw, path)
 
 
+def read_if_whole(path: Path) -> Result | None:
+    """None for an attempt without a result, or with a damaged one, which the report tells of."""
+    try:
+        return Result.read(path)
+    except (FileNotFoundError, InputError):
+        return None
+
+
 def final_key(phase: str, metric: str) -> str:
     """A metric's key in a result's `final`; one that is named after a split stands for itself."""
     return metric if metric.startswith(("val_", "test_")) else f"{phase}_{metric}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import read_if_whole
 from gnnhpc.records.slurm_job import slurm_job
 
 
@@ -19,15 +18,7 @@ def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths |
     if mine is None or not environment.restart_count or environment.launcher == "local":
         return None
     for attempt in reversed(cell.attempts()):
-        result = _result(attempt)
+        result = read_if_whole(attempt.result)
         if result is not None and result.valid and result.slurm_job == mine:
             return attempt
     return None
-
-
-def _result(attempt: AttemptPaths) -> Result | None:
-    """None for an attempt without a result, or with a damaged one, which the report tells of."""
-    try:
-        return Result.read(attempt.result)
-    except (FileNotFoundError, InputError):
-        return None

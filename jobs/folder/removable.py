@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import Result, read_if_whole
 from jobs.folder.attempt_files import list_attempts
 from jobs.folder.disk_use import disk_use
 
@@ -50,17 +49,11 @@ def find_removable(paths: RunPaths) -> list[Removable]:
 
 def _candidates(paths: RunPaths) -> Iterator[tuple[str, Path]]:
     for attempts in list_attempts(paths).values():
-        results = {attempt.number: _read_result(attempt) for attempt in attempts}
+        results = {attempt.number: read_if_whole(attempt.result) for attempt in attempts}
         yield from ((CHECKPOINTS, path) for path in _checkpoints(attempts, results))
         yield from ((RECORDS, path) for path in _records(attempts, results))
     yield SUBMITIT, paths.root / ".submitit"
     yield from ((TEMPORARY, path) for path in _temporaries(paths))
-
-
-def _read_result(attempt: AttemptPaths) -> Result | None:
-    with contextlib.suppress(FileNotFoundError, InputError):
-        return Result.read(attempt.result)
-    return None
 
 
 def _checkpoints(attempts: list[AttemptPaths], results: dict[int, Result | None]) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.schema import read_if_whole, read_lines
 from jobs.state.states import CellStatus
 
 
@@ -28,10 +28,11 @@ def failed_nodes(paths: RunPaths, cells: Sequence[CellStatus]) -> list[str]:
 
 
 def _blamed(attempt: AttemptPaths) -> Iterator[str]:
-    with contextlib.suppress(FileNotFoundError, InputError):
-        result = Result.read(attempt.result)
-        if result.failure and result.provenance.get("slurm") and is_fault_of_node(result.failure):
-            yield result.failure.host
+    result = read_if_whole(attempt.result)
+    if result is None or result.failure is None or not result.provenance.get("slurm"):
+        return
+    if is_fault_of_node(result.failure):
+        yield result.failure.host
 
 
 def _silent(attempt: AttemptPaths) -> Iterator[str]:

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import Result, read_if_whole
 from gnnhpc.spec.manifest import Cell
 from gnnhpc.spec.manifest_lines import ManifestLine, parse_manifest_line, read_manifest_lines
 from jobs.cluster.slurm_accounts import AccountedTask, ask_sacct
@@ -92,7 +91,10 @@ def run_cost(paths: RunPaths, patience_s: float = 0.0) -> RunCost:
     """
     lines = read_manifest_lines(paths.manifest)
     attempts = list_attempts(paths)
-    results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
+    results = {
+        line.id: [read_if_whole(each.result) for each in attempts.get(line.id, [])]
+        for line in lines
+    }
     jobs = _Jobs(lines, read_submissions(paths), attempts)
     held_by = _held_by_ranks(paths)
     tasks = _ask_patiently(jobs, patience_s)
@@ -123,7 +125,10 @@ def predict_cells(paths: RunPaths, cells: Collection[Cell]) -> PredictedCost:
     if not attempts:
         return PredictedCost(0.0, 0, len(cells))
     lines = read_manifest_lines(paths.manifest)
-    results = {line.id: [_read(each) for each in attempts.get(line.id, [])] for line in lines}
+    results = {
+        line.id: [read_if_whole(each.result) for each in attempts.get(line.id, [])]
+        for line in lines
+    }
     held_by = _held_by_ranks(paths)
     spent = {
         name: cost
@@ -193,13 +198,6 @@ def _held_by_ranks(paths: RunPaths) -> dict[str, float]:
             most[line.block] = max(line.ranks, most.get(line.block, 0))
         found |= {line.cell: most[line.block] / line.ranks for line in table}
     return found
-
-
-def _read(attempt: AttemptPaths) -> Result | None:
-    try:
-        return Result.read(attempt.result)
-    except (FileNotFoundError, InputError):
-        return None
 
 
 def _is_done(results: Iterable[Result | None]) -> bool:

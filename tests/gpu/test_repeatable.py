@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gnnhpc.core.outline import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import build_chunks
@@ -41,8 +42,7 @@ def test_the_same_bits_each_time(settings: dict[str, object], dense: bool) -> No
     config = model_class(str(settings["name"])).model_validate(settings)  # type: ignore[union-attr]
     graph = load_graph(DATA, None)
     layers = config.outline(DATA.facts())
-    hops = sum(layer.rows == "hop" for layer in layers)
-    (chunk,) = build_chunks(graph, 1, "halo", hops).chunks
+    (chunk,) = build_chunks(graph, 1, "halo", hops(layers)).chunks
     x = feature_rows(graph.features, chunk.nodes, torch.float32)
     there = (x.to_dense() if dense and not isinstance(x, Tensor) else x).to(GPU)
     torch.manual_seed(0)
