@@ -21,6 +21,8 @@ SITE_VARIABLE = "GNNHPC_SITE"
 MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
 """How often a job may go back into the queue; set by its script."""
 MAX_REQUEUES = 5
+SIGNAL_VARIABLE = "GNNHPC_SIGNAL_S"
+"""How many seconds ahead of its time limit a job is sent a signal; set by its script."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Environment:
     array_task_id: str | None = None
     restart_count: int = 0
     max_requeues: int = MAX_REQUEUES
+    signal_s: int | None = None
+    """Seconds between the signal ahead of the time limit and that; None if nobody says."""
     slurm: tuple[tuple[str, str], ...] = ()
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
@@ -86,6 +90,7 @@ class _Common(TypedDict):
     array_task_id: str | None
     restart_count: int
     max_requeues: int
+    signal_s: int | None
     slurm: tuple[tuple[str, str], ...]
     site: dict[str, Any] | None
 
@@ -104,6 +109,7 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
         "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
         "max_requeues": _number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
+        "signal_s": _number(env, SIGNAL_VARIABLE) if SIGNAL_VARIABLE in env else None,
         "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
         "site": _site(env),
     }

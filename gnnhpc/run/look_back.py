@@ -51,15 +51,15 @@ class LookBack:
         collective.
 
         They take about as long as three self-checks and ten steps. Ahead of a time limit there are
-        as many seconds as the site says, after TERM fewer than its grace.
+        as many seconds as the script says, after TERM fewer than its grace.
         """
         needed = 3 * self.first_check.seconds + 10 * self.observer.step_times.longest_s
-        ahead = (self.environment.site or {}).get("signal")
+        ahead = self.environment.signal_s
         allowed = AFTER_TERM_S
         if received is None:
             # Another rank knows what time there is.
             allowed = math.inf
-        elif received in BEFORE_TIME_LIMIT and isinstance(ahead, int):
+        elif received in BEFORE_TIME_LIMIT and ahead is not None:
             allowed = ahead / 2
         everyone = self.mesh.gather_objects((needed, allowed))
         most, least = max(each[0] for each in everyone), min(each[1] for each in everyone)

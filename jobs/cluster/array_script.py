@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from gnnhpc.core.python_path import ROOT, is_installed
-from gnnhpc.ranks.environment import MAX_REQUEUES_VARIABLE, SITE_VARIABLE
+from gnnhpc.ranks.environment import MAX_REQUEUES_VARIABLE, SIGNAL_VARIABLE, SITE_VARIABLE
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.blocks import BlockArray
 from jobs.cluster.launch import Launch
@@ -55,6 +55,7 @@ def setup_lines(
         lines.append(f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}")
     lines.append(f"export {SITE_VARIABLE}={shlex.quote(json.dumps(launch.compared()))}")
     lines.append(f"export {MAX_REQUEUES_VARIABLE}={site.max_requeues}")
+    lines.append(f"export {SIGNAL_VARIABLE}={resources.signal_s}")
     threads = f"${{SLURM_CPUS_PER_TASK:-{resources.cpus_per_task}}}"
     lines.append(f'export OMP_NUM_THREADS="{threads}"')
     if site.interface:

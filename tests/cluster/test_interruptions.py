@@ -156,7 +156,12 @@ def test_a_cell_told_of_its_time_limit_goes_on_bitwise(user: User, undisturbed: 
     run.cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
     expedite(run, job)
     went_on(run, undisturbed)
-    assert Result.read(run.attempt(cell, 1).result).status == "interrupted"
+    stopped, result = (Result.read(run.attempt(cell, number).result) for number in (1, 2))
+    assert stopped.status == "interrupted"
+    verdicts = {check.name: check.verdict for check in stopped.audit}
+    assert verdicts["last self-check"] == "ok", "there is a minute for the checks of an end"
+    assert "invalid" not in verdicts.values()
+    assert "cut-short" not in result.flags
 
 
 def test_a_cell_that_is_cancelled_while_it_asks_for_its_requeue_stays_so(user: User) -> None:
