@@ -172,8 +172,9 @@ class Trainer:
         # Before the timer's own reading: what comes between them must not move its end.
         started = time.perf_counter()
         self.timer.start()
-        self._let_draw()
         self.observer.step_began()
+        # Processes that are woken may take this processor: within the step by either clock.
+        self._let_draw()
         return started
 
     def _stop_step(self) -> StepTimes:

@@ -13,6 +13,7 @@ import pytest
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.train.loop import Trainer
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 from tests.tools.pauses import Pauses
 
@@ -79,3 +80,21 @@ def pause_at_start(when: str) -> None:
             time.sleep(0.1)
 
     StepTimer.start = paused  # type: ignore[method-assign]
+
+
+def test_processes_that_take_the_processor_when_they_may_draw_accuse_nobody(
+    tmp_path: Path,
+) -> None:
+    """They are woken in each step, and on a busy machine run before who woke them."""
+    (cell,) = manifest_of(tmp_path / "run", sampled(batch_size=12, train_steps=4))
+    assert invalid(run(tmp_path / "run", cell, plant=pause_after_waking)) == []
+
+
+def pause_after_waking() -> None:
+    let_draw = Trainer._let_draw
+
+    def paused(trainer: Trainer) -> None:
+        let_draw(trainer)
+        time.sleep(0.02)
+
+    Trainer._let_draw = paused  # type: ignore[method-assign]
