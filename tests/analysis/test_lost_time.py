@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from analysis.summary.lost_time import COLUMNS, LostTime, StepSeconds, take_apar
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.schedule import ideal_step_s
+from gnnhpc.spec.manifest import assign_indices
 from tests.analysis.test_summary import row, three, vig
-from tests.tools.make_run import make_run
+from tests.tools.make_run import Machine, Story, make_run
 
 SECONDS = st.floats(1e-4, 100.0)
 ALONE = StepSeconds(step=1.0, passes=1.0)
@@ -136,3 +138,47 @@ def test_the_summary_takes_its_steps_apart(tmp_path: Path) -> None:
         row(summary, "seq", 1)["mean_s"]
     )
     assert math.isnan(row(summary, "pp2", 5, "test")["lost_linear_s"])
+
+
+def test_replicas_are_held_against_as_many_samples(tmp_path: Path) -> None:
+    """Two replicas take twice the samples of a sequential step, each as many as it."""
+    run = load(make_run(tmp_path / "run", three(vig(), vig("dp2", 1))))
+    summary = summarise(run)
+    alone = row(summary, "seq", 1)["mean_s"]
+    assert row(summary, "dp2", 1)["lost_linear_s"] == pytest.approx(alone)
+
+
+def test_the_ideal_is_the_mean_of_all_steps_that_count(tmp_path: Path) -> None:
+    """Of steps that vary, and of runs of which one has fewer that count."""
+    experiments = [
+        one.model_copy(update={"warmup_steps": 2}) for one in three(vig(), vig("pp2", 5))
+    ]
+    shorter = next(
+        each for each in assign_indices(experiments) if each.experiment.layout.stages > 1
+    )
+    stories = {
+        shorter.id: [
+            Story(status="interrupted", finished=False, stop_at=5),
+            Story(resumed_from={"attempt": 1, "step": 5}),
+        ]
+    }
+    machine = Machine(noise=0.3)
+    run = load(make_run(tmp_path / "run", experiments, stories=stories, machine=machine))
+    train = run.steps[run.steps["kept"] & (run.steps["phase"] == "train")]
+    counted = train.groupby("cell", observed=True).size()
+    assert counted[shorter.id] < counted.max()
+    ideals, passes = [], []
+    for cell, step in train[["cell", "step"]].itertuples(index=False):
+        ranks = run.ranks[(run.ranks["cell"] == cell) & (run.ranks["phase"] == "train")]
+        stages = ranks[ranks["step"] == step].sort_values("stage")
+        if len(stages) == 2:
+            forward, backward = (
+                (stages[f"{way}_s"] / 5).tolist() for way in ("forward", "backward")
+            )
+            ideals.append(ideal_step_s("gpipe", forward, backward, 5))
+            passes.append(5 * (sum(forward) + sum(backward)) / 2)
+    one = row(summarise(run), "pp2", 5)
+    assert len(ideals) == one["n"]
+    imbalance = statistics.fmean(ideals) - statistics.fmean(passes) * 6 / 5
+    assert one["lost_imbalance_s"] == pytest.approx(imbalance)
+    assert one[list(COLUMNS)].sum() == pytest.approx(one["mean_s"])
