@@ -457,9 +457,9 @@ class Worker:
         if failed:
             causes.insert(0, f"self-check: {failed}")
         if causes:
-            why = f"no checkpoint is written of a run that is wrong: {causes[0]}"
-            self.attempt.wrong = Check("no checkpoint", "invalid", causes[0])
-            raise GnnhpcError(why)
+            found_wrong = "; ".join(causes)
+            self.attempt.wrong = Check("no checkpoint", "invalid", found_wrong)
+            raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {found_wrong}")
         return checks
 
     @contextlib.contextmanager

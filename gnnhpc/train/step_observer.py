@@ -82,7 +82,7 @@ class StepObserver(Protocol):
         ...
 
     def before_checkpoint(self, step: int) -> None:
-        """Before training step `step`; raises GnnhpcError for a run not to be gone on with."""
+        """Before training step `step`, and before an audit of the steps until then."""
         ...
 
     def before_step(self, storage_cpu_s: float) -> None:

@@ -91,5 +91,42 @@ def test_rows_that_depend_on_a_whole_micro_batch_accuse_nobody(
     assert checks["final-check"].verdict == "ok"
 
 
+def test_a_parameter_without_a_gradient_lets_a_checkpoint_be_written(tmp_path: Path) -> None:
+    """A user may mean it: it is suspect there as it is at the end."""
+    unused = MODEL.replace(
+        "self.lin = nn.Linear(inputs, outputs)",
+        "self.lin, self.other = nn.Linear(inputs, outputs), nn.Linear(3, 3)",
+    )
+    assert unused != MODEL
+    (tmp_path / "centred.py").write_text(unused)
+    out = tmp_path / "out"
+    command = [
+        "run",
+        "--model",
+        "centred:Centred",
+        *IMAGES[:-1],
+        "batch_size=16",
+        "--layout",
+        "dp2",
+    ]
+    command += [
+        "--out",
+        out,
+        "--set",
+        "train_steps=6",
+        "--set",
+        "test_steps=1",
+        "--set",
+        "checkpoint_every=2",
+    ]
+    with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert set(running.wait()) == {0}, running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    assert sorted(each.name for each in path.with_name("checkpoints").iterdir())
+    checks = {check.name: check.verdict for check in Result.read(path).audit}
+    assert checks["gradients used"] == "suspect"
+    assert "invalid" not in checks.values()
+
+
 def add_folder(folder: Path) -> None:
     sys.path.insert(0, str(folder))
