@@ -9,12 +9,15 @@ this file reads it there.
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_EVERY_MS = 200
+"""How often the thread sees whether it is to end."""
 GRACE_S = 15.0
 """How long the loop may take to end its step after TERM or INT."""
 
@@ -31,23 +34,36 @@ class Signals:
         self._grace_s = grace_s
         self._finished = threading.Event()
         self._reader, self._writer = socket.socketpair()
-        self._reader.settimeout(0.2)
+        self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._lock = threading.Lock()
+        """Held from what is read of the socket to what is remembered of it."""
         self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._handlers_before = {number: signal.signal(number, _do_nothing) for number in HANDLED}
         self._thread = threading.Thread(target=self._read_signals, name="signals", daemon=True)
         self._thread.start()
 
     def _read_signals(self) -> None:
+        arrivals = select.poll()
+        arrivals.register(self._reader, select.POLLIN)
         while not self._finished.is_set():
-            with contextlib.suppress(TimeoutError):
-                for number in self._reader.recv(64):
-                    if number in HANDLED and self._handle(signal.Signals(number).name):
-                        return
+            arrivals.poll(_EVERY_MS)
+            for name in self._come():
+                if self._handle(name):
+                    return
+
+    def _come(self, flags: int = 0) -> list[str]:
+        """The names of the signals that have come and were not read yet, of which one may be the
+        first; `flags` are of `recv`."""
+        with self._lock, contextlib.suppress(BlockingIOError):
+            numbers = self._reader.recv(64, flags)
+            names = [signal.Signals(number).name for number in numbers if number in HANDLED]
+            self.received = self.received or next(iter(names), None)
+            return names
+        return []
 
     def _handle(self, name: str) -> bool:
         """True after TERM or INT, when no later signal matters."""
-        self.received = self.received or name
         if name not in ("SIGTERM", "SIGINT"):
             return False
         if not self._finished.wait(self._grace_s):
@@ -55,7 +71,8 @@ class Signals:
         return True
 
     def stop_requested(self) -> bool:
-        """Whether any signal has come."""
+        """Whether any signal has come, also if the thread had no processor since."""
+        self._come(socket.MSG_PEEK)
         return self.received is not None
 
     def close(self) -> None:

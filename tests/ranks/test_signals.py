@@ -10,8 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 PROGRAM = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from gnnhpc.ranks.signals import Signals
+
+if sys.argv[2] == "late":
+    Signals._read_signals = lambda self: self._finished.wait()
 
 def on_timeout(name):
     print("deadline", name, flush=True)
@@ -24,6 +27,9 @@ for line in sys.stdin:
         while not signals.stop_requested():
             time.sleep(0.01)
         print(signals.received, flush=True)
+    if line == "at once\\n":
+        os.kill(os.getpid(), signal.SIGUSR2)
+        print(signals.stop_requested(), signals.received, flush=True)
     if line == "stuck\\n":
         # As in a collective: the main thread runs no Python.
         lock = threading.Lock(); lock.acquire(); lock.acquire()
@@ -36,9 +42,9 @@ for line in sys.stdin:
 class Program:
     """The program above, spoken to line by line."""
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_s: float, thread: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(grace_s)],
+            [sys.executable, "-c", PROGRAM, str(grace_s), thread],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -87,6 +93,15 @@ def test_a_signal_is_remembered_and_ends_nothing(patient: Program, name: str) ->
     patient.write("close")
     assert patient.read() == "closed"
     assert patient.end() == 0
+
+
+def test_a_signal_is_known_before_the_thread_has_had_a_processor() -> None:
+    program = Program(60.0, "late")
+    program.write("at once")
+    assert program.read() == "True SIGUSR2"
+    program.write("close")
+    assert program.read() == "closed"
+    assert program.end() == 0
 
 
 def test_the_first_signal_counts(patient: Program) -> None:
