@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,13 @@ _STORAGE = ("reading", "writing")
 """How `doing` begins while a rank waits for files, minutes on a busy file system."""
 _STORAGE_FACTOR = 30
 """Files may take this many times as long as anything else."""
+_WAITS_FOR_STORAGE = "D"
+"""The state of a thread that does, whatever it is doing: as where a mapped file is paged in
+(proc(5))."""
+
+
+PROCESSES = Path("/proc")
+TASKS = PROCESSES / "self" / "task"
 
 
 class Store(Protocol):
@@ -47,6 +54,8 @@ class Store(Protocol):
     def get(self, key: str) -> bytes: ...
 
     def check(self, keys: list[str]) -> bool: ...
+
+    def multi_get(self, keys: list[str]) -> list[bytes]: ...
 
 
 class Activity(Protocol):
@@ -121,6 +130,8 @@ class Watchdog:
         """How much this rank had done at the last check without a store."""
         self._cpu = _processor_s()
         self._busy = 0
+        self._storage_check = -math.inf
+        """The last check at which a thread waited for storage."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         # A request to a store whose process is stopped never returns, so `close` does not wait.
@@ -144,26 +155,44 @@ class Watchdog:
         activity, cpu = self._activity, _processor_s()
         self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
         self._cpu = cpu
-        work = activity.work + self._busy
-        return json.dumps({"check": checks, "work": work, "doing": activity.doing})
+        if _waits_for_storage():
+            self._storage_check = checks
+        return json.dumps(
+            {
+                "check": checks,
+                "work": activity.work + self._busy,
+                "doing": activity.doing,
+                "storage": checks - self._storage_check < self._limit,
+            }
+        )
 
     def _exchange(self) -> None:
         keys = [self._key(rank) for rank in range(self._world_size)]
         while not self._finished.wait(_EVERY_S):
             try:
                 self._store.set(keys[self._rank], self._own_state)
-                self._states = {rank: self._read_state(key) for rank, key in enumerate(keys)}
+                self._unanswered_checks = 0
+                self._states = dict(enumerate(self._read_states(keys)))
                 self._unanswered_checks = 0
             except RuntimeError:
                 # The store ended with rank 0; a rank in a collective fails and says so.
                 self._store_gone = True
                 return
 
-    def _read_state(self, key: str) -> dict[str, Any]:
-        """The last state of a rank; one that stopped in its first second has not written any."""
-        text = self._store.get(key) if self._store.check([key]) else _NOT_STARTED
-        state: dict[str, Any] = json.loads(text)
-        return state
+    def _read_states(self, keys: list[str]) -> list[dict[str, Any]]:
+        """The last of each rank; one that stopped in its first second has not written any.
+
+        In two requests: one a rank, of each rank, are more a second than a store answers to some
+        hundreds of them.
+        """
+        if self._store.check(keys):
+            return [json.loads(text) for text in self._store.multi_get(keys)]
+        states = []
+        for key in keys:
+            text = self._store.get(key) if self._store.check([key]) else _NOT_STARTED
+            self._unanswered_checks = 0
+            states.append(json.loads(text))
+        return states
 
     def _find_hang(self) -> tuple[int, str] | None:
         """The rank that hangs and why, once no rank has done anything for the time allowed."""
@@ -196,7 +225,8 @@ class Watchdog:
     def _limit_of(self, now: dict[int, dict[str, Any]]) -> int:
         """More checks while a rank reads or writes files, unless its process is stopped."""
         storage = any(
-            state["doing"].startswith(_STORAGE) and self._missed_checks[rank] < _FROZEN_CHECKS
+            (state.get("storage") or state["doing"].startswith(_STORAGE))
+            and self._missed_checks[rank] < _FROZEN_CHECKS
             for rank, state in now.items()
         )
         return self._limit * (_STORAGE_FACTOR if storage else 1)
@@ -224,15 +254,30 @@ def _processor_s() -> float:
     """Seconds of this process and of those that it started and that run, as a loader's workers;
     of itself alone where the system does not list them.
     """
-    ticks = 0
-    for listing in Path("/proc/self/task").glob("*/children"):
-        # A thread or a process may end while it is looked at.
-        with contextlib.suppress(OSError):
-            for pid in listing.read_text().split():
-                # After the name, which may hold anything: user and system time are fields 14, 15.
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
+    ticks = sum(int(fields[11]) + int(fields[12]) for fields in _stats_of(_children()))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _waits_for_storage() -> bool:
+    """Whether a thread of this process does, or a process that it started."""
+    tasks = [*TASKS.iterdir(), *_children()] if TASKS.is_dir() else []
+    return any(fields[0] == _WAITS_FOR_STORAGE for fields in _stats_of(tasks))
+
+
+def _children() -> Iterator[Path]:
+    """The folders in /proc of the processes that this one started and that run."""
+    for listing in TASKS.glob("*/children"):
+        # A thread may end while it is looked at.
+        with contextlib.suppress(OSError):
+            yield from (PROCESSES / pid for pid in listing.read_text().split())
+
+
+def _stats_of(tasks: Iterable[Path]) -> Iterator[list[str]]:
+    """What the system says of each that still runs, after its name, which may hold anything: first
+    its state; user and system time, in clock ticks, are 11 and 12 behind it (proc(5))."""
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            yield (task / "stat").read_text().rpartition(")")[2].split()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -55,7 +56,11 @@ class Scene:
 
     def stop_until_told(self, *ranks: int) -> None:
         """Stop this whole process once its words are known; a small one starts it again."""
-        time.sleep(3 * watchdog._EVERY_S)
+        known, store = f'"doing": "{self.timer.doing}"', self.mesh.store
+        while known not in store.get(f"watchdog/{self.mesh.rank}").decode():
+            time.sleep(0.05)
+        # As long again as the other ranks need to have read them.
+        time.sleep(2 * watchdog._EVERY_S)
         waits = " && ".join(f"[ -e told-{rank} ]" for rank in ranks)
         script = f"until {waits}; do sleep 0.1; done; kill -CONT {os.getpid()}"
         subprocess.Popen(["sh", "-c", script], cwd=self.folder)
@@ -92,6 +97,27 @@ def slow_storage(scene: Scene) -> None:
     scene.meet()
 
 
+def paging_in_while_drawing(scene: Scene) -> None:
+    """Rank 2's thread sleeps as one that waits for a mapped file, for twice the patience."""
+    if scene.mesh.rank == 2:
+        hold = ctypes.CDLL(str(waiting_library(scene.folder))).hold
+        with scene.timer.storage("drawing a mini-batch"):
+            hold(round(2 * PATIENCE_S))
+    scene.meet()
+
+
+def waiting_library(folder: Path) -> Path:
+    """`hold(seconds)`: who has made a child by vfork sleeps uninterruptibly until it has ended."""
+    (folder / "hold.c").write_text(
+        "#include <unistd.h>\n"
+        "void hold(unsigned s) { if (vfork() == 0) { sleep(s); _exit(0); } }\n"
+        "int main(void) { hold(600); }\n"
+    )
+    for options, name in (["-shared", "-fPIC"], "hold.so"), ([], "hold"):
+        subprocess.run(["gcc", *options, "hold.c", "-o", name], cwd=folder, check=True)
+    return folder / "hold.so"
+
+
 def stopped_while_writing(scene: Scene) -> None:
     if scene.mesh.rank == 1:
         with scene.timer.storage("writing a checkpoint"):
@@ -116,8 +142,9 @@ def absent_from_all_reduce(scene: Scene) -> None:
 
 
 def stopped(scene: Scene) -> None:
+    """In a micro-batch of no scene before, of which the store still has words."""
     if scene.mesh.rank == 1:
-        with scene.timer.span("backward", 0):
+        with scene.timer.span("backward", 7):
             scene.stop_until_told(0, 2)
     scene.meet()
 
@@ -145,6 +172,7 @@ SCENES: list[Callable[[Scene], None]] = [
     long_computation,
     long_computation_of_a_worker,
     slow_storage,
+    paging_in_while_drawing,
     stopped_while_writing,
     sleeping_in_forward,
     absent_from_all_reduce,
@@ -184,7 +212,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Verdicts]]:
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "scene",
-    ["long_computation", "long_computation_of_a_worker", "slow_storage", "suspended_together"],
+    [
+        *("long_computation", "long_computation_of_a_worker", "slow_storage"),
+        *("paging_in_while_drawing", "suspended_together"),
+    ],
 )
 def test_no_verdict_while_something_is_computed_or_all_are_suspended(
     told: list[dict[str, Verdicts]], scene: str
@@ -200,7 +231,7 @@ def test_no_verdict_while_something_is_computed_or_all_are_suspended(
         ("sleeping_in_forward", 2, [0, 1, 2], "hung: no rank did", "in forward of micro-batch 3"),
         ("absent_from_all_reduce", 1, [0, 1, 2], "hung: no rank", "in backward of micro-batch 0"),
         ("stopped_while_writing", 1, [0, 2], "frozen for", "in writing a checkpoint"),
-        ("stopped", 1, [0, 2], "frozen for", "in backward of micro-batch 0"),
+        ("stopped", 1, [0, 2], "frozen for", "in backward of micro-batch 7"),
         # Whoever had just read its state knows what it was doing.
         (
             *("stopped_with_the_store", 0, [1, 2]),
@@ -223,6 +254,16 @@ def test_the_rank_that_holds_the_others_up_is_named(
             assert blamed == culprit
             assert why.startswith(begins)
             assert why.endswith(ends)
+
+
+def test_a_process_that_waits_for_storage_is_seen(tmp_path: Path) -> None:
+    waiting_library(tmp_path)
+    assert not watchdog._waits_for_storage()
+    with subprocess.Popen([tmp_path / "hold"], start_new_session=True) as process:
+        while not watchdog._waits_for_storage():
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not watchdog._waits_for_storage()
 
 
 def test_a_rank_alone_is_not_watched() -> None:
