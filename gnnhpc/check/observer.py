@@ -203,6 +203,8 @@ class RunObserver:
 
     def step_stopped(self) -> None:
         self.second_clock.step_stopped()
+        with self.observing():
+            self.machine_use.step_stopped()
 
     def observe_gradients(self, batch: Batch, grad_norm: float | None) -> None:
         """After a training step: counts its samples, and keeps the norm of its gradient."""

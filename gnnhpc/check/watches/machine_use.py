@@ -19,12 +19,12 @@ from gnnhpc.records.schema import Phase, StepRecord
 
 Calls = Counter[tuple[str, str]]
 MEMORY_SHARE, MEMORY_MIB = 0.1, 64.0
-"""By how much the memory of a process may have grown since its peak was read."""
+"""By how much readings of a process's memory may be behind it."""
 
 
 @dataclass
 class MachineUse:
-    """Looks before each step's first barrier and after its last."""
+    """Looks before each step's first barrier, after its last, and once its record is written."""
 
     threads: dict[int, str] = field(default_factory=dict)
     """Numbers of threads that torch was set to, each with the first step that had it."""
@@ -41,6 +41,8 @@ class MachineUse:
     """Whether peaks of memory are of the steps, and not of what a self-check needed before."""
     slowed_by: dict[str, None] = field(default_factory=dict)
     """Modes for finding mistakes that were on, in the order they were first seen in."""
+    _held_mib: float | None = None
+    """Since the last step was stopped, before its record; None where the system does not say."""
     _most_held_mib: float = 0.0
     _allowed: dict[int, frozenset[int]] = field(
         default_factory=lambda: {os.getpid(): frozenset(os.sched_getaffinity(0))}
@@ -53,6 +55,10 @@ class MachineUse:
     def before_step(self) -> None:
         self._threads_before = torch.get_num_threads()
         self._calls_before = counted()
+
+    def step_stopped(self) -> None:
+        """Before the record is made: while it is written other threads may take memory."""
+        self._held_mib = resident_mib()
 
     def observe(self, record: StepRecord, times: StepTimes) -> None:
         where = f"{record.phase} step {record.step}"
@@ -79,12 +85,13 @@ class MachineUse:
             self.cpus = together
 
     def _compare_memory(self, peak_mib: float, where: str) -> None:
-        """A peak is no less than what is held just after, and no more than the machine has."""
-        held = resident_mib()
+        """A peak is no less than what was held just before it was read, and no more than this
+        process ever held."""
+        held = self._held_mib
         if held is None:
             return
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
-        # What was taken since the peak was read: counters of pages are kept a thread, and late.
+        # Counters of pages are kept a thread, and late.
         least = max(held, self._most_held_mib) * (1 - MEMORY_SHARE) - MEMORY_MIB
         if not least <= peak_mib <= most * (1 + MEMORY_SHARE) + MEMORY_MIB:
             self.memory.add(
