@@ -307,10 +307,11 @@ class StepTimer:
 
     def stop(self) -> StepTimes:
         """End the step at its last barrier."""
-        self.clock.synchronize()
-        self.in_step = False
+        # Before the device is asked again, which takes its driver some time.
         wall = self.clock.now_s()
         self.on_length()
+        self.in_step = False
+        self.clock.synchronize()
         process_cpu = time.process_time() - self._process_cpu
         cpu = self.threads.cpu_s() - self._cpu
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches

@@ -61,6 +61,14 @@ def test_a_busy_processor_accuses_nobody() -> None:
     assert told() == []
 
 
+def test_a_device_that_is_asked_whether_it_is_idle_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is already: that it takes a while to say so is no part of the step."""
+    monkeypatch.setattr(Clock, "synchronize", lambda _: time.sleep(1e-3))
+    assert told() == []
+
+
 def test_a_step_told_shorter_by_less_than_a_tenth_of_a_millisecond_is_found() -> None:
     found = told(lambda times: replace(times, wall_s=times.wall_s - 8e-5 * (times.wall_s > 1e-3)))
     assert "of the time between their barriers" in found[0]
