@@ -163,7 +163,7 @@ class CountFaults:
             yield "no steal_s where the system says it", f"{seen.steal_s:.6f} s seen"
             return
         self._told_steal_s += record.steal_s
-        self._seen_steal_s += seen.steal_s
+        self._seen_steal_s += seen.steal_s * (1 - seen.reading_share)
         if not 0 <= record.steal_s <= seen.steal_s + TOLERANCE_S:
             yield (
                 "another steal_s than the host took",

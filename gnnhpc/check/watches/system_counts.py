@@ -46,6 +46,8 @@ class CountedStep:
     steal_s: float | None
     """Taken by the host from a CPU this process may use, on average over those, in `most`; None
     where the system does not say."""
+    reading_share: float = 0.0
+    """Of that time, in which `steal_s` itself was read: on many CPUs that takes a millisecond."""
 
 
 class _Reading(NamedTuple):
@@ -65,10 +67,13 @@ class SystemCounts:
     """Of the present step."""
     _steal_s: list[float | None] = field(default_factory=list)
     """At its beginning and its end."""
+    _steal_read: list[tuple[float, float]] = field(default_factory=list)
+    """When each of them was begun and ended to be read."""
 
     def before_step(self) -> None:
         self._readings = [self._read()]
-        self._steal_s = [stolen_s()]
+        self._steal_s, self._steal_read = [], []
+        self._read_steal()
 
     def step_began(self) -> None:
         self._readings.append(self._read())
@@ -78,7 +83,7 @@ class SystemCounts:
 
     def step_stopped(self) -> None:
         self._readings.append(self._read())
-        self._steal_s.append(stolen_s())
+        self._read_steal()
 
     def seen(self) -> CountedStep | None:
         """The step that was stopped; None before the first."""
@@ -92,7 +97,19 @@ class SystemCounts:
             most=_between(before, stopped),
             delays=(before.delay_s or 0.0, stopped.delay_s or 0.0) if known else None,
             steal_s=None if first is None or last is None else max(0.0, last - first),
+            reading_share=self._reading_share(),
         )
+
+    def _read_steal(self) -> None:
+        began = time.perf_counter()
+        self._steal_s.append(stolen_s())
+        self._steal_read.append((began, time.perf_counter()))
+
+    def _reading_share(self) -> float:
+        """Of the time between the ends of both readings; the timer's own took as long as these."""
+        (_, since), (_, until) = self._steal_read
+        reading_s = sum(ended - began for began, ended in self._steal_read)
+        return min(1.0, reading_s / (until - since))
 
     def _read(self) -> _Reading:
         if self._schedstat is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from gnnhpc.check.watches import system_counts
 from gnnhpc.check.watches.count_faults import CountFaults
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.system_counts import CountedStep, Counts, SystemCounts, stolen_s
+from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.timing import Span, StepTimer, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -230,6 +233,33 @@ def test_time_that_the_host_took_is_told_in_the_long_run() -> None:
     assert faults_of([(told, one_tick)] * 10) == []
     # On a machine whose host is busy, as one was seen to.
     assert faults_of([*[(times, one_tick)] * 3, (told, one_tick)]) == []
+
+
+class SlowStat:
+    """/proc/stat of many CPUs, of which the host takes 15 %."""
+
+    def open(self, **_: Any) -> io.StringIO:
+        time.sleep(2e-3)
+        stolen = int(0.15 * time.monotonic() * os.sysconf("SC_CLK_TCK"))
+        lines = [f"cpu{cpu} 1 2 3 4 5 6 7 {stolen} 9 10" for cpu in os.sched_getaffinity(0)]
+        return io.StringIO("\n".join(lines))
+
+    def read_bytes(self) -> bytes:
+        return self.open().read().encode()
+
+
+def test_what_the_host_takes_while_that_is_read_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of short steps it may be half of what is seen around them."""
+    for module in (system_counts, system_counters):
+        monkeypatch.setattr(module, "STAT", SlowStat())
+    monkeypatch.setattr(sys.modules[__name__], "work", lambda *_: time.sleep(2e-3))
+    steps = measured(400)
+    assert sum(seen.steal_s or 0.0 for _, seen in steps) > 0.3
+    assert faults_of(steps) == []
+    (told,) = faults_of(steps, lambda times: dataclasses.replace(times, steal_s=0.0))
+    assert told.startswith("steal_s holds 0.000 s of the ")
 
 
 def test_what_the_system_does_not_say_is_none(
