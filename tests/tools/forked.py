@@ -62,7 +62,7 @@ class Ranks:
     processes: Sequence[ForkServerProcess]
     folder: Path
 
-    def wait(self, timeout_s: float = 90.0) -> list[int | None]:
+    def wait(self, timeout_s: float = 240.0) -> list[int | None]:
         """Exit statuses, negative for a signal; none where time ran out and a rank was killed."""
         deadline = time.monotonic() + timeout_s
         for process in self.processes:

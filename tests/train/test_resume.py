@@ -28,6 +28,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.ranks import signals
+from gnnhpc.ranks.environment import SIGNAL_VARIABLE
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import (
@@ -62,7 +63,11 @@ CELLS = {
 
 
 def warn_at(*steps: int, which: str = "SIGUSR2") -> None:
-    """Rank 1 is sent what a site sends ahead of a time limit, in these training steps."""
+    """Rank 1 is sent what a site sends ahead of a time limit, in these training steps.
+
+    Far ahead: however slow this machine is, there is time for the checks of an end.
+    """
+    os.environ[SIGNAL_VARIABLE] = "600"
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
