@@ -278,7 +278,7 @@ class StepComparison:
             explained = explain_by_kinks(found, twin, EPS[self.experiment.dtype])
             self.kinks += explained.kinks
             compared = differences(found, explained.gradients, self.layers)
-        if largest(compared) > allowed and not self.causes:
+        if largest(compared) > allowed and not self.causes and self.twin.draws_rounding:
             outputs, eps = self.experiment.outputs, EPS[self.experiment.dtype]
             lost = lost_in_rounding(
                 self.twin, pieces, before, step, outputs, twin, self.layers, eps

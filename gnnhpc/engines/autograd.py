@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.variable import Variable
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.recomputation import recomputing
+from gnnhpc.models.recomputation import copied_buffers, recomputing
 
 Forward = Callable[[Tensor | SparseRows], Tensor]
 _engine: Any = Variable._execution_engine
@@ -82,7 +84,8 @@ class _ComputedAgain(torch.autograd.Function):
         x: Tensor | SparseRows,
         with_buffers: Sequence[nn.Module],
     ) -> Tensor:
-        ctx.forward, ctx.with_buffers, ctx.random = forward, with_buffers, _RandomState(x)
+        ctx.forward, ctx.random = forward, _RandomState(x)
+        ctx.buffers = copied_buffers(with_buffers)
         ctx.save_for_backward(*([x] if isinstance(x, Tensor) else []))
         ctx.x = None if isinstance(x, Tensor) else x
         return forward(x)
@@ -93,7 +96,7 @@ class _ComputedAgain(torch.autograd.Function):
         if x is None:
             (saved,) = ctx.saved_tensors
             x = saved.detach().requires_grad_(ctx.needs_input_grad[2])
-        with torch.enable_grad(), recomputing(ctx.with_buffers), ctx.random.again():
+        with torch.enable_grad(), recomputing(ctx.buffers), ctx.random.again():
             output = ctx.forward(x)
         with torch.enable_grad():
             backward(output, gradient)
@@ -107,12 +110,20 @@ class _RandomState:
         device = (x if isinstance(x, Tensor) else x.values).device
         self._devices = [device] if device.type == "cuda" else []
         self._cpu = torch.get_rng_state()
+        self._python, self._numpy = random.getstate(), np.random.get_state()
         self._cuda = [torch.cuda.get_rng_state(each) for each in self._devices]
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
+        python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng(self._devices):
             torch.set_rng_state(self._cpu)
             for device, state in zip(self._devices, self._cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
-            yield
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)
+            try:
+                yield
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.engines import autograd
 from gnnhpc.records.schema import Result
 from tests.tools.forked import started
 
@@ -126,6 +127,44 @@ def test_a_parameter_without_a_gradient_lets_a_checkpoint_be_written(tmp_path: P
     checks = {check.name: check.verdict for check in Result.read(path).audit}
     assert checks["gradients used"] == "suspect"
     assert "invalid" not in checks.values()
+
+
+NORMED = MODEL.replace(
+    "self.lin = nn.Linear(inputs, outputs)",
+    "self.lin = nn.utils.parametrizations.spectral_norm(nn.Linear(inputs, outputs))",
+)
+
+
+def recomputed_from_moved_buffers(folder: Path) -> None:
+    add_folder(folder)
+    autograd.copied_buffers = lambda modules: []
+
+
+@pytest.mark.parametrize(
+    ("planted", "cell"),
+    [
+        (False, GRAPHS),
+        (True, GRAPHS),
+        (False, [*IMAGES, "--set", "engine=torchgpipe", "--layout", "pp2"]),
+    ],
+    ids=["sound", "planted", "torchgpipe"],
+)
+def test_forwards_computed_again_from_buffers_that_moved_are_found(
+    planted: bool, cell: list[str], tmp_path: Path
+) -> None:
+    """Spectral norm moves its vectors in each forward, and its output is of them."""
+    assert NORMED != MODEL
+    (tmp_path / "centred.py").write_text(NORMED)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *cell, "--microbatches", "2", "--out", out]
+    command += ["--set", "checkpoint=always", "--set", "train_steps=3", "--set", "test_steps=1"]
+    plant = partial(recomputed_from_moved_buffers if planted else add_folder, tmp_path)
+    with started(command, 1, tmp_path, plant=plant) as running:
+        assert running.wait() == [0], running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    assert checks["self-check"].values["lost_in_rounding"] == []
+    assert checks["self-check"].verdict == ("invalid" if planted else "ok")
 
 
 def add_folder(folder: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -103,22 +105,58 @@ class RandomLayer(torch.nn.Module):
         return dropped.view_as(x)
 
 
-def test_a_users_layer_draws_the_same_numbers_and_moves_its_statistics_once() -> None:
-    def step(recomputed: range) -> tuple[dict[str, Tensor], Tensor]:
-        stage = Stage(parts_of(vig()).outlines[:1], [RandomLayer()], None).train()
-        stage.recomputed = recomputed
-        torch.manual_seed(0)
-        x = torch.randn(2, 64, 3).requires_grad_()
-        stage(x, Context()).square().sum().backward()
-        assert x.grad is not None
-        return dict(stage.named_buffers()), x.grad
+class MovingLayer(torch.nn.Module):
+    """A user's layer whose output is of buffers that it moves, in place and by new ones."""
 
-    buffers, gradient = step(range(0))
-    again, gradient_again = step(range(1))
-    assert torch.equal(gradient, gradient_again)
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(3))
+        self.normed = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 3))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        self.count += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        moved: Tensor = self.normed(x) * float(self.count) - self.mean
+        return moved
+
+
+class LayerOfOtherGenerators(torch.nn.Module):
+    """A user's layer with random numbers of Python's and of numpy's."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x * random.random() * np.random.rand()
+
+
+@pytest.mark.parametrize("layer", [RandomLayer, MovingLayer, LayerOfOtherGenerators])
+def test_a_users_layer_computes_the_same_and_moves_its_buffers_once(
+    layer: Callable[[], torch.nn.Module],
+) -> None:
+    def step(recomputed: range) -> tuple[dict[str, Tensor], list[Tensor | None], float]:
+        """Two micro-batches' forwards before their backwards, as in a pipeline."""
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        stage = Stage(parts_of(vig()).outlines[:1], [layer()], None).train()
+        stage.recomputed = recomputed
+        inputs = [torch.randn(2, 64, 3).requires_grad_() for _ in range(2)]
+        contexts = [Context(microbatch=number) for number in range(2)]
+        outputs = [stage(*each) for each in zip(inputs, contexts, strict=True)]
+        for output in outputs:
+            output.square().sum().backward()
+        trained = [*inputs, *stage.parameters()]
+        return dict(stage.named_buffers()), [each.grad for each in trained], random.random()
+
+    buffers, gradients, drawn = step(range(0))
+    again, gradients_again, drawn_again = step(range(2))
+    assert drawn == drawn_again
+    for gradient, other in zip(gradients, gradients_again, strict=True):
+        assert gradient is not None
+        assert other is not None
+        assert torch.equal(gradient, other)
     assert all(torch.equal(buffers[name], again[name]) for name in buffers)
-    (count,) = (b for name, b in again.items() if name.endswith("num_batches_tracked"))
-    assert int(count) == 1
+    counts = [b for name, b in again.items() if name.endswith(("num_batches_tracked", "count"))]
+    assert [int(count) for count in counts] == [2] * len(counts)
 
 
 @pytest.mark.distributed

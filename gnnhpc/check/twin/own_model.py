@@ -26,6 +26,8 @@ from gnnhpc.spec.experiment import Experiment
 class OwnModelTwin:
     """Layers built as the model says, in the run's precision; buffers are each replica's own."""
 
+    draws_rounding = False
+
     def __init__(self, experiment: Experiment, outlines: Outlines) -> None:
         self.experiment = experiment
         self.names = [outline.name for outline in outlines]

@@ -43,6 +43,8 @@ def plain_layer(model: object, outline: LayerOutline) -> TwinLayer | None:
 class PlainModel:
     """`layers` in order; running statistics are each replica's own."""
 
+    draws_rounding = True
+
     def __init__(
         self,
         experiment: Experiment,

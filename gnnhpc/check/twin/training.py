@@ -31,6 +31,8 @@ class TwinModel(Protocol):
     """Parameters that do not train."""
     dtype: torch.dtype
     kinks: list[Kink]
+    draws_rounding: bool
+    """Whether its backward takes `rounding`."""
 
     def initial(self) -> dict[str, Tensor]:
         """The parameters' initial values, by full name, in the run's precision."""
