@@ -16,8 +16,12 @@ from gnnhpc.spec.experiment import Experiment
 from gnnhpc.spec.sampling import Sampling
 
 
-def training_key(experiment: Experiment) -> str:
-    """Equal for experiments whose training losses and gradients are equal but for rounding."""
+def training_key(experiment: Experiment, *, draws_by_itself: bool = False) -> str:
+    """Equal for experiments whose training losses and gradients are equal but for rounding.
+
+    A layer of a user's that `draws_by_itself` takes what its process's generators give next, so it
+    computes the same in the same place alone, called in the same order.
+    """
     model = experiment.model.content()
     model.pop("implementation", None)
     return json.dumps(
@@ -31,21 +35,27 @@ def training_key(experiment: Experiment) -> str:
             "device": experiment.device,
             "step": _one_step(experiment),
             "task": experiment.task.model_dump() if experiment.task else None,
+            "place": configuration(experiment) if draws_by_itself else None,
         },
         sort_keys=True,
     )
 
 
-def evaluation_key(experiment: Experiment) -> str:
+def evaluation_key(experiment: Experiment, *, draws_by_itself: bool = False) -> str:
     """Equal for experiments whose evaluation after equally many steps is equal too.
 
     Running statistics move a micro-batch at a time and are averaged over replicas, so the same
     micro-batches on other replicas leave others.
     """
-    parts: list[Any] = [training_key(experiment)]
+    parts: list[Any] = [training_key(experiment, draws_by_itself=draws_by_itself)]
     if _normalises_by_microbatch(experiment):
         parts += [experiment.layout.replicas, experiment.microbatches, experiment.batchnorm]
     return json.dumps(parts)
+
+
+def configuration(experiment: Experiment) -> str:
+    """The cell but for its repeat, and for what changes records alone."""
+    return experiment.model_copy(update={"repeat": 0, "spans": False}).id
 
 
 def _one_step(experiment: Experiment) -> list[Any]:

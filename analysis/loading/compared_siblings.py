@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from analysis.across.likeness import Facts
 from analysis.across.sibling import Sibling
-from analysis.across.sibling_key import evaluated_after, evaluation_key, training_key
+from analysis.across.sibling_key import (
+    configuration,
+    evaluated_after,
+    evaluation_key,
+    training_key,
+)
 from analysis.across.siblings import Siblings, compare_siblings
 from analysis.loading.attempts import Attempt, resume_chain
 from analysis.loading.learnt import Key, Learnt, join_resumed, learnt_by_attempt
@@ -24,12 +29,19 @@ def siblings_of_run(folder: RunFolder, facts: Mapping[Key, Facts]) -> Siblings:
     """
     learnt = learnt_by_attempt(folder.frames, folder.files)
     found = list(_siblings(folder, learnt, facts))
-    experiments = [folder.manifest[number].experiment for number, _ in found]
+    random = {number for number, _ in found if _draws_by_itself(folder.attempts_of[number])}
+    cells = [(folder.manifest[number].experiment, number in random) for number, _ in found]
     return compare_siblings(
         [sibling for _, sibling in found],
-        [training_key(experiment) for experiment in experiments],
-        [evaluation_key(experiment) for experiment in experiments],
+        [training_key(experiment, draws_by_itself=draws) for experiment, draws in cells],
+        [evaluation_key(experiment, draws_by_itself=draws) for experiment, draws in cells],
     )
+
+
+def _draws_by_itself(attempts: list[Attempt]) -> bool:
+    """Whether a self-check found a layer that draws random numbers of its own."""
+    audits = [each.result.audit for each in attempts if each.result is not None]
+    return any("random_layer" in check.values for audit in audits for check in audit)
 
 
 def _siblings(
@@ -51,7 +63,7 @@ def _siblings(
                     Sibling(
                         cell.id,
                         attempt.number,
-                        _configuration(cell.experiment),
+                        configuration(cell.experiment),
                         _plainness(cell.experiment),
                         losses,
                         norms,
@@ -82,10 +94,6 @@ def _read_also(folder: RunFolder, number: int, attempt: Attempt, learnt: dict[Ke
     learnt |= {
         key: one for key, one in learnt_by_attempt(frames, files).items() if key not in learnt
     }
-
-
-def _configuration(experiment: Experiment) -> str:
-    return experiment.model_copy(update={"repeat": 0, "spans": False}).id
 
 
 def _plainness(experiment: Experiment) -> tuple[int, ...]:

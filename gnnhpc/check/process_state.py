@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 
@@ -19,14 +17,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextlib.contextmanager
-def generators_put_back() -> Iterator[None]:
-    """Leave every generator of random numbers as it was."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)

@@ -31,7 +31,7 @@ from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.observations import gather_observations
 from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.plain.parts import held_by
-from gnnhpc.check.process_state import generators_put_back, one_thread
+from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.run_state import go_on_from
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.twin.data import TwinData, TwinGraphData, TwinImages, sliced_graph
@@ -43,6 +43,7 @@ from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.data.images import Images
 from gnnhpc.engines.system_counters import forget_peak_rss
+from gnnhpc.models.generators import generators_put_back
 from gnnhpc.ranks.allocator import give_back_freed_memory
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
@@ -117,7 +118,7 @@ class SelfCheck:
                 f"{self.random_layer} gives another output each time, by random numbers that are "
                 f"not drawn from the context: nothing can be held against it; {cost}"
             )
-            return Check(name, "unknown", detail, values)
+            return Check(name, "unknown", detail, values | {"random_layer": self.random_layer})
         if self.diverges:
             detail = (
                 f"the run diverges: one step more, {self.not_finite}, and the twin's is no finite "

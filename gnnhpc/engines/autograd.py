@@ -21,6 +21,12 @@ from torch.autograd.variable import Variable
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.generators import (
+    generators_of,
+    generators_put_back,
+    set_state,
+    state_of,
+)
 from gnnhpc.models.recomputation import copied_buffers, recomputing
 
 Forward = Callable[[Tensor | SparseRows], Tensor]
@@ -63,15 +69,16 @@ def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def computed_again(
-    forward: Forward, x: Tensor | SparseRows, with_buffers: Sequence[nn.Module]
+    forward: Forward, x: Tensor | SparseRows, with_state: Sequence[nn.Module]
 ) -> Tensor:
-    """`forward(x)`, of which `x` alone is kept; `with_buffers` are its modules that have buffers.
+    """`forward(x)`, of which `x` alone is kept, beside buffers and generators of its modules
+    `with_state`.
 
     For forwards with something to train: the result needs a gradient.
     """
     # Without an input that needs a gradient autograd would not call the backward.
     trained = torch.empty(0, requires_grad=True)
-    result: Tensor = _ComputedAgain.apply(trained, forward, x, with_buffers)  # type: ignore[no-untyped-call]
+    result: Tensor = _ComputedAgain.apply(trained, forward, x, with_state)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -82,10 +89,10 @@ class _ComputedAgain(torch.autograd.Function):
         trained: Tensor,
         forward: Forward,
         x: Tensor | SparseRows,
-        with_buffers: Sequence[nn.Module],
+        with_state: Sequence[nn.Module],
     ) -> Tensor:
-        ctx.forward, ctx.random = forward, _RandomState(x)
-        ctx.buffers = copied_buffers(with_buffers)
+        ctx.forward, ctx.random = forward, _RandomState(x, with_state)
+        ctx.buffers = copied_buffers(with_state)
         ctx.save_for_backward(*([x] if isinstance(x, Tensor) else []))
         ctx.x = None if isinstance(x, Tensor) else x
         return forward(x)
@@ -106,24 +113,23 @@ class _ComputedAgain(torch.autograd.Function):
 class _RandomState:
     """The generators' states at a forward, for a user's layers that draw from them."""
 
-    def __init__(self, x: Tensor | SparseRows) -> None:
+    def __init__(self, x: Tensor | SparseRows, modules: Sequence[nn.Module]) -> None:
         device = (x if isinstance(x, Tensor) else x.values).device
         self._devices = [device] if device.type == "cuda" else []
         self._cpu = torch.get_rng_state()
         self._python, self._numpy = random.getstate(), np.random.get_state()
+        self._modules = modules
+        self._own = [(each, state_of(each)) for each in generators_of(modules)]
         self._cuda = [torch.cuda.get_rng_state(each) for each in self._devices]
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        python, numpy = random.getstate(), np.random.get_state()
-        with torch.random.fork_rng(self._devices):
+        with generators_put_back(self._modules, self._devices):
             torch.set_rng_state(self._cpu)
             for device, state in zip(self._devices, self._cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
             random.setstate(self._python)
             np.random.set_state(self._numpy)
-            try:
-                yield
-            finally:
-                random.setstate(python)
-                np.random.set_state(numpy)
+            for generator, state in self._own:
+                set_state(generator, state)
+            yield

@@ -21,6 +21,7 @@ from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.generators import generators_of
 from gnnhpc.models.later_weights import Listener
 from gnnhpc.models.one_call import InOneCall, neighbours
 from gnnhpc.models.protocol import BuildOptions
@@ -86,7 +87,7 @@ class Stage(nn.Module):
         """
         if context.microbatch in self.recomputed and torch.is_grad_enabled() and self._trains(x):
             layers = partial(self._through_layers, context=context)
-            return computed_again(layers, x, self.with_buffers)
+            return computed_again(layers, x, self.with_state)
         return self._through_layers(x, context)
 
     def _trains(self, x: Tensor | SparseRows) -> bool:
@@ -99,9 +100,9 @@ class Stage(nn.Module):
         return self._first_change, self._changes[-1]
 
     @cached_property
-    def with_buffers(self) -> list[nn.Module]:
-        """Its modules that have buffers."""
-        return [m for m in self.modules() if next(m.buffers(recurse=False), None) is not None]
+    def with_state(self) -> list[nn.Module]:
+        """Its modules that have buffers or generators of their own."""
+        return [m for m in self.modules() if [*m.buffers(recurse=False)] or generators_of([m])]
 
     def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         timer, again = self.timer, is_recomputing()

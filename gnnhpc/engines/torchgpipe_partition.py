@@ -166,7 +166,7 @@ class Partition(nn.Module):
             microbatch, self._forwards = self._forwards, self._forwards + 1
             buffers = []
             if is_checkpointing():
-                self._again.append((microbatch, copied_buffers(self.part.with_buffers)))
+                self._again.append((microbatch, copied_buffers(self.part.with_state)))
         self.present.called.append((microbatch, number))
         return microbatch, buffers
 

@@ -136,6 +136,8 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
         maker = facts.get("written_by")
         maker = None if maker is None else dict(maker)
         so_far = SoFar.of_older(f"attempt-{attempt}") if older else SoFar.read(facts["so_far"])
+        if not older and so_far.last_attempt != attempt:
+            raise InputError(path, "so_far", f"of attempt-{so_far.last_attempt}", "of its own")
         return ResumePoint(attempt, path, step, tested, maker, so_far)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(

@@ -60,6 +60,11 @@ class SoFar:
         kept = [check for check in checks if check.name not in before]
         return [*kept, *(Check(name, "suspect", why) for name, why in before.items())]
 
+    @property
+    def last_attempt(self) -> int:
+        """The number of the last of them; ValueError without one."""
+        return max(int(name.partition("/")[0].rpartition("-")[2]) for name in self.records)
+
     @classmethod
     def of_older(cls, name: str) -> SoFar:
         """Up to a checkpoint of an older version."""

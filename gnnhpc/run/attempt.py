@@ -62,6 +62,8 @@ class Attempt:
     progress: Progress | None = None
     at_end_of_grace: Callable[[], None] | None = None
     """Once the checkpoint before a signal's end is written: ends the attempt as interrupted."""
+    not_restored: str = ""
+    """What a user's layers keep and the checkpoint does not, so that they go on otherwise."""
     wrong: Check | None = None
     """What a check found that let it write no checkpoint."""
     log: RankLog = field(default_factory=RankLog)
@@ -80,8 +82,12 @@ class Attempt:
 
     @property
     def so_far(self) -> SoFar:
-        """What was found of the attempts that it goes on from."""
-        return self.resume_point.so_far if self.resume_point else SoFar()
+        """What was found of the attempts that it goes on from, and of going on."""
+        so_far = self.resume_point.so_far if self.resume_point else SoFar()
+        if not self.not_restored:
+            return so_far
+        found = Check("not-restored", "suspect", f"a checkpoint does not hold {self.not_restored}")
+        return so_far.with_checks(self.known_paths.root.name, [found])
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:

@@ -363,9 +363,11 @@ class Worker:
     def _trainer(
         self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter, observer: RunObserver
     ) -> Trainer:
+        from gnnhpc.train.generators import seed_generators
         from gnnhpc.train.loop import Trainer
 
         experiment = self.cell.experiment
+        seed_generators(experiment.seed, mesh.rank)
         trainer = Trainer(
             experiment=experiment,
             mesh=mesh,
@@ -390,12 +392,14 @@ class Worker:
             writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
         if self.attempt.resume_point is not None:
             from gnnhpc.train.checkpoint import load
-            from gnnhpc.train.restored import check_restored
+            from gnnhpc.train.restored import check_restored, not_restored
 
             path = self.attempt.resume_point.path
             with parts.timer.storage("reading a checkpoint"):
                 load(path, mesh, parts.stage, trainer.optimizer)
                 check_restored(path, mesh, parts.stage, trainer.optimizer)
+                loose = mesh.gather_objects(not_restored(path, mesh, parts.stage))
+            self.attempt.not_restored = next(filter(None, loose), "")
             trainer.test_steps_done = self.attempt.resume_point.test_steps_done
             writer.write(EventRecord("resumed", 0.0, self.attempt.resume_point.as_record()))
         return trainer

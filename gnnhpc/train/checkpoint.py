@@ -2,7 +2,7 @@
 
 torch.distributed.checkpoint writes the tensors: stages write in parallel, and a model that is cut
 elsewhere reads the tensors it needs. The rest of a run's state is small: the next step (data order
-and dropout follow from it and the seed), the number of evaluations, and each rank's generator. A
+and dropout follow from it and the seed), the number of evaluations, and each rank's generators. A
 checkpoint is written under a temporary name and renamed once every rank is done.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
@@ -27,7 +28,8 @@ from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically
 from gnnhpc.records.so_far import SoFar
-from gnnhpc.train.restored import checksums
+from gnnhpc.train.generators import generator_states, restore_generators
+from gnnhpc.train.restored import checksums, loose_states
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -69,6 +71,7 @@ def save(
                 no_dist=mesh.control is None,
             )
         everyone = mesh.gather_objects(checksums(mesh, stage, optimizer))
+        loose = mesh.gather_objects(loose_states(mesh, stage))
         if mesh.rank == 0:
             facts = {
                 "version": CHECKPOINT_VERSION,
@@ -80,6 +83,7 @@ def save(
                 "so_far": so_far.as_facts(),
                 "files": digests(temporary),
                 "tensors": {name: one for each in everyone for name, one in each.items()},
+                "loose": {name: one for each in loose for name, one in each.items()},
             }
             write_atomically(temporary / FACTS_FILE, json.dumps(with_digest(facts)) + "\n")
             temporary.rename(final)
@@ -111,11 +115,17 @@ def load(
         _prepare(optimizer)
     state = _state(mesh, stage, optimizer, all_replicas=True)
     known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    generator = f"generator/{mesh.rank}"
-    if generator not in known:
-        state.pop(generator)
+    for name in generator_states(mesh):
+        # Some have another size each time.
+        one = known.get(name)
+        state.pop(name)
+        if isinstance(one, TensorStorageMetadata):
+            state[name] = torch.empty(one.size, dtype=torch.uint8)
     buffers = dict(stage.named_buffers())
     others = _choose_buffers(state, mesh, buffers, known)
+    # An older checkpoint is without them.
+    for name in {f"model/{n}" for n in buffers.keys() - stage.state_dict().keys()} - known.keys():
+        state.pop(name, None)
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -126,8 +136,9 @@ def load(
             process_group=mesh.control,
             no_dist=mesh.control is None,
         )
-    if generator in state:
-        torch.set_rng_state(state[generator])
+    restore_generators(
+        mesh, {name: state[name] for name in generator_states(mesh) if name in state}
+    )
     for name, copies in others.items():
         together = torch.stack([buffers[name], *copies])
         buffers[name].copy_(together.mean(0) if together.is_floating_point() else together[0])
@@ -153,11 +164,13 @@ def _state(
     Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
     as BatchNorm's running statistics differ until an evaluation averages them.
     """
-    state: dict[str, Tensor] = {f"generator/{mesh.rank}": torch.get_rng_state()}
+    state = generator_states(mesh)
     if mesh.replica > 0:
         state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
     if mesh.replica == 0 or all_replicas:
-        state |= {f"model/{name}": tensor for name, tensor in stage.state_dict().items()}
+        # Also such buffers as torch leaves out of a module's state: a layer may move them.
+        held = dict(stage.named_buffers()) | stage.state_dict()
+        state |= {f"model/{name}": tensor for name, tensor in held.items()}
         if optimizer is not None:
             for name, parameter in stage.named_parameters():
                 for key, value in optimizer.state[parameter].items():

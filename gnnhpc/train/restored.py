@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.loose_state import loose_state
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
 
@@ -29,6 +30,23 @@ def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None)
     place = f"of replica {mesh.replica} of {mesh.layout.replicas}"
     found |= {f"buffer {name} {place}": buffer for name, buffer in stage.named_buffers()}
     return {name: _checksum(tensor) for name, tensor in found.items()}
+
+
+def loose_states(mesh: Mesh, stage: Stage) -> dict[str, str]:
+    """What a user's layers keep beside these, by names of the model and of the replica."""
+    found = loose_state(stage)
+    return {f"{name} of replica {mesh.replica}": told for name, told in found.items()}
+
+
+def not_restored(path: Path, mesh: Mesh, stage: Stage) -> str:
+    """What of that is not as it was when the checkpoint was written, in words; empty if all is.
+
+    What is not there yet, as of a layer that has computed nothing, is not compared.
+    """
+    told: dict[str, str] = json.loads((path / FACTS_FILE).read_text()).get("loose", {})
+    now = loose_states(mesh, stage)
+    changed = sorted(name for name in told.keys() & now.keys() if told[name] != now[name])
+    return "; ".join(f"{name} was {told[name]} and is {now[name]}" for name in changed)
 
 
 def check_restored(

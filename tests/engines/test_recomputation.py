@@ -122,10 +122,14 @@ class MovingLayer(torch.nn.Module):
 
 
 class LayerOfOtherGenerators(torch.nn.Module):
-    """A user's layer with random numbers of Python's and of numpy's."""
+    """A user's layer with random numbers of Python's and of numpy's, and of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.default_rng(0)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return x * random.random() * np.random.rand()
+        return x * random.random() * np.random.rand() * self.own.random()
 
 
 @pytest.mark.parametrize("layer", [RandomLayer, MovingLayer, LayerOfOtherGenerators])

@@ -41,6 +41,7 @@ from gnnhpc.records.resume import (
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.records.so_far import SoFar
+from gnnhpc.records.writer import Written
 from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
 from gnnhpc.spec.experiment import Experiment
@@ -541,7 +542,9 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
         folder.mkdir(parents=True)
         (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
         facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
-        facts |= {"files": digests(folder), "so_far": SoFar().as_facts()}
+        written = [Written("rank-0000.jsonl", 0, "", 0.0)]
+        so_far = SoFar().with_attempt(claimed.root.name, [], written, [])
+        facts |= {"files": digests(folder), "so_far": so_far.as_facts()}
         (folder / "facts.json").write_text(json.dumps(with_digest(facts)))
     if status is not None:
         replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
@@ -571,6 +574,18 @@ def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
 ) -> None:
     attempt(cell, 5, 10, 100, status=status)
     assert resume_point(cell) == (1, 100, 10)
+
+
+def test_another_attempts_checkpoint_is_no_checkpoint(cell: CellPaths) -> None:
+    """Copied into its folder: what it says is of other files than those that would count."""
+    first, second = attempt(cell, 5), attempt(cell, 10, 20)
+    newest = second.checkpoints / "step-00000020"
+    shutil.rmtree(newest)
+    moved = first.checkpoints / "step-00000005"
+    shutil.copytree(moved, second.checkpoints / "step-00000025")
+    with pytest.raises(InputError, match="so_far: found of attempt-1"):
+        read_checkpoint(shutil.copytree(moved, second.checkpoints / moved.name), 2)
+    assert resume_point(cell) == (2, 10, 1)
 
 
 def test_nothing_to_resume_from(cell: CellPaths) -> None:

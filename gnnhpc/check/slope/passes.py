@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.check.process_state import generators_put_back
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.models.generators import generators_put_back
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -50,7 +50,7 @@ class Passes:
             parts.optimizer.zero_grad(set_to_none=False)
         timer.prepare()
         timer.start()
-        with generators_put_back():
+        with generators_put_back(parts.stage.modules()):
             trained = parts.engine.train_step(self.batch)
         parts.stage.end_minibatch()
         timer.stop()

@@ -19,6 +19,7 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.loose_state import own_generators
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
@@ -56,13 +57,16 @@ class OwnModelTwin:
         }
 
     def random_layer(self, piece: Piece) -> str | None:
-        """The first layer whose output in training differs from one time to the next, if any."""
+        """The first layer whose output in training differs from one time to the next, if any; also
+        one that would be called again and draws from a generator that it has."""
         layers = copy.deepcopy(self._replicas[0]).train()
         x = _run_inputs(piece, self.dtype)
         with torch.no_grad():
             for name, layer in zip(self.names, layers, strict=True):
-                outputs = [_dense(copy.deepcopy(layer)(_own(x), piece.context)) for _ in range(2)]
-                if not torch.equal(outputs[0], outputs[1]):
+                copies = [copy.deepcopy(layer) for _ in range(2)]
+                outputs = [_dense(each(_own(x), piece.context)) for each in copies]
+                drawn = own_generators(copies[0]) != own_generators(layer)
+                if drawn or not torch.equal(outputs[0], outputs[1]):
                     return name
                 x = outputs[0]
         return None
