@@ -14,6 +14,13 @@ from torch import nn
 Generator = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
 
 
+def seed_all(seed: int) -> None:
+    """Torch's, Python's and numpy's of this process."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
 def generators_of(modules: Iterable[nn.Module]) -> list[Generator]:
     """Those that are attributes of these modules, not of modules in them."""
     values = (value for module in modules for value in vars(module).values())

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.models.generators import seed_all
 from gnnhpc.ranks.mesh import Mesh
 
 
 def seed_generators(seed: int, rank: int) -> None:
     """Torch's, Python's and numpy's, to what follows from both numbers."""
-    drawn = random.Random(f"gnnhpc/{seed}/{rank}")
-    torch.manual_seed(drawn.getrandbits(63))
-    random.seed(drawn.getrandbits(63))
-    np.random.seed(drawn.getrandbits(32))
+    seed_all(random.Random(f"gnnhpc/{seed}/{rank}").getrandbits(63))
 
 
 def generator_states(mesh: Mesh) -> dict[str, Tensor]:

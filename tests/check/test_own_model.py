@@ -129,6 +129,26 @@ def test_a_parameter_without_a_gradient_lets_a_checkpoint_be_written(tmp_path: P
     assert "invalid" not in checks.values()
 
 
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("nn.LazyLinear(outputs)", "lin.weight: found no shape yet, as of a lazy module; allowed:"),
+        (
+            "nn.Linear(inputs, outputs); self.to = lambda *_: self.double()",
+            "lin.weight: found float64; allowed: the experiment's float32",
+        ),
+    ],
+)
+def test_parameters_that_cannot_train_are_named(made: str, told: str, tmp_path: Path) -> None:
+    text = MODEL.replace("nn.Linear(inputs, outputs)", made)
+    assert text != MODEL
+    (tmp_path / "centred.py").write_text(text)
+    command = ["run", "--model", "centred:Centred", *GRAPHS, "--out", tmp_path / "out"]
+    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert running.wait() == [2], running.err(0)
+    assert f"model centred:Centred: layer out, {told}" in running.err(0)
+
+
 NORMED = MODEL.replace(
     "self.lin = nn.Linear(inputs, outputs)",
     "self.lin = nn.utils.parametrizations.spectral_norm(nn.Linear(inputs, outputs))",

@@ -63,6 +63,7 @@ HELD = {
     "torch": ("pass", "x = nn.functional.dropout(x, 0.3)"),
     "numpy": ("pass", "x = x * (0.5 + np.random.rand())"),
     "python": ("pass", "x = x * (0.5 + random.gauss(0.5, 0.1))"),
+    "numpy when built": ("self.lin.weight.data *= 0.5 + np.random.rand()", "pass"),
     "cache": ("self.rows = None", "self.rows = len(x) if self.rows is None else self.rows"),
     "buffer": ("self.register_buffer('n', torch.ones(()))", "self.n += 1; x = x / float(self.n)"),
 }

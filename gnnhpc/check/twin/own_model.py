@@ -19,6 +19,7 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
@@ -37,9 +38,9 @@ class OwnModelTwin:
         model = experiment.model.loaded
         options = BuildOptions(self.dtype, experiment.batchnorm)
         layers = nn.ModuleList()
-        with torch.random.fork_rng(devices=[]):
+        with generators_put_back():
             for outline in outlines:
-                torch.manual_seed(seed_of(experiment.seed, outline.name))
+                seed_all(seed_of(experiment.seed, outline.name))
                 layers.append(model.build(outline, options))
         self.frozen = frozenset(
             f"{name}.{key}"
