@@ -406,6 +406,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_is_not_accused(tmp_path: Path, name: str) -> None:
     found = complaints(done(tmp_path, HEALTHY[name], ONE))

@@ -61,6 +61,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", HEALTHY)
 @pytest.mark.parametrize("steps", [9, 10, 20, 30, 100])
 def test_at_most_one_healthy_run_in_a_hundred_is_accused(noise: str, steps: int) -> None:

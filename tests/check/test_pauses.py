@@ -25,6 +25,7 @@ def invalid(ran: Ran) -> list[str]:
     return [f"{each.name}: {each.detail}" for each in ran.result.audit if each.verdict == "invalid"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "experiment"),
     [
@@ -58,6 +59,7 @@ def pause_before_layers() -> None:
     Stage._from_layer = paused  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_pause_where_a_step_begins_accuses_nobody(when: str, tmp_path: Path) -> None:
     """Its stamp and its length are of two readings, however far these are apart."""

@@ -61,6 +61,7 @@ def without_self_check() -> None:
     Worker._self_check = none  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 def test_a_run_is_the_same_to_the_bit_with_and_without(name: str, tmp_path: Path) -> None:
     checked = ran(tmp_path / "with", CELLS[name])

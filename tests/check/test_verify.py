@@ -89,6 +89,7 @@ def test_several_parts_a_stage_are_the_sequential_twin(
     assert "PASSED" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layout", "microbatches", "more"),
     [
@@ -130,6 +131,7 @@ def test_weights_apart_are_the_sequential_twin(
     assert "PASSED" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "layout", "engine", "checkpoint"),
     [

@@ -219,6 +219,7 @@ def a_device_for_each_stage() -> None:
     TorchgpipeEngine._wait_for_devices = lambda self: None  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
     both: dict[str, Any] = {"microbatches": 2, "chunks": "halo", "spans": True}

@@ -27,6 +27,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", CELLS.values(), ids=CELLS)
 def test_nothing_is_read_without_bringing_it_back(tmp_path: Path, experiment: Experiment) -> None:
     cell = run(tmp_path, manifest_of(tmp_path, experiment)[0], plant=other_device.emulate)

@@ -93,6 +93,7 @@ def test_every_model_is_its_twin(model: str, pooling: str, features: str, tmp_pa
     assert found.result.valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pyg", "dgl"])
 def test_the_libraries_learn_the_same(implementation: str, alone: Ran, tmp_path: Path) -> None:
     if implementation == "dgl":

@@ -481,6 +481,7 @@ def change(facts: Path, path: str, value: object) -> None:
     facts.write_text(json.dumps(with_digest(text)))
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("path", "value", "why"),

@@ -106,8 +106,14 @@ def whole_and_in_parts(
     return whole, parts
 
 
-@pytest.mark.parametrize("layout", ["pp2", "dp2"])
-@pytest.mark.parametrize("kind", HELD)
+QUICK = [("torch", "dp2"), ("numpy", "pp2")]
+CASES = [(kind, layout) for kind in HELD for layout in ("pp2", "dp2")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+)
 def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_path: Path) -> None:
     whole, parts = whole_and_in_parts(tmp_path, HELD[kind], layout)
     assert whole.losses() == [loss for part in parts for loss in part.losses()]

@@ -238,6 +238,7 @@ def plant(damage: Callable[[Passes], None]) -> None:
     Passes.take = take  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_wrong_gradient_is_flagged_where_the_loss_is_hardly_straight(tmp_path: Path) -> None:
     """After such large steps, of which each machine's rounding makes others."""

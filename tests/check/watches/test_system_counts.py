@@ -151,7 +151,7 @@ WRONG: dict[str, Callable[[StepTimes], StepTimes]] = {
         t, run_delay_s=(t.run_delay_s or 0.0) + 1.0
     ),
     "a span's waiting for a processor that its thread had not": lambda t: of_spans(
-        t, lambda span: dataclasses.replace(span, delay_after_s=0.0)
+        t, lambda span: dataclasses.replace(span, delay_after_s=(span.delay_before_s or 0.0) - 1.0)
     ),
     "other involuntary switches than the process had": lambda t: dataclasses.replace(
         t, involuntary_switches=t.involuntary_switches + 10_000
