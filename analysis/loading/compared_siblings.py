@@ -38,6 +38,12 @@ def siblings_of_run(folder: RunFolder, facts: Mapping[Key, Facts]) -> Siblings:
     )
 
 
+def _goes_on_otherwise(attempt: Attempt) -> bool:
+    """Whether a user's layers went on from other values than they had, which its flag tells."""
+    audit = attempt.result.audit if attempt.result is not None else []
+    return any(check.name == "not-restored" for check in audit)
+
+
 def _draws_by_itself(attempts: list[Attempt]) -> bool:
     """Whether a self-check found a layer that draws random numbers of its own."""
     audits = [each.result.audit for each in attempts if each.result is not None]
@@ -53,6 +59,8 @@ def _siblings(
         if chosen is None or not chosen.valid:
             continue
         for attempt in _attempts_to_compare(chosen, attempts):
+            if _goes_on_otherwise(attempt):
+                continue
             if (number, attempt.number) not in learnt:
                 _read_also(folder, number, attempt, learnt)
             chain = resume_chain(attempt, attempts)

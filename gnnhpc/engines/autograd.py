@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.variable import Variable
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.generators import (
-    generators_of,
-    generators_put_back,
-    set_state,
-    state_of,
-)
-from gnnhpc.models.recomputation import copied_buffers, recomputing
+from gnnhpc.models.recomputation import ForwardState
 
 Forward = Callable[[Tensor | SparseRows], Tensor]
 _engine: Any = Variable._execution_engine
@@ -68,17 +60,14 @@ def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones((), dtype=dtype, device=device)
 
 
-def computed_again(
-    forward: Forward, x: Tensor | SparseRows, with_state: Sequence[nn.Module]
-) -> Tensor:
-    """`forward(x)`, of which `x` alone is kept, beside buffers and generators of its modules
-    `with_state`.
+def computed_again(forward: Forward, x: Tensor | SparseRows, state: ForwardState) -> Tensor:
+    """`forward(x)`, of which `x` alone is kept, beside the buffers and generators of its `state`.
 
     For forwards with something to train: the result needs a gradient.
     """
     # Without an input that needs a gradient autograd would not call the backward.
     trained = torch.empty(0, requires_grad=True)
-    result: Tensor = _ComputedAgain.apply(trained, forward, x, with_state)  # type: ignore[no-untyped-call]
+    result: Tensor = _ComputedAgain.apply(trained, forward, x, state)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -89,10 +78,10 @@ class _ComputedAgain(torch.autograd.Function):
         trained: Tensor,
         forward: Forward,
         x: Tensor | SparseRows,
-        with_state: Sequence[nn.Module],
+        state: ForwardState,
     ) -> Tensor:
-        ctx.forward, ctx.random = forward, _RandomState(x, with_state)
-        ctx.buffers = copied_buffers(with_state)
+        ctx.forward, ctx.random = forward, _RandomState(x)
+        ctx.state, ctx.before = state, state.before()
         ctx.save_for_backward(*([x] if isinstance(x, Tensor) else []))
         ctx.x = None if isinstance(x, Tensor) else x
         return forward(x)
@@ -103,7 +92,7 @@ class _ComputedAgain(torch.autograd.Function):
         if x is None:
             (saved,) = ctx.saved_tensors
             x = saved.detach().requires_grad_(ctx.needs_input_grad[2])
-        with torch.enable_grad(), recomputing(ctx.buffers), ctx.random.again():
+        with torch.enable_grad(), ctx.state.again(ctx.before), ctx.random.again():
             output = ctx.forward(x)
         with torch.enable_grad():
             backward(output, gradient)
@@ -111,25 +100,18 @@ class _ComputedAgain(torch.autograd.Function):
 
 
 class _RandomState:
-    """The generators' states at a forward, for a user's layers that draw from them."""
+    """Torch's generators at a forward, for layers that draw from them."""
 
-    def __init__(self, x: Tensor | SparseRows, modules: Sequence[nn.Module]) -> None:
+    def __init__(self, x: Tensor | SparseRows) -> None:
         device = (x if isinstance(x, Tensor) else x.values).device
         self._devices = [device] if device.type == "cuda" else []
         self._cpu = torch.get_rng_state()
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-        self._modules = modules
-        self._own = [(each, state_of(each)) for each in generators_of(modules)]
         self._cuda = [torch.cuda.get_rng_state(each) for each in self._devices]
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        with generators_put_back(self._modules, self._devices):
+        with torch.random.fork_rng(self._devices):
             torch.set_rng_state(self._cpu)
             for device, state in zip(self._devices, self._cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
-            random.setstate(self._python)
-            np.random.set_state(self._numpy)
-            for generator, state in self._own:
-                set_state(generator, state)
             yield

@@ -22,11 +22,11 @@ from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.generators import generators_of, generators_put_back, seed_all
+from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.later_weights import Listener
 from gnnhpc.models.one_call import InOneCall, neighbours
 from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.recomputation import ForwardState, is_recomputing
 from gnnhpc.spec.experiment import Experiment
 
 
@@ -88,7 +88,7 @@ class Stage(nn.Module):
         """
         if context.microbatch in self.recomputed and torch.is_grad_enabled() and self._trains(x):
             layers = partial(self._through_layers, context=context)
-            return computed_again(layers, x, self.with_state)
+            return computed_again(layers, x, self.state)
         return self._through_layers(x, context)
 
     def _trains(self, x: Tensor | SparseRows) -> bool:
@@ -101,9 +101,9 @@ class Stage(nn.Module):
         return self._first_change, self._changes[-1]
 
     @cached_property
-    def with_state(self) -> list[nn.Module]:
-        """Its modules that have buffers or generators of their own."""
-        return [m for m in self.modules() if [*m.buffers(recurse=False)] or generators_of([m])]
+    def state(self) -> ForwardState:
+        """What its forwards may move."""
+        return ForwardState(self)
 
     def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         timer, again = self.timer, is_recomputing()

@@ -21,7 +21,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import OpenSpan, StepTimer
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import Buffers, copied_buffers, recomputing
+from gnnhpc.models.recomputation import Before
 
 Pair = tuple[Tensor, Tensor]
 """An activation [rows, ...] and the number of its micro-batch, float [1]."""
@@ -103,11 +103,11 @@ class PresentStep:
             self.timer.threads.visit()
 
     @contextmanager
-    def again(self, microbatch: int, buffers: Buffers) -> Iterator[None]:
+    def again(self, microbatch: int, part: Stage, before: Before) -> Iterator[None]:
         """Around a forward that torchgpipe computes again, in the thread of its backward."""
         if not self.several_devices:
             self.turns.take(microbatch)
-        with recomputing(buffers):
+        with part.state.again(before):
             yield
 
 
@@ -124,22 +124,22 @@ class Partition(nn.Module):
         self.is_last = is_last
         self._forwards = 0
         """In this step."""
-        self._again: list[tuple[int, Buffers]] = []
-        """Micro-batches whose forward has been, and may be computed again, with what it had."""
+        self._again: list[tuple[int, Before]] = []
+        """Micro-batches whose forward has been, and may be computed again; what it began from."""
 
     def forward(self, given: Tensor | Pair) -> Pair | Tensor:
         """The output, and but for the last partition the number of its micro-batch."""
         activation, number = given if isinstance(given, tuple) else (None, given)
         present = self.present
-        microbatch, buffers = self._take(number.detach())
+        microbatch, before = self._take(number.detach())
         context = present.context(microbatch, self.device)
         assert present.batch is not None
         batch = present.batch.microbatches
         x = first_input(batch[microbatch]) if activation is None else activation
         ends = self.is_last and microbatch == len(batch) - 1
         with (
-            present.again(microbatch, buffers)
-            if is_recomputing()
+            present.again(microbatch, self.part, before)
+            if before is not None
             else present.forward(microbatch, ends_step=ends)
         ):
             output: Tensor = self.part(x, context)
@@ -155,20 +155,20 @@ class Partition(nn.Module):
     def begin_step(self) -> None:
         self._forwards, self._again = 0, []
 
-    def _take(self, number: Tensor) -> tuple[int, Buffers]:
+    def _take(self, number: Tensor) -> tuple[int, Before | None]:
         """The micro-batch, by torchgpipe's order: forwards from first to last, then from last to
-        first those that it computes again, each with the buffers that it had. To read the number
+        first those that it computes again, each with what it began from. To read the number
         from a GPU would stop the host; it is compared after the step.
         """
         if is_recomputing():
-            microbatch, buffers = self._again.pop()
-        else:
-            microbatch, self._forwards = self._forwards, self._forwards + 1
-            buffers = []
-            if is_checkpointing():
-                self._again.append((microbatch, copied_buffers(self.part.with_state)))
+            microbatch, before = self._again.pop()
+            self.present.called.append((microbatch, number))
+            return microbatch, before
+        microbatch, self._forwards = self._forwards, self._forwards + 1
+        if is_checkpointing():
+            self._again.append((microbatch, self.part.state.before()))
         self.present.called.append((microbatch, number))
-        return microbatch, buffers
+        return microbatch, None
 
 
 class _Tied(torch.autograd.Function):

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+MOST = 64
+"""Of longer lists nothing is looked at."""
 Generator = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
 
 
@@ -22,49 +24,51 @@ def seed_all(seed: int) -> None:
 
 
 def generators_of(modules: Iterable[nn.Module]) -> list[Generator]:
-    """Those that are attributes of these modules, not of modules in them."""
-    values = (value for module in modules for value in vars(module).values())
-    return [value for value in values if isinstance(value, Generator)]
+    """Those that are attributes of these modules, or stand in lists, tuples and dictionaries that
+    are."""
+    return [
+        generator
+        for module in modules
+        for value in vars(module).values()
+        for generator in generators_in(value)
+    ]
 
 
-def state_of(generator: Generator) -> Any:
-    """A copy, for `set_state`."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
+def generators_in(value: Any) -> list[Generator]:
+    """The value itself, or those in it."""
+    if isinstance(value, Generator):
+        return [value]
+    values = value.values() if type(value) is dict else value
+    if type(value) in (list, tuple, dict) and len(value) <= MOST:
+        return [each for each in values if isinstance(each, Generator)]
+    return []
+
+
+def state_of(generator: Any) -> Any:
+    """A copy, for `set_state`, of one of these or of the modules `random` and `numpy.random`."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.get_state(legacy=False)
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
 
 
-def set_state(generator: Generator, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
+def set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
+    elif hasattr(generator, "setstate"):
+        generator.setstate(state)
     else:
         generator.set_state(state)
 
 
 @contextlib.contextmanager
-def generators_put_back(
-    modules: Iterable[nn.Module] = (), devices: Iterable[torch.device] | None = None
-) -> Iterator[None]:
-    """Leave torch's generators, on the CPU and on `devices` (None: all that are in use), Python's,
-    numpy's, and those that are attributes of the modules as they were."""
-    held = [(each, state_of(each)) for each in generators_of(modules)]
-    python, numpy = random.getstate(), np.random.get_state()
-    if devices is None:
-        count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-        devices = [torch.device("cuda", number) for number in range(count)]
-    with torch.random.fork_rng(list(devices)):
+def generators_put_back(modules: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Leave torch's generators, Python's, numpy's, and those that are attributes of the modules as
+    they were."""
+    held = [(each, state_of(each)) for each in (random, np.random, *generators_of(modules))]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
             for generator, state in held:
                 set_state(generator, state)

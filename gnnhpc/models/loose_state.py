@@ -8,20 +8,22 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from gnnhpc.models.generators import Generator, state_of
+from gnnhpc.models.generators import MOST, Generator, generators_of, state_of
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_PLAIN = (bool, int, float, complex, str)
+_WORDS = 100
+_PLAIN = (bool, int, float, complex, str, np.generic)
 
 
 def loose_state(module: nn.Module) -> dict[str, str]:
     """By module and attribute, the value in words, or a generator's digest.
 
-    Without modules of this project; and without tensors and containers, as caches are, which may be
-    filled alike again.
+    Also of short lists, tuples and dictionaries of these. Without modules of this project; and
+    without tensors and what is empty at first, as caches are, which may be filled alike again.
     """
     return {
         f"{name}.{key}": told
@@ -32,24 +34,22 @@ def loose_state(module: nn.Module) -> dict[str, str]:
     }
 
 
-def own_generators(module: nn.Module) -> dict[str, str]:
-    """Those of `loose_state` that are generators."""
-    return {
-        f"{name}.{key}": told
-        for name, each in module.named_modules()
-        for key, value in vars(each).items()
-        if (told := _generator(value)) is not None
-    }
+def own_generators(module: nn.Module) -> list[str]:
+    """Of a module and those in it, what tells the states of their generators."""
+    return [_in_words(each) or "" for each in generators_of(module.modules())]
 
 
 def _in_words(value: Any) -> str | None:
-    return repr(value) if isinstance(value, _PLAIN) else _generator(value)
-
-
-def _generator(value: Any) -> str | None:
-    """A digest of its state; None for what is none."""
-    if not isinstance(value, Generator):
+    """None for what it does not know, or that has such in it."""
+    if isinstance(value, Generator):
+        state = state_of(value)
+        told = bytes(state.tolist()) if isinstance(state, torch.Tensor) else repr(state).encode()
+        return f"generator {hashlib.sha256(told).hexdigest()[:16]}"
+    if isinstance(value, _PLAIN):
+        words = repr(value)
+        return words if len(words) <= _WORDS else hashlib.sha256(words.encode()).hexdigest()[:16]
+    if type(value) not in (list, tuple, dict) or not 0 < len(value) <= MOST:
         return None
-    state = state_of(value)
-    told = bytes(state.tolist()) if isinstance(state, torch.Tensor) else repr(state).encode()
-    return f"generator {hashlib.sha256(told).hexdigest()[:16]}"
+    each = list(value.values() if type(value) is dict else value)
+    found = [_in_words(one) for one in each]
+    return None if None in found else f"[{', '.join(map(str, found))}]"

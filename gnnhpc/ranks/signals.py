@@ -56,7 +56,7 @@ class Signals:
         """The names of the signals that have come and were not read yet, of which one may be the
         first; `flags` are of `recv`."""
         with self._lock, contextlib.suppress(BlockingIOError):
-            numbers = self._reader.recv(64, flags)
+            numbers = self._reader.recv(4096, flags)
             names = [signal.Signals(number).name for number in numbers if number in HANDLED]
             self.received = self.received or next(iter(names), None)
             return names

@@ -128,7 +128,8 @@ class Watchdog:
         """Checks since the store last answered."""
         self._own_work: int | None = None
         """How much this rank had done at the last check without a store."""
-        self._cpu = _processor_s()
+        self._cpu = math.inf
+        """What the process had used at the last check; before the first it is no work."""
         self._busy = 0
         self._storage_check = -math.inf
         """The last check at which a thread waited for storage."""
@@ -152,7 +153,8 @@ class Watchdog:
                 return
 
     def _measure(self, checks: int) -> str:
-        activity, cpu = self._activity, _processor_s()
+        # Without this thread: of many threads it takes as long to look as some work would.
+        activity, cpu = self._activity, _processor_s() - time.thread_time()
         self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
         self._cpu = cpu
         if _waits_for_storage():

@@ -86,7 +86,8 @@ class Attempt:
         so_far = self.resume_point.so_far if self.resume_point else SoFar()
         if not self.not_restored:
             return so_far
-        found = Check("not-restored", "suspect", f"a checkpoint does not hold {self.not_restored}")
+        why = f"going on from its checkpoint has not restored {self.not_restored}"
+        found = Check("not-restored", "suspect", why)
         return so_far.with_checks(self.known_paths.root.name, [found])
 
     @property

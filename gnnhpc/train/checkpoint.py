@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
@@ -108,7 +109,8 @@ def load(
 ) -> None:
     """Load this rank's stage and optimizer, whatever layout wrote them; a collective.
 
-    Raises GnnhpcError with the name of a tensor that the checkpoint does not have.
+    Raises GnnhpcError with the name of a tensor that the checkpoint does not have, or has in
+    another shape.
     """
     # An optimizer has no state before its first step; give it the shapes to load into.
     if optimizer is not None:
@@ -129,13 +131,18 @@ def load(
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
-    with _no_warning_of_one_process():
-        dcp.load(
-            state,
-            checkpoint_id=path,
-            process_group=mesh.control,
-            no_dist=mesh.control is None,
-        )
+    try:
+        with _no_warning_of_one_process():
+            dcp.load(
+                state,
+                checkpoint_id=path,
+                process_group=mesh.control,
+                no_dist=mesh.control is None,
+            )
+    except CheckpointException as error:
+        # No Exception: it would pass by all that ends an attempt in words.
+        causes = {str(each[0]) for each in error.failures.values()}
+        raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
     restore_generators(
         mesh, {name: state[name] for name in generator_states(mesh) if name in state}
     )

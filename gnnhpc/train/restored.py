@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -27,7 +28,7 @@ def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None)
         for name, parameter in stage.named_parameters():
             state = optimizer.state.get(parameter, {})
             found |= {f"optimizer's {key} of {name}": value for key, value in state.items()}
-    place = f"of replica {mesh.replica} of {mesh.layout.replicas}"
+    place = _place(mesh)
     found |= {f"buffer {name} {place}": buffer for name, buffer in stage.named_buffers()}
     return {name: _checksum(tensor) for name, tensor in found.items()}
 
@@ -43,10 +44,29 @@ def not_restored(path: Path, mesh: Mesh, stage: Stage) -> str:
 
     What is not there yet, as of a layer that has computed nothing, is not compared.
     """
-    told: dict[str, str] = json.loads((path / FACTS_FILE).read_text()).get("loose", {})
+    facts = json.loads((path / FACTS_FILE).read_text())
+    told: dict[str, str] = facts.get("loose", {})
     now = loose_states(mesh, stage)
     changed = sorted(name for name in told.keys() & now.keys() if told[name] != now[name])
-    return "; ".join(f"{name} was {told[name]} and is {now[name]}" for name in changed)
+    words = [f"{name} was {told[name]} and is {now[name]}" for name in changed]
+    return "; ".join([*words, *_later_buffers(facts.get("tensors", {}), mesh, stage)])
+
+
+def _later_buffers(told: Collection[str], mesh: Mesh, stage: Stage) -> list[str]:
+    """Buffers of the checkpoint's that a layer of this stage has not made yet."""
+    here = checksums(mesh, stage, None).keys()
+    place = _place(mesh)
+    mine = [
+        name
+        for name in told
+        if name.endswith(f" {place}")
+        and any(name.startswith(f"buffer {layer.name}.") for layer in stage.outlines)
+    ]
+    return [f"{name}, which is not there yet" for name in sorted(mine) if name not in here]
+
+
+def _place(mesh: Mesh) -> str:
+    return f"of replica {mesh.replica} of {mesh.layout.replicas}"
 
 
 def check_restored(

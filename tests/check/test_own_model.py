@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.engines import autograd
+from gnnhpc.models import recomputation
 from gnnhpc.records.schema import Result
 from tests.tools.forked import started
 
@@ -157,7 +157,7 @@ NORMED = MODEL.replace(
 
 def recomputed_from_moved_buffers(folder: Path) -> None:
     add_folder(folder)
-    autograd.copied_buffers = lambda modules: []
+    recomputation._copies = lambda buffers: buffers
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.base import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.recomputation import ForwardState, is_recomputing
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
 
@@ -121,18 +121,39 @@ class MovingLayer(torch.nn.Module):
         return moved
 
 
+class SharingLayer(torch.nn.Module):
+    """A user's layer with a buffer in two modules, a view of it, and some that come later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2))
+        self.register_buffer("first", self.count[:1])
+        self.register_buffer("late", None)
+        self.other = torch.nn.Module()
+        self.other.register_buffer("same", self.count)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        self.first += 1
+        self.late = (1 if self.late is None else self.late) * torch.full((), 1.5)
+        if not hasattr(self, "later"):
+            self.register_buffer("later", torch.ones(()))
+        else:
+            self.later += 1
+        return x * float(self.other.same.sum() + self.late * self.later)
+
+
 class LayerOfOtherGenerators(torch.nn.Module):
     """A user's layer with random numbers of Python's and of numpy's, and of its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.own = np.random.default_rng(0)
+        self.own = (np.random.default_rng(0), "in a tuple")
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return x * random.random() * np.random.rand() * self.own.random()
+        return x * random.random() * np.random.rand() * self.own[0].random()
 
 
-@pytest.mark.parametrize("layer", [RandomLayer, MovingLayer, LayerOfOtherGenerators])
+@pytest.mark.parametrize("layer", [RandomLayer, MovingLayer, SharingLayer, LayerOfOtherGenerators])
 def test_a_users_layer_computes_the_same_and_moves_its_buffers_once(
     layer: Callable[[], torch.nn.Module],
 ) -> None:
@@ -160,7 +181,21 @@ def test_a_users_layer_computes_the_same_and_moves_its_buffers_once(
         assert torch.equal(gradient, other)
     assert all(torch.equal(buffers[name], again[name]) for name in buffers)
     counts = [b for name, b in again.items() if name.endswith(("num_batches_tracked", "count"))]
-    assert [int(count) for count in counts] == [2] * len(counts)
+    assert [int(count.sum()) for count in counts] == [2] * len(counts)
+
+
+def test_buffers_that_do_not_move_are_copied_once() -> None:
+    """As a table, of which each micro-batch would have a copy."""
+    layer = MovingLayer()
+    layer.register_buffer("table", torch.ones(10))
+    state = ForwardState(layer)
+    held = []
+    for _ in range(3):
+        held.append(state.before())
+        layer(torch.randn(2, 4, 3), Context())
+    copies = [{id(copy) for each in one.copied for copy in each.copies} for one in held]
+    assert [len(each) for each in copies] == [5, 5, 5]
+    assert len(copies[0] & copies[1] & copies[2]) == 1
 
 
 @pytest.mark.distributed

@@ -63,8 +63,8 @@ CELLS = {
 }
 
 
-def warn_at(*steps: int, which: str = "SIGUSR2") -> None:
-    """Rank 1 is sent what a site sends ahead of a time limit, in these training steps.
+def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
+    """A rank is sent what a site sends ahead of a time limit, in these training steps.
 
     Far ahead: however slow this machine is, there is time for the checks of an end.
     """
@@ -72,7 +72,7 @@ def warn_at(*steps: int, which: str = "SIGUSR2") -> None:
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        here = os.environ["RANK"] == "1" and self.training
+        here = os.environ["RANK"] == str(rank) and self.training
         if here and context.microbatch == 0 and context.step in steps:
             os.kill(os.getpid(), signal.Signals[which])
         return forward(self, x, context)

@@ -77,6 +77,11 @@ LOOSE = {
         "self.own = torch.Generator().manual_seed(7)",
         "x = x * (torch.rand(x.shape, generator=self.own) > 0.3)",
     ),
+    "list": ("self.calls = [0, np.int64(0)]", "self.calls[1] += 1; x = x / float(self.calls[1])"),
+    "later buffer": (
+        "self.register_buffer('m', None)",
+        "self.m = torch.ones(()) if self.m is None else self.m + 1; x = x / float(self.m)",
+    ),
     "numpy's": ("self.own = np.random.default_rng(7)", "x = x * (0.5 + self.own.random())"),
 }
 
@@ -127,8 +132,26 @@ def test_what_it_does_not_hold_is_told(kind: str, tmp_path: Path) -> None:
     checks = {check.name: check for check in parts[1].result.audit}
     assert checks["not-restored"].verdict == "suspect"
     told = checks["not-restored"].detail
-    assert told.startswith("attempt-2: a checkpoint does not hold odd.")
-    assert " of replica 0 was " in told
+    assert told.startswith("attempt-2: going on from its checkpoint has not restored ")
+    assert "odd." in told
+    assert " of replica 0 " in told
+    both = [tmp_path / "parts", tmp_path / "whole"]
+    assert all(load(each).cells["counts"].all() for each in both)
+
+
+def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> None:
+    grows = (
+        "self.register_buffer('seen', torch.zeros(0), persistent=False)",
+        "self.seen = torch.cat([self.seen, torch.ones(1)])",
+    )
+    experiment = cell(tmp_path / "source", grows)
+    (one,) = manifest_of(tmp_path / "run", experiment)
+    copy_models(RunPaths(tmp_path / "run"), [experiment])
+    run(tmp_path / "run", one, plant=functools.partial(warn_at, 3, rank=0))
+    again = run(tmp_path / "run", one).result
+    assert again.status == "failed"
+    assert again.failure is not None
+    assert "step-00000004: cannot be read (" in again.failure.error
 
 
 def test_a_layer_that_draws_is_held_against_the_same_cell_alone(tmp_path: Path) -> None:

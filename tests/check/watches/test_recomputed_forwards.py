@@ -18,7 +18,7 @@ from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.recomputation import ForwardState, is_recomputing
 from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat
 
@@ -76,7 +76,7 @@ def test_parts_that_go_backward_at_one_time_are_counted_each() -> None:
             output: Tensor = part(x, Context())
             return output
 
-        return computed_again(forward, torch.ones(3, 2), ()).sum()
+        return computed_again(forward, torch.ones(3, 2), ForwardState(torch.nn.Module())).sum()
 
     losses = [loss(part) for part in parts]
     threads = [threading.Thread(target=each.backward) for each in losses]
