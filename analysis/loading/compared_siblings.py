@@ -29,8 +29,10 @@ def siblings_of_run(folder: RunFolder, facts: Mapping[Key, Facts]) -> Siblings:
     """
     learnt = learnt_by_attempt(folder.frames, folder.files)
     found = list(_siblings(folder, learnt, facts))
-    random = {number for number, _ in found if _draws_by_itself(folder.attempts_of[number])}
-    cells = [(folder.manifest[number].experiment, number in random) for number, _ in found]
+    cells = [
+        (folder.manifest[number].experiment, _draws_by_itself(folder.attempts_of[number]))
+        for number, _ in found
+    ]
     return compare_siblings(
         [sibling for _, sibling in found],
         [training_key(experiment, draws_by_itself=draws) for experiment, draws in cells],

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.core.balance import stage_slices
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.called_together import CalledTogether, OnLayer
@@ -286,8 +285,7 @@ def build_stage(
 ) -> Stage:
     """Build the layers in `parts`, with the same initial values in every layout, for one seed.
 
-    Several parts are no neighbours in the model. Raises InputError for a parameter to train that is
-    not of the experiment's precision, or has no shape yet.
+    Several parts are no neighbours in the model.
     """
     modules = []
     model = experiment.model.loaded
@@ -297,23 +295,12 @@ def build_stage(
         for index in layers:
             seed_all(layer_seed(experiment.seed, outlines[index].name))
             modules.append(model.build(outlines[index], options))
-            _check_parameters(modules[-1], experiment, outlines[index].name)
     changes = [row_changes(outlines[: part.start]) for part in parts]
     stage = Stage([outlines[i] for i in layers], modules, timer, changes[0])
     if len(parts) > 1:
         stage.apart = True
         stage._cut(stage_slices([len(part) for part in parts]), changes, timer)
     return stage
-
-
-def _check_parameters(module: nn.Module, experiment: Experiment, layer: str) -> None:
-    for name, parameter in module.named_parameters():
-        where, key = f"model {experiment.model.name}", f"layer {layer}, {name}"
-        if isinstance(parameter, nn.UninitializedParameter):
-            raise InputError(where, key, "no shape yet, as of a lazy module", "a shape by `build`")
-        if parameter.requires_grad and parameter.dtype != getattr(torch, experiment.dtype):
-            found = str(parameter.dtype).removeprefix("torch.")
-            raise InputError(where, key, found, f"the experiment's {experiment.dtype}")
 
 
 def layer_seed(seed: int, name: str) -> int:

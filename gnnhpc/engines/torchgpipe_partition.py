@@ -160,15 +160,15 @@ class Partition(nn.Module):
         first those that it computes again, each with what it began from. To read the number
         from a GPU would stop the host; it is compared after the step.
         """
+        before = None
         if is_recomputing():
             microbatch, before = self._again.pop()
-            self.present.called.append((microbatch, number))
-            return microbatch, before
-        microbatch, self._forwards = self._forwards, self._forwards + 1
-        if is_checkpointing():
-            self._again.append((microbatch, self.part.state.before()))
+        else:
+            microbatch, self._forwards = self._forwards, self._forwards + 1
+            if is_checkpointing():
+                self._again.append((microbatch, self.part.state.before()))
         self.present.called.append((microbatch, number))
-        return microbatch, None
+        return microbatch, before
 
 
 class _Tied(torch.autograd.Function):

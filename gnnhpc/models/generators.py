@@ -61,14 +61,21 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 @contextlib.contextmanager
+def put_back(generators: Iterable[Any]) -> Iterator[None]:
+    """Leave these as they were."""
+    held = [(each, state_of(each)) for each in generators]
+    try:
+        yield
+    finally:
+        for generator, state in held:
+            set_state(generator, state)
+
+
+@contextlib.contextmanager
 def generators_put_back(modules: Iterable[nn.Module] = ()) -> Iterator[None]:
     """Leave torch's generators, Python's, numpy's, and those that are attributes of the modules as
     they were."""
-    held = [(each, state_of(each)) for each in (random, np.random, *generators_of(modules))]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            for generator, state in held:
-                set_state(generator, state)
+    own = generators_of(modules)
+    with torch.random.fork_rng(devices), put_back([random, np.random, *own]):
+        yield

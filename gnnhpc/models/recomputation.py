@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.models.generators import generators_of, set_state, state_of
+from gnnhpc.models.generators import generators_of, put_back, set_state, state_of
 
 _KNOWN = frozenset({"gnnhpc", "torch", "torch_geometric", "dgl"})
 """Packages whose layers draw from the context or from torch's generators alone."""
@@ -50,7 +51,7 @@ class _Copied:
         return cls(buffers, [b._version for b in buffers], _copies(buffers))
 
     def is_of(self, buffers: list[Tensor]) -> bool:
-        same = len(buffers) == len(self.buffers) and all(map(_is, buffers, self.buffers))
+        same = len(buffers) == len(self.buffers) and all(map(operator.is_, buffers, self.buffers))
         return same and [b._version for b in buffers] == self.versions
 
 
@@ -107,28 +108,23 @@ class ForwardState:
             for buffer, mine in zip(each.buffers, _copies(each.copies), strict=True)
         }
         present = [module._buffers.copy() for module in self._modules]
-        states = [state_of(each) for each in self._generators]
         for module, buffers in zip(self._modules, before.buffers, strict=True):
             _exchange(module, {n: b if b is None else copies[id(b)] for n, b in buffers.items()})
-        _put_back(self._generators, before.generators)
         _of_thread.recomputing = True
         try:
-            yield
+            with put_back(self._generators):
+                for generator, state in zip(self._generators, before.generators, strict=True):
+                    set_state(generator, state)
+                yield
         finally:
             _of_thread.recomputing = False
             for module, now in zip(self._modules, present, strict=True):
                 _exchange(module, now)
-            _put_back(self._generators, states)
 
 
 def _exchange(module: nn.Module, buffers: dict[str, Tensor | None]) -> None:
     module._buffers.clear()
     module._buffers.update(buffers)
-
-
-def _put_back(generators: Sequence[Any], states: Sequence[Any]) -> None:
-    for generator, state in zip(generators, states, strict=True):
-        set_state(generator, state)
 
 
 def _copies(buffers: list[Tensor]) -> list[Tensor]:
@@ -143,7 +139,3 @@ def _memory(buffer: Tensor) -> int:
     if buffer.layout != torch.strided or not buffer.numel():
         return -id(buffer)
     return buffer.untyped_storage().data_ptr()
-
-
-def _is(one: Tensor, other: Tensor) -> bool:
-    return one is other

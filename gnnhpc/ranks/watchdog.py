@@ -40,8 +40,6 @@ _STORAGE_FACTOR = 30
 _WAITS_FOR_STORAGE = "D"
 """The state of a thread that does, whatever it is doing: as where a mapped file is paged in
 (proc(5))."""
-
-
 PROCESSES = Path("/proc")
 TASKS = PROCESSES / "self" / "task"
 
@@ -154,10 +152,11 @@ class Watchdog:
 
     def _measure(self, checks: int) -> str:
         # Without this thread: of many threads it takes as long to look as some work would.
-        activity, cpu = self._activity, _processor_s() - time.thread_time()
+        children = list(_stats_of(_children()))
+        activity, cpu = self._activity, _processor_s(children) - time.thread_time()
         self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
         self._cpu = cpu
-        if _waits_for_storage():
+        if _waits_for_storage(children):
             self._storage_check = checks
         return json.dumps(
             {
@@ -252,18 +251,18 @@ class Watchdog:
         return f"watchdog/{rank}"
 
 
-def _processor_s() -> float:
+def _processor_s(children: Iterable[list[str]]) -> float:
     """Seconds of this process and of those that it started and that run, as a loader's workers;
     of itself alone where the system does not list them.
     """
-    ticks = sum(int(fields[11]) + int(fields[12]) for fields in _stats_of(_children()))
+    ticks = sum(int(fields[11]) + int(fields[12]) for fields in children)
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _waits_for_storage() -> bool:
+def _waits_for_storage(children: Iterable[list[str]]) -> bool:
     """Whether a thread of this process does, or a process that it started."""
-    tasks = [*TASKS.iterdir(), *_children()] if TASKS.is_dir() else []
-    return any(fields[0] == _WAITS_FOR_STORAGE for fields in _stats_of(tasks))
+    threads = _stats_of(TASKS.glob("*"))
+    return any(fields[0] == _WAITS_FOR_STORAGE for fields in (*threads, *children))
 
 
 def _children() -> Iterator[Path]:

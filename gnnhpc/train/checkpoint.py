@@ -66,7 +66,7 @@ def save(
     try:
         with _no_warning_of_one_process():
             dcp.save(
-                _state(mesh, stage, optimizer),
+                generator_states(mesh) | _state(mesh, stage, optimizer),
                 checkpoint_id=temporary,
                 process_group=mesh.control,
                 no_dist=mesh.control is None,
@@ -117,12 +117,12 @@ def load(
         _prepare(optimizer)
     state = _state(mesh, stage, optimizer, all_replicas=True)
     known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    for name in generator_states(mesh):
-        # Some have another size each time.
-        one = known.get(name)
-        state.pop(name)
-        if isinstance(one, TensorStorageMetadata):
-            state[name] = torch.empty(one.size, dtype=torch.uint8)
+    # Some have another size each time.
+    generators = {
+        name: torch.empty(one.size, dtype=torch.uint8)
+        for name in generator_states(mesh)
+        if isinstance(one := known.get(name), TensorStorageMetadata)
+    }
     buffers = dict(stage.named_buffers())
     others = _choose_buffers(state, mesh, buffers, known)
     # An older checkpoint is without them.
@@ -134,7 +134,7 @@ def load(
     try:
         with _no_warning_of_one_process():
             dcp.load(
-                state,
+                state | generators,
                 checkpoint_id=path,
                 process_group=mesh.control,
                 no_dist=mesh.control is None,
@@ -143,9 +143,7 @@ def load(
         # No Exception: it would pass by all that ends an attempt in words.
         causes = {str(each[0]) for each in error.failures.values()}
         raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
-    restore_generators(
-        mesh, {name: state[name] for name in generator_states(mesh) if name in state}
-    )
+    restore_generators(mesh, generators)
     for name, copies in others.items():
         together = torch.stack([buffers[name], *copies])
         buffers[name].copy_(together.mean(0) if together.is_floating_point() else together[0])
@@ -171,7 +169,7 @@ def _state(
     Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
     as BatchNorm's running statistics differ until an evaluation averages them.
     """
-    state = generator_states(mesh)
+    state: dict[str, Tensor] = {}
     if mesh.replica > 0:
         state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
     if mesh.replica == 0 or all_replicas:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.nn import UninitializedParameter
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.build import build_batches
@@ -135,12 +136,22 @@ def _part_plans(
 
 
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:
-    """Raises InputError for a layer with other parameters than its outline counts."""
+    """Raises InputError for a layer with other parameters than its outline counts, with one that
+    has no shape yet, or with one to train that is not of the experiment's precision."""
+    where = f"model {experiment.model.name}"
     for layer, module in zip(stage.outlines, stage.layers, strict=True):
+        for name, parameter in module.named_parameters():
+            key = f"layer {layer.name}, {name}"
+            if isinstance(parameter, UninitializedParameter):
+                lazy = "no shape yet, as of a lazy module"
+                raise InputError(where, key, lazy, "a shape by `build`")
+            if parameter.requires_grad and parameter.dtype != getattr(torch, experiment.dtype):
+                found = str(parameter.dtype).removeprefix("torch.")
+                raise InputError(where, key, found, f"the experiment's {experiment.dtype}")
         built = sum(p.numel() for p in module.parameters())
         if layer.parameters not in (None, built):
             raise InputError(
-                f"model {experiment.model.name}",
+                where,
                 f"parameters of {layer.name}",
                 f"{layer.parameters} in its outline",
                 f"{built}, as it is built, or None",

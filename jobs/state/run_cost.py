@@ -91,10 +91,7 @@ def run_cost(paths: RunPaths, patience_s: float = 0.0) -> RunCost:
     """
     lines = read_manifest_lines(paths.manifest)
     attempts = list_attempts(paths)
-    results = {
-        line.id: [read_if_whole(each.result) for each in attempts.get(line.id, [])]
-        for line in lines
-    }
+    results = _results(lines, attempts)
     jobs = _Jobs(lines, read_submissions(paths), attempts)
     held_by = _held_by_ranks(paths)
     tasks = _ask_patiently(jobs, patience_s)
@@ -125,10 +122,7 @@ def predict_cells(paths: RunPaths, cells: Collection[Cell]) -> PredictedCost:
     if not attempts:
         return PredictedCost(0.0, 0, len(cells))
     lines = read_manifest_lines(paths.manifest)
-    results = {
-        line.id: [read_if_whole(each.result) for each in attempts.get(line.id, [])]
-        for line in lines
-    }
+    results = _results(lines, attempts)
     held_by = _held_by_ranks(paths)
     spent = {
         name: cost
@@ -198,6 +192,16 @@ def _held_by_ranks(paths: RunPaths) -> dict[str, float]:
             most[line.block] = max(line.ranks, most.get(line.block, 0))
         found |= {line.cell: most[line.block] / line.ranks for line in table}
     return found
+
+
+def _results(
+    lines: Iterable[ManifestLine], attempts: Mapping[str, list[AttemptPaths]]
+) -> dict[str, list[Result | None]]:
+    """By cell, of each of its attempts."""
+    return {
+        line.id: [read_if_whole(each.result) for each in attempts.get(line.id, [])]
+        for line in lines
+    }
 
 
 def _is_done(results: Iterable[Result | None]) -> bool:

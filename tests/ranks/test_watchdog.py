@@ -257,13 +257,16 @@ def test_the_rank_that_holds_the_others_up_is_named(
 
 
 def test_a_process_that_waits_for_storage_is_seen(tmp_path: Path) -> None:
+    def waits() -> bool:
+        return watchdog._waits_for_storage(list(watchdog._stats_of(watchdog._children())))
+
     waiting_library(tmp_path)
-    assert not watchdog._waits_for_storage()
+    assert not waits()
     with subprocess.Popen([tmp_path / "hold"], start_new_session=True) as process:
-        while not watchdog._waits_for_storage():
+        while not waits():
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
-    assert not watchdog._waits_for_storage()
+    assert not waits()
 
 
 def test_a_rank_alone_is_not_watched() -> None:
