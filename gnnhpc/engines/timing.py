@@ -312,8 +312,9 @@ class StepTimer:
         self.on_length()
         self.in_step = False
         self.clock.synchronize()
-        process_cpu = time.process_time() - self._process_cpu
+        # Between the readings of the process: what lies between two would be less than no other's.
         cpu = self.threads.cpu_s() - self._cpu
+        process_cpu = time.process_time() - self._process_cpu
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - self._switches
         use = self.threads.since_look()
         steal = steal_s()

@@ -235,6 +235,25 @@ def test_time_that_the_host_took_is_told_in_the_long_run() -> None:
     assert faults_of([*[(times, one_tick)] * 3, (told, one_tick)]) == []
 
 
+def test_what_is_computed_between_two_readings_accuses_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the machine gives this thread's processor time to an interrupt."""
+    process_time = time.process_time
+
+    def read() -> float:
+        found, until = process_time(), time.thread_time() + drawn.uniform(0.0, 1e-3)
+        while time.thread_time() < until:
+            pass
+        return found
+
+    drawn = random.Random(5)
+    monkeypatch.setattr(time, "process_time", read)
+    # No other thread computes.
+    monkeypatch.setattr(sys.modules[__name__], "work", lambda *_: time.sleep(1e-3))
+    assert faults_of(measured()) == []
+
+
 class SlowStat:
     """/proc/stat of many CPUs, of which the host takes 15 %."""
 
