@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from gnnhpc.models.generators import MOST, Generator, generators_of, state_of
+from gnnhpc.models.own_attributes import OF_EVERY_MODULE, users_modules
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _WORDS = 100
 _PLAIN = (bool, int, float, complex, str, np.generic)
 
@@ -22,15 +22,14 @@ _PLAIN = (bool, int, float, complex, str, np.generic)
 def loose_state(module: nn.Module) -> dict[str, str]:
     """By module and attribute, the value in words, or a generator's digest.
 
-    Also of short lists, tuples and dictionaries of these. Without modules of this project; and
-    without tensors and what is empty at first, as caches are, which may be filled alike again.
+    Also of short lists, tuples and dictionaries of these. Without tensors and what is empty at
+    first, as caches are, which may be filled alike again.
     """
     return {
         f"{name}.{key}": told
-        for name, each in module.named_modules()
-        if not type(each).__module__.startswith("gnnhpc.")
+        for name, each in users_modules(module).items()
         for key, value in vars(each).items()
-        if key not in _OF_EVERY_MODULE and (told := _in_words(value)) is not None
+        if key not in OF_EVERY_MODULE and (told := _in_words(value)) is not None
     }
 
 

@@ -1,8 +1,8 @@
 """Whether a forward is computed again, in backward, because its activations were not kept.
 
-It begins from what the first forward began from, as a layer may use the buffers and the generators
-that it moves, and must leave no second trace: running statistics have been moved, and what watches
-layers by hooks has seen it.
+It begins from what the first forward began from, as a layer may use the buffers, generators and
+plain attributes that it moves, and must leave no second trace: running statistics have been moved,
+and what watches layers by hooks has seen it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.models.generators import generators_of, put_back, set_state, state_of
-
-_KNOWN = frozenset({"gnnhpc", "torch", "torch_geometric", "dgl"})
-"""Packages whose layers draw from the context or from torch's generators alone."""
+from gnnhpc.models.own_attributes import (
+    Attributes,
+    attributes_of,
+    set_attributes,
+    users_modules,
+)
 
 
 class _OfThread(threading.local):
@@ -50,9 +53,12 @@ class _Copied:
     def of(cls, buffers: list[Tensor]) -> _Copied:
         return cls(buffers, [b._version for b in buffers], _copies(buffers))
 
-    def is_of(self, buffers: list[Tensor]) -> bool:
+    def is_of(self, buffers: list[Tensor], *, compared: bool) -> bool:
+        """Whether these have not moved; `compared` by their values too, as a version does not tell
+        of what is written by numpy or `.data`."""
         same = len(buffers) == len(self.buffers) and all(map(operator.is_, buffers, self.buffers))
-        return same and [b._version for b in buffers] == self.versions
+        same = same and [b._version for b in buffers] == self.versions
+        return same and (not compared or all(map(_is_same, buffers, self.copies)))
 
 
 @dataclass(frozen=True)
@@ -62,22 +68,22 @@ class Before:
     buffers: list[dict[str, Tensor | None]]
     """Of each module, some of whose copies other forwards have too."""
     copied: list[_Copied]
-    generators: list[Any]
+    generators: list[tuple[Any, Any]]
+    """Each with its state."""
+    attributes: list[Attributes]
+    """Of each of a user's modules."""
 
 
 class ForwardState:
-    """The buffers and generators of a stage's modules, some of them a user's."""
+    """What a stage's modules, some of them a user's, may move by a forward."""
 
     def __init__(self, stage: nn.Module) -> None:
-        users = [m for m in stage.modules() if type(m).__module__.partition(".")[0] not in _KNOWN]
+        self._users = [*users_modules(stage).values()]
         self._modules = [
             m
             for m in stage.modules()
-            if isinstance(m._buffers, dict) and (m._buffers or m in users)
+            if isinstance(m._buffers, dict) and (m._buffers or m in self._users)
         ]
-        self._generators: list[Any] = [*generators_of(stage.modules())]
-        if users:
-            self._generators += [random, np.random]
         self._last: list[_Copied] = []
 
     def before(self) -> Before:
@@ -92,8 +98,14 @@ class ForwardState:
         self._last = []
         for memory, group in groups.items():
             last = known.get(memory)
-            self._last.append(last if last and last.is_of(group) else _Copied.of(group))
-        return Before(held, self._last, [state_of(each) for each in self._generators])
+            same = last is not None and last.is_of(group, compared=bool(self._users))
+            self._last.append(last if last and same else _Copied.of(group))
+        generators = [(each, state_of(each)) for each in self._generators()]
+        return Before(held, self._last, generators, [attributes_of(each) for each in self._users])
+
+    def _generators(self) -> list[Any]:
+        """Those that there are now, as a forward may make some."""
+        return [random, np.random, *generators_of(self._users)] if self._users else []
 
     @contextlib.contextmanager
     def again(self, before: Before) -> Iterator[None]:
@@ -108,16 +120,20 @@ class ForwardState:
             for buffer, mine in zip(each.buffers, _copies(each.copies), strict=True)
         }
         present = [module._buffers.copy() for module in self._modules]
+        attributes = [attributes_of(each) for each in self._users]
+        moved = [*self._generators(), *(each for each, _ in before.generators)]
         for module, buffers in zip(self._modules, before.buffers, strict=True):
             _exchange(module, {n: b if b is None else copies[id(b)] for n, b in buffers.items()})
         _of_thread.recomputing = True
         try:
-            with put_back(self._generators):
-                for generator, state in zip(self._generators, before.generators, strict=True):
+            with put_back(moved):
+                set_attributes(self._users, before.attributes)
+                for generator, state in before.generators:
                     set_state(generator, state)
                 yield
         finally:
             _of_thread.recomputing = False
+            set_attributes(self._users, attributes)
             for module, now in zip(self._modules, present, strict=True):
                 _exchange(module, now)
 
@@ -132,6 +148,14 @@ def _copies(buffers: list[Tensor]) -> list[Tensor]:
     if len(buffers) == 1:
         return [buffers[0].detach().clone()]
     return copy.deepcopy([buffer.detach() for buffer in buffers])
+
+
+def _is_same(buffer: Tensor, copied: Tensor) -> bool:
+    """Not where numbers are none, which are copied again; torch does not compare sparse ones."""
+    if buffer.layout != torch.strided:
+        return True
+    alike = buffer.dtype == copied.dtype and buffer.device == copied.device
+    return alike and torch.equal(buffer, copied)
 
 
 def _memory(buffer: Tensor) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.base import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
+from gnnhpc.models.loose_state import loose_state
 from gnnhpc.models.recomputation import ForwardState, is_recomputing
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
@@ -153,11 +155,67 @@ class LayerOfOtherGenerators(torch.nn.Module):
         return x * random.random() * np.random.rand() * self.own[0].random()
 
 
-@pytest.mark.parametrize("layer", [RandomLayer, MovingLayer, SharingLayer, LayerOfOtherGenerators])
+class UnseenLayer(torch.nn.Module):
+    """A user's layer whose buffers are written in ways that autograd does not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("other", torch.zeros(1))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        self.count.data.add_(1)
+        self.other.numpy()[:] += 0.5
+        return x * float(self.count * self.other)
+
+
+class CountingLayer(torch.nn.Module):
+    """A user's layer that keeps numbers of its own, a generator it makes when first called, and
+    changes an attribute of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.last: list[int] = []
+        self.same = self.last
+        self.seen: set[int] = set()
+        self.recent: deque[int] = deque(maxlen=3)
+        self.by_name = {"calls": 1}
+        self.own: torch.Generator | None = None
+        self.dropout = torch.nn.Dropout(0.9)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        self.calls += 1
+        self.last.append(context.microbatch + 1)
+        self.dropout.p *= 0.5
+        self.seen.add(self.calls)
+        self.recent.append(self.calls)
+        self.by_name["calls"] += len(self.seen) + sum(self.recent)
+        self.made_late = getattr(self, "made_late", 1) * 2
+        if self.own is None:
+            self.own = torch.Generator().manual_seed(0)
+        drawn = torch.rand((), generator=self.own)
+        assert self.same is self.last
+        scale = self.calls * sum(self.same) * self.made_late * self.by_name["calls"]
+        dropped: Tensor = self.dropout(x)
+        return dropped * scale * drawn
+
+
+USERS_LAYERS = [
+    RandomLayer,
+    MovingLayer,
+    SharingLayer,
+    LayerOfOtherGenerators,
+    UnseenLayer,
+    CountingLayer,
+]
+
+
+@pytest.mark.parametrize("layer", USERS_LAYERS)
 def test_a_users_layer_computes_the_same_and_moves_its_buffers_once(
     layer: Callable[[], torch.nn.Module],
 ) -> None:
-    def step(recomputed: range) -> tuple[dict[str, Tensor], list[Tensor | None], float]:
+    def step(recomputed: range) -> tuple[dict[str, Tensor], list[Tensor | None], list[Any]]:
         """Two micro-batches' forwards before their backwards, as in a pipeline."""
         torch.manual_seed(0)
         random.seed(0)
@@ -170,11 +228,12 @@ def test_a_users_layer_computes_the_same_and_moves_its_buffers_once(
         for output in outputs:
             output.square().sum().backward()
         trained = [*inputs, *stage.parameters()]
-        return dict(stage.named_buffers()), [each.grad for each in trained], random.random()
+        told = [random.random(), loose_state(stage)]
+        return dict(stage.named_buffers()), [each.grad for each in trained], told
 
-    buffers, gradients, drawn = step(range(0))
-    again, gradients_again, drawn_again = step(range(2))
-    assert drawn == drawn_again
+    buffers, gradients, told = step(range(0))
+    again, gradients_again, told_again = step(range(2))
+    assert told == told_again
     for gradient, other in zip(gradients, gradients_again, strict=True):
         assert gradient is not None
         assert other is not None

@@ -12,6 +12,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.models.generators import generators_put_back
+from gnnhpc.models.own_attributes import attributes_of, set_attributes, users_modules
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -41,9 +42,12 @@ class Passes:
         self.taken = 0
         self._parts = parts
         self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
+        self._users = [*users_modules(parts.stage).values()]
+        self._of_users = [(attributes_of(each), each._buffers.copy()) for each in self._users]
 
     def take(self) -> Pass:
-        """Gradients are new ones, and buffers stay as they were: each pass begins with the same."""
+        """Gradients are new ones, and buffers and a user's attributes stay as they were: each pass
+        begins with the same."""
         parts, timer = self._parts, self._parts.timer
         self.taken += 1
         if parts.optimizer is not None:
@@ -54,8 +58,7 @@ class Passes:
             trained = parts.engine.train_step(self.batch)
         parts.stage.end_minibatch()
         timer.stop()
-        for buffer, before in self._buffers:
-            buffer.copy_(before)
+        self._put_back()
         values = torch.zeros(3, dtype=torch.float64)
         if self.mesh.has_loss:
             # In double precision: a loss in single hides what outputs tell together.
@@ -68,6 +71,14 @@ class Passes:
         loss, labelled = everyone[:, :2].sum(0).tolist()
         score = float(everyone[:, 2].max())
         return Pass(loss / labelled, int(labelled), score, trained.outputs)
+
+    def _put_back(self) -> None:
+        set_attributes(self._users, [attributes for attributes, _ in self._of_users])
+        for module, (_, buffers) in zip(self._users, self._of_users, strict=True):
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
 
     def sum_of_stages(self, value: float) -> float:
         """Of one replica; every rank gets it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from gnnhpc.check.slope import slope_check as slope_check_module
 from gnnhpc.check.slope.differences import Difference
@@ -125,6 +126,31 @@ def test_parameters_and_statistics_stay_as_they_were() -> None:
     assert found.values["ratio"] == pytest.approx(1.0, abs=1e-2)
     after = parts.stage.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+class Warming(nn.Module):
+    """A user's module that computes with a number and a buffer that it moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("moved", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.moved = self.moved * 1.5
+        return x * float(self.calls * self.moved)
+
+
+def test_each_pass_begins_with_what_a_users_module_had() -> None:
+    parts, warming = parts_of(vig()), Warming()
+    layer = parts.stage.layers[0]
+    layer.add_module("warming", warming)
+    layer.register_forward_hook(lambda _layer, _given, output: warming(output))
+    with a_step_more(vig(), parts, parts.engine.plan.mesh) as passes:  # type: ignore[attr-defined]
+        first, second = passes.take(), passes.take()
+    assert first.loss == second.loss
+    assert (warming.calls, float(warming.moved)) == (0, 1.0)
 
 
 def test_a_step_that_takes_too_long_is_not_taken_again() -> None:
