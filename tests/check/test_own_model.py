@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
+from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Result
+from tests.defects.patching import around
 from tests.tools.forked import started
 
 pytestmark = pytest.mark.distributed
@@ -185,6 +190,47 @@ def test_forwards_computed_again_from_buffers_that_moved_are_found(
     checks = {check.name: check for check in Result.read(path).audit}
     assert checks["self-check"].values["lost_in_rounding"] == []
     assert checks["self-check"].verdict == ("invalid" if planted else "ok")
+
+
+DROPPING = MODEL.replace(
+    "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
+)
+
+
+def recomputed_in_half_precision(folder: Path) -> None:
+    add_folder(folder)
+
+    def later(true: Callable[..., Tensor], stage: Stage, x: Tensor, context: Context) -> Tensor:
+        if recomputation.is_recomputing() and context.step >= 2:
+            x = x + (x.detach().half().to(x.dtype) - x.detach())
+        return true(stage, x, context)
+
+    around(Stage, "_through_layers", later)
+
+
+@pytest.mark.parametrize(
+    ("planted", "cell"),
+    [(False, []), (True, []), (True, ["--set", "engine=torchgpipe", "--layout", "pp2"])],
+    ids=["sound", "planted", "planted in torchgpipe"],
+)
+def test_forwards_computed_again_give_the_same_outputs(
+    planted: bool, cell: list[str], tmp_path: Path
+) -> None:
+    """Of a layer that draws, of which the self-check can tell nothing, and in a late step."""
+    assert DROPPING != MODEL
+    (tmp_path / "centred.py").write_text(DROPPING)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
+    command += [*cell, "--set", "checkpoint=always"]
+    command += ["--set", "train_steps=3", "--set", "test_steps=1"]
+    plant = partial(recomputed_in_half_precision if planted else add_folder, tmp_path)
+    with started(command, 1, tmp_path, plant=plant) as running:
+        assert running.wait() == [0], running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    invalid = [name for name, check in checks.items() if check.verdict == "invalid"]
+    assert invalid == (["recomputed outputs"] if planted else [])
+    assert checks["recomputed outputs"].values == ({"found": 1} if planted else {"looks": 3})
 
 
 def add_folder(folder: Path) -> None:

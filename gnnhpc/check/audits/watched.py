@@ -38,6 +38,7 @@ _WHERE_SEEN = {
     "dropout masks": "dropout of features drops what seed, step, layer and rate say",
     "running statistics": "training moves running statistics",
     "gradient norm": "recorded norms are those of the gradients used",
+    "recomputed outputs": "forwards computed again in backward give what the first ones gave",
     "gradients used": "the gradients used are those of the backwards",
 }
 _LENIENT = {"continuity", "modes", "initial values", "running statistics", "gradients used"}

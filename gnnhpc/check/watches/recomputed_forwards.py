@@ -31,6 +31,11 @@ class _Present(threading.local):
     began: float | None = None
 
 
+def within_backward() -> bool:
+    """Whether the calling thread computes for autograd."""
+    return bool(torch._C._current_graph_task_id() != _OUTSIDE)
+
+
 @dataclass
 class RecomputedForwards:
     """Counts those of a stage's parts by hooks of their first and last layers.
@@ -52,8 +57,8 @@ class RecomputedForwards:
         self.places, self.seconds = [], 0.0
 
     def _begins(self, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
-        within = torch._C._current_graph_task_id() != _OUTSIDE
-        self._present.began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) if within else None
+        again = within_backward()
+        self._present.began = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) if again else None
 
     def _ends(self, place: int, _layer: nn.Module, given: tuple[Any, ...], _output: Any) -> None:
         began, self._present.began = self._present.began, None

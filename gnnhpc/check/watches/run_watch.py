@@ -33,6 +33,7 @@ from gnnhpc.check.watches.layer_rows import LayerRowsWatch
 from gnnhpc.check.watches.layer_times import LayerTimes
 from gnnhpc.check.watches.link_watch import LinkWatch
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
+from gnnhpc.check.watches.recomputed_outputs import TOLERANCE, RecomputedOutputs
 from gnnhpc.check.watches.replica_watch import ReplicaWatch
 from gnnhpc.check.watches.sampled_watch import SampledWatch
 from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
@@ -69,6 +70,7 @@ class RunWatch:
     continuity: Continuity
     layers: LayerRowsWatch
     layer_times: LayerTimes
+    recomputed: RecomputedOutputs
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -108,6 +110,9 @@ class RunWatch:
             data = GraphWatch(experiment, mesh, root, findings, hops(parts.outlines))
         traffic = StageTraffic(stage, mesh.is_first, mesh.has_loss)
         last = LastOutputs.of(stage, is_last=mesh.has_loss)
+        recomputed = RecomputedOutputs(findings, TOLERANCE[experiment.dtype])
+        if experiment.checkpoint != "never":
+            recomputed.attach(stage)
         return cls(
             experiment,
             mesh,
@@ -126,6 +131,7 @@ class RunWatch:
             Continuity(stage, parts.optimizer, findings),
             LayerRowsWatch(stage),
             LayerTimes(stage),
+            recomputed,
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -138,6 +144,7 @@ class RunWatch:
         self.continuity.check("train", step)
         self.data.check_order(step, batch)
         self.last.begin()
+        self.recomputed.begin_step()
         if not self._looks:
             self.optimizer.before_step(one=step)
             self.statistics.before_step(closely=False)
@@ -156,6 +163,7 @@ class RunWatch:
     ) -> None:
         self.last.end()
         self.continuity.keep()
+        self.recomputed.after_step(step)
         if not self._looks:
             self.checks.check_outputs("train", step, trained.outputs)
             self.data.check_cheaply("train", step, step, batch)

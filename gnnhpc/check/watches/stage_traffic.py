@@ -128,7 +128,7 @@ class StageTraffic:
                 return
 
     def _sample(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
-        self._samples.setdefault(where, []).append((microbatch, _copied(tensor.detach())))
+        self._samples.setdefault(where, []).append((microbatch, copied_sample(tensor.detach())))
 
     def _sample_gradient(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -137,7 +137,7 @@ class StageTraffic:
             self._handles.append(hook)
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def copied_sample(tensor: Tensor) -> Tensor:
     """What `sampled` takes of it."""
     count = tensor.numel()
     if count <= SAMPLE or not tensor.is_contiguous():

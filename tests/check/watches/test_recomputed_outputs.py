@@ -1,0 +1,63 @@
+"""Forwards that are computed again are held against what the first ones gave."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.check.watches.findings import Findings
+from gnnhpc.check.watches.recomputed_outputs import NAME, TOLERANCE, RecomputedOutputs
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
+from gnnhpc.models.recomputation import is_recomputing
+
+
+class Scaled(nn.Linear):
+    """Forwards that are computed again, of one micro-batch, are `off` larger."""
+
+    def __init__(self, off: float) -> None:
+        super().__init__(30, 30)
+        self.off = off
+
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        assert context is not None
+        wrong = is_recomputing() and context.microbatch == 1
+        scaled: Tensor = super().forward(x) * (1 + self.off if wrong else 1)
+        return scaled
+
+
+def found(off: float, *, training: bool = True) -> Findings:
+    """In a step of three micro-batches, the last of which is not computed again."""
+    findings = Findings()
+    stage = Stage([LayerOutline("only", (30,), (30,))], [Scaled(off)], timer=None)
+    stage.recomputed = range(2)
+    watch = RecomputedOutputs(findings, TOLERANCE["float32"])
+    watch.attach(stage)
+    watch.begin_step()
+    stage.train(training)
+    outputs = [stage(torch.randn(200, 30), Context(microbatch=m)) for m in range(3)]
+    for output in outputs:
+        output.square().sum().backward()
+    watch.after_step(5)
+    return findings
+
+
+def test_other_outputs_are_found() -> None:
+    wrong = found(1e-4)
+    (finding,) = wrong.kept
+    assert (finding.check, finding.step) == (NAME, 5)
+    assert "micro-batch 1 of part 0, computed again, has outputs that are" in finding.cause
+    assert wrong.looks[NAME] == 1
+
+
+def test_the_same_outputs_and_rounding_are_not() -> None:
+    for off in (0.0, 1e-6):
+        assert found(off).kept == []
+        assert found(off).looks[NAME] == 1
+    assert found(1.0, training=False) == Findings()
+
+
+def test_numbers_that_are_none_are_found_where_the_first_were_some() -> None:
+    assert len(found(float("nan")).kept) == 1
+    assert len(found(float("inf")).kept) == 1
