@@ -39,6 +39,7 @@ from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
+from gnnhpc.models.loose_state import plain_values
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check, Phase
@@ -62,6 +63,8 @@ class _Seen:
     replica: int
     state: dict[str, Array]
     outputs: list[_Outputs]
+    values: dict[str, Any]
+    """Plain attributes of a user's layers."""
 
 
 class _Outputs(NamedTuple):
@@ -93,7 +96,8 @@ def final_check(
         detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
         return Check("final-check", "unknown", detail, {"edges": edges})
     chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
-    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
+    values = plain_values(stage)
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, values))
     found = None
     if mesh.rank == 0:
         with parts.timer.storage("reading the twin's data"), one_thread():
@@ -119,7 +123,7 @@ def training_check(
     chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
     # As of BatchNorm, which lets each row depend on all.
     has_buffers = any(mesh.gather_objects(len(list(parts.stage.buffers())) > 0))
-    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen))
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, {}))
     found = None
     if mesh.rank == 0 and not has_buffers:
         with parts.timer.storage("reading the twin's data"), one_thread():
@@ -189,11 +193,14 @@ def _compare(
     piece_of = _pieces(part, twin, root, phase, step)
     worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
     for replica in range(experiment.layout.replicas):
-        state = {n: v for each in seen if each.replica == replica for n, v in each.state.items()}
+        ranks = [each for each in seen if each.replica == replica]
+        state = {n: v for each in ranks for n, v in each.state.items()}
         for model in (twin, single):
             if model is not None:
                 model.restore(replica, state)
-        for ours in (o for each in seen if each.replica == replica for o in each.outputs):
+        if isinstance(twin, OwnModelTwin):
+            twin.take_values(replica, {n: v for each in ranks for n, v in each.values.items()})
+        for ours in (o for each in ranks for o in each.outputs):
             piece, rows = piece_of(ours, replica)
             again = EvaluatedPiece(piece, rows, state, step, training)
             relative, allowed = again.difference(ours.values, twin, single, allowed)

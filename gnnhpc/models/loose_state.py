@@ -5,7 +5,9 @@ A checkpoint does not hold it: a layer that computes with it goes on from other 
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,35 @@ def loose_state(module: nn.Module) -> dict[str, str]:
         for key, value in vars(each).items()
         if key not in OF_EVERY_MODULE and (told := _in_words(value)) is not None
     }
+
+
+def plain_values(module: nn.Module) -> dict[str, Any]:
+    """By module and attribute, the numbers and words of a user's modules, and short lists, tuples
+    and dictionaries of these."""
+    return {
+        f"{name}.{key}": value
+        for name, each in users_modules(module).items()
+        for key, value in vars(each).items()
+        if key not in OF_EVERY_MODULE and _is_plain(value)
+    }
+
+
+def take_plain_values(module: nn.Module, name: str, values: Mapping[str, Any]) -> None:
+    """Those of `plain_values` of a module of this name that have one of the same type in this one:
+    what is made by a forward, as a cache is, may belong to something else."""
+    for inner, each in users_modules(module).items():
+        place = f"{name}.{inner}" if inner else name
+        for key, present in vars(each).items():
+            value = values.get(f"{place}.{key}")
+            if key not in OF_EVERY_MODULE and value is not None and type(value) is type(present):
+                vars(each)[key] = copy.copy(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple, dict) and len(value) <= MOST:
+        values = value.values() if type(value) is dict else value
+        return all(isinstance(each, _PLAIN) for each in values)
+    return isinstance(value, _PLAIN)
 
 
 def own_generators(module: nn.Module) -> list[str]:

@@ -192,6 +192,32 @@ def test_forwards_computed_again_from_buffers_that_moved_are_found(
     assert checks["self-check"].verdict == ("invalid" if planted else "ok")
 
 
+COUNTING = MODEL.replace(
+    "        return x - x.mean(0)",
+    """        self.calls += self.training
+        return x / (1 + self.calls)
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0""",
+)
+
+
+def test_a_number_that_training_moves_is_that_of_the_evaluation(tmp_path: Path) -> None:
+    """As of a layer that warms up: the twin begins with what the run has counted."""
+    assert COUNTING != MODEL
+    (tmp_path / "centred.py").write_text(COUNTING)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
+    command += ["--layout", "pp2", "--set", "train_steps=3", "--set", "test_steps=1"]
+    with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert set(running.wait()) == {0}, running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    assert checks["final-check"].verdict == "ok"
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
-from gnnhpc.models.loose_state import own_generators
+from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
@@ -120,6 +121,11 @@ class OwnModelTwin:
         for name, layer in zip(self.names, self._replicas[replica], strict=True):
             for key, buffer in layer.named_buffers():
                 buffer.copy_(torch.from_numpy(state[f"{name}.{key}"]))
+
+    def take_values(self, replica: int, values: Mapping[str, Any]) -> None:
+        """And the numbers and words that its layers keep as plain attributes."""
+        for name, layer in zip(self.names, self._replicas[replica], strict=True):
+            take_plain_values(layer, name, values)
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         return {
