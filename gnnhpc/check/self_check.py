@@ -205,6 +205,8 @@ def _take_steps(
     # What is read again is whole images and graphs.
     whole = part.side is None and part.nodes is None and part.graphs is None
     watch = RunWatch.of(experiment, mesh, small, root) if audited and whole else None
+    if watch is not None:
+        watch.seeded = False
     observer = RunObserver.of(mesh, small.batches, watch)
     trainer = Trainer(
         experiment=experiment,

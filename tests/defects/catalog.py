@@ -10,6 +10,7 @@ from tests.defects.plants import (
     counts,
     evaluation,
     exchanged_parts,
+    generators,
     graph_sets,
     graphs,
     initial_values,
@@ -41,6 +42,7 @@ KINDS = (
     *(
         optimizer.KIND,
         initial_values.KIND,
+        generators.KIND,
         transfers.KIND,
         shared_memory.KIND,
         several_parts.KIND,

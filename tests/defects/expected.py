@@ -83,6 +83,15 @@ EXPECTED: dict[str, Expected] = {
         Complaint("failure", "cut: ranks [1] do not hold the layers planned"),
         verify="do not hold the layers planned",
     ),
+    "generators that no one seeds": Expected(
+        Complaint("generators", "torch's, Python's, numpy's did not begin where the seed says")
+    ),
+    "one seed for the generators of all ranks": Expected(
+        Complaint("generators", "did not begin where the seed says for rank 1")
+    ),
+    "generators seeded whatever the seed": Expected(
+        Complaint("generators", "did not begin where the seed says for rank 0")
+    ),
     "stale activation: one micro-batch late": Expected(
         Complaint("cuts", "the output of stage 0 is not the input of stage 1 of"),
         verify="grapher in train step",

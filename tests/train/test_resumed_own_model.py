@@ -111,6 +111,7 @@ def whole_and_in_parts(
     return whole, parts
 
 
+BEGINNING = ("generators", "initial values")
 QUICK = [("torch", "dp2"), ("numpy", "pp2")]
 CASES = [(kind, layout) for kind in HELD for layout in ("pp2", "dp2")]
 
@@ -122,6 +123,8 @@ CASES = [(kind, layout) for kind in HELD for layout in ("pp2", "dp2")]
 def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_path: Path) -> None:
     whole, parts = whole_and_in_parts(tmp_path, HELD[kind], layout)
     assert whole.losses() == [loss for part in parts for loss in part.losses()]
+    began = {c.name: c.verdict for c in whole.result.audit if c.name in BEGINNING}
+    assert began == dict.fromkeys(BEGINNING, "ok")
     assert parts[1].result.valid
     assert "not-restored" not in parts[1].result.flags
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
+import numpy as np
 import torch
 
 from gnnhpc.check.watches.state_hashes import differing, hashes_of, named_in_words
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.generators import generators_put_back
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
@@ -20,10 +23,13 @@ def other_initial_values(experiment: Experiment, stage: Stage) -> str | None:
     options = BuildOptions(getattr(torch, experiment.dtype), experiment.batchnorm)
     wrong: list[str] = []
     frozen: list[str] = []
-    with torch.random.fork_rng(devices=[]):
+    with generators_put_back():
         for outline, held in zip(stage.outlines, stage.layers, strict=True):
             digest = hashlib.sha256(f"{experiment.seed}/{outline.name}".encode()).hexdigest()
-            torch.manual_seed(int(digest[:14], 16))
+            seed = int(digest[:14], 16)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
             built = experiment.model.loaded.build(outline, options)
             names = differing(
                 hashes_of(built.named_parameters()), hashes_of(held.named_parameters())

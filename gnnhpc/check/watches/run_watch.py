@@ -36,6 +36,7 @@ from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.recomputed_outputs import TOLERANCE, RecomputedOutputs
 from gnnhpc.check.watches.replica_watch import ReplicaWatch
 from gnnhpc.check.watches.sampled_watch import SampledWatch
+from gnnhpc.check.watches.seeded_generators import other_generators
 from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.step_checks import StepChecks
@@ -71,6 +72,8 @@ class RunWatch:
     layers: LayerRowsWatch
     layer_times: LayerTimes
     recomputed: RecomputedOutputs
+    seeded: bool = True
+    """Whether generators begin as the experiment's seed says."""
     crossed: list[Crossed] = field(default_factory=list)
     budget: LookBudget = field(default_factory=LookBudget)
     _steps: int = 0
@@ -319,6 +322,11 @@ class RunWatch:
         self.replicas.take("the first step")
         if step > 0:
             return
+        if self.seeded:
+            self.findings.looks["generators"] += 1
+            cause = other_generators(self.experiment.seed, self.mesh.rank, self.mesh.devices)
+            if cause is not None:
+                self.findings.add("generators", "train", step, cause)
         self.findings.looks["initial values"] += 1
         cause = other_initial_values(self.experiment, self.parts.stage)
         if cause is not None:
