@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,10 @@ from pathlib import Path
 import submitit
 
 from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import Failure
+from jobs.actions import local_controller
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
 from jobs.cluster.slurm_submit import submitit_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
@@ -53,11 +57,14 @@ def run_local_cells(
                     running.remove(entry)
                     cell, job, start, before = entry
                     _keep_log(paths, cell, job)
+                    record_if_none_began(paths, cell, before, "its ranks ended before they began")
                     ended.append(_ended_cell(paths, cell, before, time.monotonic() - start))
                     report.ended(ended[-1])
                 time.sleep(_POLL_S)
         except BaseException:
             _stop_ranks([job for _, job, _, _ in running])
+            for cell, _, _, before in running:
+                record_if_none_began(paths, cell, before, "cancelled before its ranks began")
             raise
         finally:
             report.finish()
@@ -98,6 +105,7 @@ def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Jo
         signal_delay_s=limits.signal_s,
         tasks_per_node=cell.ranks,
         stderr_to_stdout=True,
+        setup=[local_controller.command(submitit_folder(paths))],
         **_gpus(cell),
     )
     return executor.submit(CellTask(str(paths.manifest), cell.array, cell.index, limits.live))
@@ -117,6 +125,17 @@ def _gpus(cell: LocalCell) -> dict[str, object]:
 def _newest_attempt(paths: RunPaths, cell: LocalCell) -> int:
     existing = paths.cell(cell.cell).attempts()
     return existing[-1].number if existing else 0
+
+
+def record_if_none_began(paths: RunPaths, cell: LocalCell, before: int, error: str) -> None:
+    """Tell of an attempt without records that no rank will write any."""
+    newest = _newest_attempt(paths, cell)
+    attempt = paths.cell(cell.cell).attempt(newest)
+    if newest == before or attempt.records(0).exists() or attempt.result.exists():
+        return
+    if read_failure_cause(attempt, cell.ranks) is None:
+        failure = Failure(0, socket.gethostname(), None, None, error, utc_now())
+        write_failure(attempt, failure, by=0)
 
 
 def _ended_cell(paths: RunPaths, cell: LocalCell, before: int, seconds: float) -> EndedCell:

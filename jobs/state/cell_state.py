@@ -129,7 +129,6 @@ def _ended_status(
     cause = result.cause if result else read_failure_cause(attempt, entry.world_size)
     # The job's script records a failure where it could not start the ranks.
     never_began = process is None and cause is not None
-    never_began |= process is None and submission is not None and _is_local_to_this_host(submission)
     unknown_end = result is None and not slurm_state and not never_began
     if unknown_end and may_still_run(attempt, slurm_answers=lookup.answer.answered):
         return running_status(cell, attempt)
@@ -161,11 +160,6 @@ def _last_job(submitted: str | None, attempt: AttemptPaths | None) -> str | None
     """The newer of the job that was submitted to Slurm and the job of the newest attempt."""
     ran = read_attempt_job(attempt) if attempt else None
     return max((job for job in (submitted, ran) if job), key=job_number, default=None)
-
-
-def _is_local_to_this_host(submission: SubmissionRecord) -> bool:
-    """Whether it is a local submission of this host; without its supervisor no cell begins."""
-    return submission.cluster == "local" and submission.is_of_this_host
 
 
 def job_number(job: str) -> int:

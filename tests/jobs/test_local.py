@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,22 @@ def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     assert not jobs.status(run).live
     assert jobs.status(run).counts()["missing"] == 1
     assert jobs.cancel(run) == []
+
+
+def test_a_cell_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
+    """Or the next cell that is run on this machine would be measured beside it."""
+    plan = jobs.plan(spec(train_steps=100_000, layouts=["pp2"], microbatches=2))
+    run = jobs.submit(plan, cluster="local", runs=tmp_path).run
+    (submission,) = read_submissions(RunPaths(run))
+    patience = time.monotonic() + 120
+    try:
+        while not jobs.status(run).cells[0].step:
+            assert time.monotonic() < patience, jobs.status(run)
+            time.sleep(0.2)
+    finally:
+        os.kill(int(submission.job_id), signal.SIGKILL)
+    while jobs.status(run).live:
+        assert time.monotonic() < patience, jobs.status(run)
+        time.sleep(0.2)
+    (cell,) = jobs.status(run).cells
+    assert cell.state == "interrupted"

@@ -18,6 +18,8 @@ from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import Cell, read_manifest
+from jobs.actions.local_cells import LocalCell
+from jobs.actions.local_executor import record_if_none_began
 from jobs.actions.rerun import rerun, select_cells
 from jobs.cli import main
 from jobs.cluster.launch import Launch
@@ -162,6 +164,23 @@ def test_of_a_cell_of_this_machine_slurm_is_not_spoken_of(run: RunPaths) -> None
     assert only(run).detail == "no result; Slurm says nothing"
     record_submission(run, "local", "gat-seq", [0, 1], str(gone), Launch())
     assert (only(run).state, only(run).detail) == ("lost", "no result of its ranks on this machine")
+
+
+def test_a_local_cell_that_has_just_begun_may_run_without_its_supervisor(run: RunPaths) -> None:
+    """Its ranks have no records yet; a second start beside it would measure both wrongly."""
+    record_submission(run, "local", "gat-seq", [0, 1], str(2**22 + 1), Launch())
+    begun = attempt(run, cell(run))
+    assert (only(run).state, only(run).detail) == ("running", "starting")
+    local = LocalCell.from_cell(cell(run))
+    # What its supervisor does where it is not killed.
+    record_if_none_began(run, local, begun.number, "cancelled before its ranks began")
+    assert only(run).state == "running"
+    record_if_none_began(run, local, 0, "cancelled before its ranks began")
+    assert only(run).state == "failed"
+    assert "cancelled before its ranks began" in (only(run).detail or "")
+    begun.failure(0).unlink()
+    age(begun)
+    assert only(run).state == "lost"
 
 
 def test_on_a_laptop_a_silent_attempt_of_elsewhere_is_lost(run: RunPaths) -> None:
