@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -75,8 +76,10 @@ def report(
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run, or several.
 
     Runs that are alike in code, versions, CPU, threads and kernels are joined; unlike ones are
-    rows of their own.
+    rows of their own. Status 1 when records are damaged or cells contradict one another.
     """
+    from analysis.loading.attempts import DAMAGED
+    from analysis.loading.judged_cells import SIBLINGS
     from analysis.render.terminal import print_frame, summary_columns
     from analysis.report.report_folder import write_report_folder, write_single_figures
     from analysis.summary.varying_settings import varying_settings
@@ -99,7 +102,12 @@ def report(
     if left_out:
         print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
     print(f"report: {folder / 'report.html'}")
-    return EXIT_DONE
+    # `status` reads neither records nor other cells, so that it cannot tell.
+    found = loaded.checks[loaded.checks["name"].isin((DAMAGED, SIBLINGS))]
+    wrong = found[found["verdict"] == "invalid"].drop_duplicates("cell")
+    for cell, detail in zip(wrong["cell"], wrong["detail"], strict=True):
+        print(f"{cell}: {detail}", file=sys.stderr)
+    return EXIT_FAILED if len(wrong) else EXIT_DONE
 
 
 @app.command(

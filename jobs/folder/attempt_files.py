@@ -9,7 +9,7 @@ import contextlib
 import os
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         return AttemptResult(
             attempt.number, "failed", _written_at(attempt.result), False, (), cause
         )
-    return AttemptResult(
+    told = AttemptResult(
         attempt=attempt.number,
         status=result.status,
         ended_at=result.ended_at,
@@ -119,6 +119,23 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         cause=_failure_text(result.failure) if result.failure else None,
         job=result.slurm_job,
     )
+    damage = _cut_records(attempt, result) if told.valid else None
+    return replace(told, status="failed", valid=False, cause=damage) if damage else told
+
+
+def _cut_records(attempt: AttemptPaths, result: Result) -> str | None:
+    """Which file is shorter than the result says, without reading it."""
+    for name, written in result.records.items():
+        size = written.get("size")
+        try:
+            found = (attempt.root / name).stat().st_size
+        except FileNotFoundError:
+            return f"{name}: no such file, though result.json names it"
+        except OSError:
+            continue
+        if isinstance(size, int) and found < size:
+            return f"{name}: found {found} bytes, allowed: the {size} that result.json tells"
+    return None
 
 
 def _written_at(path: Path) -> str:

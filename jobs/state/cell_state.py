@@ -35,6 +35,7 @@ _STATE_OF_SLURM_END = {
     "NODE_FAIL": "lost",
     "BOOT_FAIL": "lost",
 }
+_STOPPED = "stopped by a signal; rerun goes on from its checkpoint"
 _GOES_ON = "interrupted, and its job has not ended"
 
 
@@ -133,8 +134,10 @@ def _ended_status(
     if unknown_end and may_still_run(attempt, slurm_answers=lookup.answer.answered):
         return running_status(cell, attempt)
     progress = read_attempt_progress(attempt)
-    if result is not None:
-        state = "interrupted" if result.status == "interrupted" else "failed"
+    if result is not None and result.status == "interrupted":
+        state, cause = "interrupted", _STOPPED
+    elif result is not None:
+        state = "failed"
     else:
         state = "failed" if cause else "lost"
     in_block = submission is not None and submission.array != entry.array

@@ -129,3 +129,4 @@ def test_a_cell_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
         time.sleep(0.2)
     (cell,) = jobs.status(run).cells
     assert cell.state == "interrupted"
+    assert cell.detail == "stopped by a signal; rerun goes on from its checkpoint"

@@ -101,6 +101,20 @@ def test_an_invalid_result_is_flagged_and_a_suspect_one_is_done(run: RunPaths) -
     assert (only(run, 1).state, only(run, 1).flags) == ("done", ("noisy",))
 
 
+def test_a_result_whose_records_are_cut_or_gone_is_failed(run: RunPaths) -> None:
+    one = cell(run)
+    paths = attempt(run, one)
+    begin(paths, one, 4)
+    size = paths.records(0).stat().st_size
+    finish(paths, one, records={"rank-0000.jsonl": {"size": size, "sha256": ""}})
+    assert only(run).state == "done"
+    os.truncate(paths.records(0), size - 1)
+    told = f"rank-0000.jsonl: found {size - 1} bytes, allowed: the {size} that result.json tells"
+    assert (only(run).state, only(run).detail) == ("failed", told)
+    paths.records(0).unlink()
+    assert only(run).detail == "rank-0000.jsonl: no such file, though result.json names it"
+
+
 def test_a_job_that_measured_its_cell_twice_is_told(run: RunPaths) -> None:
     """As jobs did that were requeued after their result, before they looked for it."""
     one = cell(run)
