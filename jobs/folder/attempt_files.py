@@ -126,14 +126,20 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
 def _cut_records(attempt: AttemptPaths, result: Result) -> str | None:
     """Which file is shorter than the result says, without reading it."""
     for name, written in result.records.items():
-        size = written.get("size")
+        size, path = written.get("size"), attempt.root / name
+        if not isinstance(size, int):
+            continue
         try:
-            found = (attempt.root / name).stat().st_size
+            found = path.stat().st_size
+            if found < size:
+                # What NFS has kept of a file may be a minute old; opening it asks the server.
+                with path.open("rb") as opened:
+                    found = os.fstat(opened.fileno()).st_size
         except FileNotFoundError:
             return f"{name}: no such file, though result.json names it"
         except OSError:
             continue
-        if isinstance(size, int) and found < size:
+        if found < size:
             return f"{name}: found {found} bytes, allowed: the {size} that result.json tells"
     return None
 
