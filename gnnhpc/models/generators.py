@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from gnnhpc.models.own_attributes import OF_EVERY_MODULE
+
 MOST = 64
 """Of longer lists nothing is looked at."""
 Generator = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
 def seed_all(seed: int) -> None:
@@ -29,19 +32,20 @@ def generators_of(modules: Iterable[nn.Module]) -> list[Generator]:
     return [
         generator
         for module in modules
-        for value in vars(module).values()
+        for name, value in vars(module).items()
+        if name not in OF_EVERY_MODULE
         for generator in generators_in(value)
     ]
 
 
 def generators_in(value: Any) -> list[Generator]:
     """The value itself, or those in it."""
-    if isinstance(value, Generator):
+    if isinstance(value, _GENERATORS):
         return [value]
+    if type(value) not in (list, tuple, dict) or len(value) > MOST:
+        return []
     values = value.values() if type(value) is dict else value
-    if type(value) in (list, tuple, dict) and len(value) <= MOST:
-        return [each for each in values if isinstance(each, Generator)]
-    return []
+    return [each for each in values if isinstance(each, _GENERATORS)]
 
 
 def state_of(generator: Any) -> Any:

@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _KNOWN = frozenset({"gnnhpc", "torch", "torch_geometric", "dgl"})
 """Packages whose layers keep nothing there that changes."""
-_CONTAINERS = (list, dict, set, deque)
+_CONTAINERS = frozenset({list, dict, set, deque, OrderedDict, defaultdict, Counter})
+"""Exactly these: others may refuse to be changed."""
+_MOST = 10_000
+"""Of a larger container the contents are not kept."""
+_LARGE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Attribute:
-    """A value, and of a container what was in it: others may have the same container."""
+class Attributes:
+    """Of one module."""
 
-    value: Any
-    contents: Any
-
-    @classmethod
-    def of(cls, value: Any) -> Attribute:
-        return cls(value, copy.copy(value) if isinstance(value, _CONTAINERS) else None)
-
-    def again(self) -> Any:
-        """The value with what was in it."""
-        if isinstance(self.value, list):
-            self.value[:] = self.contents
-        elif isinstance(self.value, dict | set):
-            self.value.clear()
-            self.value.update(self.contents)
-        elif isinstance(self.value, deque):
-            self.value.clear()
-            self.value.extend(self.contents)
-        return self.value
-
-
-Attributes = dict[str, Attribute]
+    values: dict[str, Any]
+    contents: list[tuple[Any, Any]]
+    """Containers, which others may have too, and copies of them."""
+    large: dict[str, weakref.ref[Tensor]]
 
 
 def users_modules(module: nn.Module) -> dict[str, nn.Module]:
@@ -50,17 +38,40 @@ def users_modules(module: nn.Module) -> dict[str, nn.Module]:
     return found if any(_package(each) not in _KNOWN for each in found.values()) else {}
 
 
-def attributes_of(module: nn.Module) -> Attributes:
-    return {k: Attribute.of(v) for k, v in vars(module).items() if k not in OF_EVERY_MODULE}
+def attributes_of(module: nn.Module, *, with_large: bool = True) -> Attributes:
+    """Large tensors are kept, or found again as long as somebody else keeps them."""
+    values = {k: v for k, v in vars(module).items() if k not in OF_EVERY_MODULE}
+    contents, large = [], {}
+    for name, value in values.items():
+        if type(value) in _CONTAINERS:
+            if len(value) <= _MOST:
+                contents.append((value, copy.copy(value)))
+        elif not with_large and _is_large(value):
+            large[name] = weakref.ref(value)
+    for name in large:
+        del values[name]
+    return Attributes(values, contents, large)
 
 
 def set_attributes(modules: Iterable[nn.Module], each: Sequence[Attributes]) -> None:
-    """Take all of `attributes_of`, and no other."""
-    for module, attributes in zip(modules, each, strict=True):
+    """Take all of `attributes_of`, and no other; a large tensor that is gone stays as it is."""
+    for module, held in zip(modules, each, strict=True):
         present = vars(module)
-        for name in present.keys() - attributes.keys() - OF_EVERY_MODULE:
+        for name in present.keys() - held.values.keys() - held.large.keys() - OF_EVERY_MODULE:
             del present[name]
-        present.update({name: attribute.again() for name, attribute in attributes.items()})
+        present.update(held.values)
+        present.update({n: value for n, r in held.large.items() if (value := r()) is not None})
+        for container, contents in held.contents:
+            if isinstance(container, list):
+                container[:] = contents
+            else:
+                container.clear()
+                fill = container.extend if isinstance(container, deque) else container.update
+                fill(contents)
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() * value.element_size() > _LARGE_BYTES
 
 
 def _package(module: nn.Module) -> str:

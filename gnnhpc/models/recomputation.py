@@ -101,7 +101,9 @@ class ForwardState:
             same = last is not None and last.is_of(group, compared=bool(self._users))
             self._last.append(last if last and same else _Copied.of(group))
         generators = [(each, state_of(each)) for each in self._generators()]
-        return Before(held, self._last, generators, [attributes_of(each) for each in self._users])
+        # Each would keep what the forward before has left, such as its attention weights.
+        attributes = [attributes_of(each, with_large=False) for each in self._users]
+        return Before(held, self._last, generators, attributes)
 
     def _generators(self) -> list[Any]:
         """Those that there are now, as a forward may make some."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.immutable_collections import immutable_list
 
 from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.base import first_input
@@ -201,6 +202,21 @@ class CountingLayer(torch.nn.Module):
         return dropped * scale * drawn
 
 
+class LayerOfOddAttributes(torch.nn.Module):
+    """A user's layer with attributes that cannot be changed, are large, or lie in C++."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = immutable_list([1, 2])
+        self.act = torch.jit.script(torch.nn.Tanh())
+        self.seen = list(range(20_000))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        self.last = x.detach().repeat(1, 1, 2**14)
+        activated: Tensor = self.act(x) * sum(self.sizes)
+        return activated
+
+
 USERS_LAYERS = [
     RandomLayer,
     MovingLayer,
@@ -208,6 +224,7 @@ USERS_LAYERS = [
     LayerOfOtherGenerators,
     UnseenLayer,
     CountingLayer,
+    LayerOfOddAttributes,
 ]
 
 
@@ -255,6 +272,21 @@ def test_buffers_that_do_not_move_are_copied_once() -> None:
     copies = [{id(copy) for each in one.copied for copy in each.copies} for one in held]
     assert [len(each) for each in copies] == [5, 5, 5]
     assert len(copies[0] & copies[1] & copies[2]) == 1
+
+
+def test_large_tensors_that_a_layer_keeps_are_not_kept_for_it() -> None:
+    layer = LayerOfOddAttributes()
+    state, held, kept = ForwardState(layer), [], []
+    for _ in range(3):
+        held.append(state.before())
+        layer(torch.randn(2, 4, 3), Context())
+        kept.append(weakref.ref(layer.last))
+    assert [each() is None for each in kept] == [True, True, False]
+    with state.again(held[1]):
+        assert layer.last is kept[2]()
+    with state.again(held[0]):
+        assert not hasattr(layer, "last")
+    assert layer.last is kept[2]()
 
 
 @pytest.mark.distributed

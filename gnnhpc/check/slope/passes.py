@@ -43,7 +43,10 @@ class Passes:
         self._parts = parts
         self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
         self._users = [*users_modules(parts.stage).values()]
-        self._of_users = [(attributes_of(each), each._buffers.copy()) for each in self._users]
+        self._attributes = [attributes_of(each) for each in self._users]
+        # A scripted module's are no dictionary, and stay the same tensors.
+        plain = [each for each in self._users if isinstance(each._buffers, dict)]
+        self._of_users = [(each, each._buffers.copy()) for each in plain]
 
     def take(self) -> Pass:
         """Gradients are new ones, and buffers and a user's attributes stay as they were: each pass
@@ -73,8 +76,8 @@ class Passes:
         return Pass(loss / labelled, int(labelled), score, trained.outputs)
 
     def _put_back(self) -> None:
-        set_attributes(self._users, [attributes for attributes, _ in self._of_users])
-        for module, (_, buffers) in zip(self._users, self._of_users, strict=True):
+        set_attributes(self._users, self._attributes)
+        for module, buffers in self._of_users:
             module._buffers.clear()
             module._buffers.update(buffers)
         for buffer, before in self._buffers:

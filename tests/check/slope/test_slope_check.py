@@ -135,11 +135,13 @@ class Warming(nn.Module):
         super().__init__()
         self.calls = 0
         self.register_buffer("moved", torch.ones(()))
+        self.act = torch.jit.script(nn.Identity())
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         self.moved = self.moved * 1.5
-        return x * float(self.calls * self.moved)
+        activated: Tensor = self.act(x)
+        return activated * float(self.calls * self.moved)
 
 
 def test_each_pass_begins_with_what_a_users_module_had() -> None:
