@@ -47,19 +47,18 @@ def plain_values(module: nn.Module) -> dict[str, Any]:
 
 
 def take_plain_values(module: nn.Module, name: str, values: Mapping[str, Any]) -> None:
-    """Those of `plain_values` of a module of this name that have one of the same type in this one:
-    what is made by a forward, as a cache is, may belong to something else."""
+    """Those of `plain_values` of a module of this name."""
     for inner, each in users_modules(module).items():
         place = f"{name}.{inner}" if inner else name
-        for key, present in vars(each).items():
-            value = values.get(f"{place}.{key}")
-            if key not in OF_EVERY_MODULE and value is not None and type(value) is type(present):
+        for full, value in values.items():
+            of, _, key = full.rpartition(".")
+            if of == place:
                 vars(each)[key] = copy.copy(value)
 
 
 def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple, dict) and len(value) <= MOST:
-        values = value.values() if type(value) is dict else value
+        values = [*value, *value.values()] if type(value) is dict else value
         return all(isinstance(each, _PLAIN) for each in values)
     return isinstance(value, _PLAIN)
 

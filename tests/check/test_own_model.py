@@ -203,10 +203,26 @@ COUNTING = MODEL.replace(
 )
 
 
-def test_a_number_that_training_moves_is_that_of_the_evaluation(tmp_path: Path) -> None:
-    """As of a layer that warms up: the twin begins with what the run has counted."""
-    assert COUNTING != MODEL
-    (tmp_path / "centred.py").write_text(COUNTING)
+COOLING = COUNTING.replace("self.calls = 0", "self.calls, self.odd = 1, {nn.ReLU: lambda: 1}")
+COOLING = COOLING.replace(
+    "self.calls += self.training", "self.calls *= 0.9 if self.training else 1"
+)
+LATE = COUNTING.replace("self.calls = 0", "pass").replace(
+    "self.calls += self.training", "self.calls = getattr(self, 'calls', 0) + self.training"
+)
+FOLDED = COUNTING.replace("self.calls = 0", "self.ready = False").replace(
+    "self.calls += self.training",
+    """if self.training or not self.ready:
+            self.calls, self.ready = torch.full((), 2.0), not self.training""",
+)
+
+
+@pytest.mark.parametrize("text", [COUNTING, COOLING, LATE, FOLDED])
+def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_path: Path) -> None:
+    """As of a layer that warms up: the twin begins with what the run has counted; but not where
+    a flag tells of a tensor that the twin does not have."""
+    assert "calls" in text
+    (tmp_path / "centred.py").write_text(text)
     out = tmp_path / "out"
     command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
     command += ["--layout", "pp2", "--set", "train_steps=3", "--set", "test_steps=1"]
