@@ -15,10 +15,11 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models.loose_state import loose_state
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
+from gnnhpc.train.generators import generator_states
 
 
 def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, int]:
-    """CRC-32 of each tensor of this rank that training goes on from.
+    """CRC-32 of each tensor of this rank that training goes on from, generators' states with them.
 
     By the model's own names, so that another layout finds its own; buffers by replica and how many
     replicas there are, as another number of them averages them.
@@ -30,6 +31,7 @@ def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None)
             found |= {f"optimizer's {key} of {name}": value for key, value in state.items()}
     place = _place(mesh)
     found |= {f"buffer {name} {place}": buffer for name, buffer in stage.named_buffers()}
+    found |= generator_states(mesh)
     return {name: _checksum(tensor) for name, tensor in found.items()}
 
 

@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
@@ -237,6 +241,34 @@ def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_p
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 )
+
+
+def generators_set_before_each_step(folder: Path) -> None:
+    add_folder(folder)
+
+    def step(true: Callable[..., Any], *args: Any) -> Any:
+        torch.manual_seed(3)
+        return true(*args)
+
+    around(SequentialEngine, "train_step", step)
+    around(NativeEngine, "train_step", step)
+
+
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+@pytest.mark.parametrize("planted", [False, True], ids=["sound", "planted"])
+def test_layers_alone_draw_from_the_generators(planted: bool, layout: str, tmp_path: Path) -> None:
+    """Each step would drop the same otherwise."""
+    (tmp_path / "centred.py").write_text(DROPPING)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
+    command += ["--layout", layout, "--set", "train_steps=4", "--set", "test_every=2"]
+    plant = partial(generators_set_before_each_step if planted else add_folder, tmp_path)
+    with started(command, 1 + (layout == "pp2"), tmp_path, plant=plant) as running:
+        assert set(running.wait()) == {0}, running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    invalid = [name for name, check in checks.items() if check.verdict == "invalid"]
+    assert invalid == (["generators"] if planted else [])
 
 
 def recomputed_in_half_precision(folder: Path) -> None:

@@ -1353,6 +1353,9 @@ EXPECTED: dict[str, Expected] = {
     "the order of the data begun anew at a resume": Expected(
         Complaint("failure", "the samples are not those of the epoch's")
     ),
+    "generators set otherwise at a resume": Expected(
+        Complaint("failure", "are not as they were when it was written")
+    ),
     "a stage that is not restored at a resume": Expected(
         Complaint("failure", "parameter block1.ffn.fc1.weight")
     ),

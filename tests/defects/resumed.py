@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.models.generators import seed_all
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths
@@ -163,6 +164,11 @@ def parts_exchanged() -> None:
     around(checkpoint, "load", load)
 
 
+def other_generators() -> None:
+    """Layers that draw get other random numbers than without the interruption."""
+    around(checkpoint, "restore_generators", lambda true, mesh, states: seed_all(17))
+
+
 def order_anew() -> None:
     """The data begin with the first mini-batch again."""
 
@@ -184,6 +190,7 @@ RESUME_DEFECTS = {
         ResumeDefect("Adam's moments lost at a resume", plant=without_moments),
         ResumeDefect("BatchNorm's statistics lost at a resume", plant=without_buffers),
         ResumeDefect("the order of the data begun anew at a resume", plant=order_anew),
+        ResumeDefect("generators set otherwise at a resume", plant=other_generators),
         ResumeDefect("a stage that is not restored at a resume", plant=without_a_stage),
         ResumeDefect(
             "a stage's parts exchanged at a resume", setting=VIG_PARTS, plant=parts_exchanged

@@ -35,7 +35,7 @@ _GOOD = {
     "continuity": "between steps nothing changed but what averaging over replicas may",
 }
 _WHERE_SEEN = {
-    "generators": "generators of random numbers began as seed and rank say",
+    "generators": "generators began as the seed says, and layers alone drew from them",
     "dropout masks": "dropout of features drops what seed, step, layer and rate say",
     "running statistics": "training moves running statistics",
     "gradient norm": "recorded norms are those of the gradients used",

@@ -36,7 +36,7 @@ from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.check.watches.recomputed_outputs import TOLERANCE, RecomputedOutputs
 from gnnhpc.check.watches.replica_watch import ReplicaWatch
 from gnnhpc.check.watches.sampled_watch import SampledWatch
-from gnnhpc.check.watches.seeded_generators import other_generators
+from gnnhpc.check.watches.seeded_generators import NAME, DrawnByLayers, other_generators
 from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.step_checks import StepChecks
@@ -72,6 +72,7 @@ class RunWatch:
     layers: LayerRowsWatch
     layer_times: LayerTimes
     recomputed: RecomputedOutputs
+    drawn: DrawnByLayers
     seeded: bool = True
     """Whether generators begin as the experiment's seed says."""
     crossed: list[Crossed] = field(default_factory=list)
@@ -116,6 +117,10 @@ class RunWatch:
         recomputed = RecomputedOutputs(findings, TOLERANCE[experiment.dtype])
         if experiment.checkpoint != "never":
             recomputed.attach(stage)
+        drawn_by_layers = DrawnByLayers(findings)
+        # Ours draw from the context alone; libraries' samplers draw from the process's generators.
+        if parts.implementation == "own" and experiment.sampling is None:
+            drawn_by_layers.attach(stage)
         return cls(
             experiment,
             mesh,
@@ -135,6 +140,7 @@ class RunWatch:
             LayerRowsWatch(stage),
             LayerTimes(stage),
             recomputed,
+            drawn_by_layers,
         )
 
     def before_training_step(self, step: int, batch: Batch) -> None:
@@ -148,6 +154,7 @@ class RunWatch:
         self.data.check_order(step, batch)
         self.last.begin()
         self.recomputed.begin_step()
+        self.drawn.before_step(step)
         if not self._looks:
             self.optimizer.before_step(one=step)
             self.statistics.before_step(closely=False)
@@ -167,6 +174,7 @@ class RunWatch:
         self.last.end()
         self.continuity.keep()
         self.recomputed.after_step(step)
+        self.drawn.after_step(step)
         if not self._looks:
             self.checks.check_outputs("train", step, trained.outputs)
             self.data.check_cheaply("train", step, step, batch)
@@ -191,6 +199,7 @@ class RunWatch:
     def before_evaluation(self, step: int) -> None:
         """Before replicas average their statistics; `step` is the next of the test phase."""
         self.continuity.check("test", step)
+        self.drawn.evaluates()
         self._evaluations, self._evaluating = self._evaluations + 1, True
         self._tested = 0
         rule = random.Random(f"{self.experiment.seed}/test/{step}")
@@ -323,10 +332,10 @@ class RunWatch:
         if step > 0:
             return
         if self.seeded:
-            self.findings.looks["generators"] += 1
+            self.findings.looks[NAME] += 1
             cause = other_generators(self.experiment.seed, self.mesh.rank, self.mesh.devices)
             if cause is not None:
-                self.findings.add("generators", "train", step, cause)
+                self.findings.add(NAME, "train", step, cause)
         self.findings.looks["initial values"] += 1
         cause = other_initial_values(self.experiment, self.parts.stage)
         if cause is not None:

@@ -16,21 +16,21 @@ from gnnhpc.models.recomputation import is_recomputing
 class Scaled(nn.Linear):
     """Forwards that are computed again, of one micro-batch, are `off` larger."""
 
-    def __init__(self, off: float) -> None:
+    def __init__(self, off: float, masked: int) -> None:
         super().__init__(30, 30)
-        self.off = off
+        self.off, self.masked = off, masked
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         assert context is not None
         wrong = is_recomputing() and context.microbatch == 1
         scaled: Tensor = super().forward(x) * (1 + self.off if wrong else 1)
-        return scaled
+        return scaled.masked_fill(torch.arange(30) == self.masked, -torch.inf)
 
 
-def found(off: float, *, training: bool = True) -> Findings:
+def found(off: float, *, training: bool = True, masked: int = -1) -> Findings:
     """In a step of three micro-batches, the last of which is not computed again."""
     findings = Findings()
-    stage = Stage([LayerOutline("only", (30,), (30,))], [Scaled(off)], timer=None)
+    stage = Stage([LayerOutline("only", (30,), (30,))], [Scaled(off, masked)], timer=None)
     stage.recomputed = range(2)
     watch = RecomputedOutputs(findings, TOLERANCE["float32"])
     watch.attach(stage)
@@ -38,7 +38,7 @@ def found(off: float, *, training: bool = True) -> Findings:
     stage.train(training)
     outputs = [stage(torch.randn(200, 30), Context(microbatch=m)) for m in range(3)]
     for output in outputs:
-        output.square().sum().backward()
+        output.clamp(min=-1e6).square().sum().backward()
     watch.after_step(5)
     return findings
 
@@ -49,6 +49,11 @@ def test_other_outputs_are_found() -> None:
     assert (finding.check, finding.step) == (NAME, 5)
     assert "micro-batch 1 of part 0, computed again, has outputs that are" in finding.cause
     assert wrong.looks[NAME] == 1
+
+
+def test_infinite_numbers_hide_no_others() -> None:
+    assert len(found(1e-4, masked=3).kept) == 1
+    assert found(0.0, masked=3).kept == []
 
 
 def test_the_same_outputs_and_rounding_are_not() -> None:
