@@ -253,7 +253,14 @@ def _optimizer_states(
 
 
 def _arrays(tensors: Any) -> dict[str, Array]:
-    return {name: np.array(t.detach().cpu().double().numpy()) for name, t in tensors}
+    return {name: np.array(array_of(t)) for name, t in tensors}
+
+
+def array_of(x: Tensor) -> Array:
+    """In float64, or complex128 of a user's complex buffer."""
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    found: Array = x.detach().cpu().to(wide).numpy()
+    return found
 
 
 def _edges(chunk: GraphChunk) -> list[tuple[Ids, Ids, Ids]]:

@@ -23,6 +23,9 @@ FLOPS = 2.5e10
 STEPS = 2
 ROWS = 2
 """Images a micro-batch, so that an image in another's place shows."""
+OWN_ROWS = 8
+"""Of a user's model: what BatchNorm makes of two rows is hardly more than their order, so that
+rounding decides its gradient, and for a user's layers none is drawn."""
 LAST_FLOPS, LAST_STEPS = 2e10, 1
 """Of the check after a run's last step."""
 SEVERAL = 5
@@ -79,7 +82,7 @@ def last_slices(experiment: Experiment) -> list[CheckSlice]:
     parts = [dataclasses.replace(part, name="last self-check")]
     if part.side is not None:
         size = (experiment.batch_size or 1) // experiment.microbatches
-        images = min(ROWS, size)
+        images = min(_rows(part.experiment), size)
         small = part.experiment.model_copy(update={"batch_size": images, "microbatches": 1})
         words = f"{images} of {size} images of 1 of {experiment.microbatches} micro-batches"
         name = "last self-check, whole images"
@@ -115,6 +118,10 @@ def _largest(
     return dataclasses.replace(found, first=first)
 
 
+def _rows(experiment: Experiment) -> int:
+    return OWN_ROWS if isinstance(experiment.model, OwnModel) else ROWS
+
+
 def _image_slices(
     small: Experiment, layers: Outlines, *, whole: bool, cropped: bool
 ) -> Iterator[CheckSlice]:
@@ -122,7 +129,7 @@ def _image_slices(
     facts = small.data.facts()
     batch = small.batch_size or small.microbatches
     full = batch // small.microbatches
-    rows = min(ROWS, full)
+    rows = min(_rows(small), full)
     # The interleaved schedule takes multiples of the stages.
     more = small.layout.stages if small.schedule == "interleaved" else 1
     fewer = min(small.microbatches, small.layout.stages + more)

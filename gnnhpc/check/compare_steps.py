@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from gnnhpc.check.capture import INPUT, Array, RankSeen
+from gnnhpc.check.capture import INPUT, Array, RankSeen, array_of
 from gnnhpc.check.compare_activations import (
     Place,
     compare_activations,
@@ -361,7 +361,7 @@ class StepComparison:
 
     def _buffers(self, what: str, tensors: TensorsOf) -> None:
         for replica in range(self.seen.replicas):
-            expected = {n: b.double().numpy() for n, b in self.twin.buffers(replica).items()}
+            expected = {n: array_of(b) for n, b in self.twin.buffers(replica).items()}
             ours = self.seen.of_replica(replica, tensors)
             for name, relative in compare_buffers(ours, expected):
                 if not self.causes:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.check.capture import Array, Ids
+from gnnhpc.check.capture import Array, Ids, array_of
 from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
@@ -49,18 +49,14 @@ class EvaluatedPiece:
         values = {
             n: torch.from_numpy(value).to(twin.dtype).requires_grad_(trains)
             for n, value in self.state.items()
+            # What is complex is a user's buffer, which the twin has.
+            if np.isrealobj(value)
         }
         with torch.set_grad_enabled(trains):
             found = twin.forward(self.piece, values, self.step, training=trains)[-1]
         dense = found if isinstance(found, Tensor) else found.to_dense()
         chosen: Array = array_of(dense)[self.rows]
         return chosen
-
-
-def array_of(x: Tensor) -> Array:
-    """In float64."""
-    found: Array = x.detach().cpu().double().numpy()
-    return found
 
 
 def _relative(found: Array, exact: Array) -> float:

@@ -21,10 +21,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.check.capture import Array, Ids
+from gnnhpc.check.capture import Array, Ids, array_of
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
-from gnnhpc.check.evaluated_again import EvaluatedPiece, array_of
+from gnnhpc.check.evaluated_again import EvaluatedPiece
 from gnnhpc.check.final_layers import check_layers
 from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.self_check import twin_of

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnhpc.check.capture import Array
+from gnnhpc.check.capture import Array, array_of
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
-from gnnhpc.check.evaluated_again import EvaluatedPiece, array_of
+from gnnhpc.check.evaluated_again import EvaluatedPiece
 from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.pieces import Piece

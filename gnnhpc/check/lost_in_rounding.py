@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gnnhpc.check.capture import Array
+from gnnhpc.check.capture import Array, array_of
 from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.pieces import Piece
@@ -36,8 +36,7 @@ def lost_in_rounding(
     """
     replicas = sorted({piece.replica for piece in pieces})
     buffers = {
-        replica: {n: b.double().numpy() for n, b in model.buffers(replica).items()}
-        for replica in replicas
+        replica: {n: array_of(b) for n, b in model.buffers(replica).items()} for replica in replicas
     }
     found = dict.fromkeys(layers, 0.0)
     for draw in range(DRAWS):

@@ -93,4 +93,6 @@ def check_restored(
 
 
 def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes())
+    # As bytes: numpy does not know all of torch's types.
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())

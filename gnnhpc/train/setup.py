@@ -137,9 +137,14 @@ def _part_plans(
 
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:
     """Raises InputError for a layer with other parameters than its outline counts, with one that
-    has no shape yet, or with one to train that is not of the experiment's precision."""
+    has no shape yet, or with one to train that is not of the experiment's precision; and for a
+    buffer that is not dense."""
     where = f"model {experiment.model.name}"
     for layer, module in zip(stage.outlines, stage.layers, strict=True):
+        for name, buffer in module.named_buffers():
+            if buffer.layout != torch.strided or buffer.is_nested:
+                found = f"a {'nested' if buffer.is_nested else 'sparse'} tensor"
+                raise InputError(where, f"layer {layer.name}, {name}", found, "dense buffers")
         for name, parameter in module.named_parameters():
             key = f"layer {layer.name}, {name}"
             if isinstance(parameter, UninitializedParameter):

@@ -238,6 +238,86 @@ def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_p
     assert checks["final-check"].verdict == "ok"
 
 
+BUFFERS = {
+    "places": ("torch.arange(9)", "x * torch.ones(9)[self.held].sum()"),
+    "a mask": ("torch.tensor(True)", "x.masked_fill(~self.held, 0)"),
+    "infinite numbers": ("torch.tensor([0.0, -torch.inf])", "x * self.held.exp()[0]"),
+    "none": ("torch.tensor([1.0, torch.nan])", "x * self.held[0]"),
+    "complex numbers": ("torch.tensor([1j, 2.0])", "x * self.held.abs().prod()"),
+    "half precision": ("torch.ones(3, dtype=torch.bfloat16)", "x * self.held.sum().float()"),
+}
+"""What is in a buffer, and what a layer makes of it."""
+
+
+def holding(buffer: str, computes: str) -> str:
+    return MODEL.replace(
+        "        return x - x.mean(0)",
+        f"""        return {computes}
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("held", {buffer})""",
+    ).replace("kind().to(options.dtype)", "kind()")
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_a_buffer_may_hold_anything_that_is_dense(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "centred.py").write_text(holding(*BUFFERS[kind]))
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
+    command += ["--set", "train_steps=4", "--set", "test_steps=1", "--set", "checkpoint_every=2"]
+    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert running.wait() == [0], running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    checks = {check.name: check for check in Result.read(path).audit}
+    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    for name in ("self-check", "last self-check", "final-check"):
+        assert checks[name].verdict == "ok"
+    assert list(path.parent.glob("checkpoints/*"))
+
+
+def test_a_sparse_buffer_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "centred.py").write_text(holding("torch.eye(3).to_sparse()", "x"))
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--out", tmp_path / "out"]
+    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert running.wait() == [2], running.err(0)
+    told = "layer centre, held: found a sparse tensor; allowed: dense buffers"
+    assert f"model centred:Centred: {told}" in running.err(0)
+
+
+NORMALIZING = (
+    MODEL.replace(
+        """            Layer("centre", (width,), (width,)),
+            Layer("out", (width,), (facts.classes,)),""",
+        """            Layer("narrow", (width,), (16,)),
+            Layer("centre", (16,), (16,)),
+            Layer("centre2", (16,), (16,)),
+            Layer("out", (16,), (facts.classes,)),""",
+    )
+    .replace(
+        "        return x - x.mean(0)",
+        """        return self.norm(self.lin(x).tanh())
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)""",
+    )
+    .replace('"centre": Centre}', '"centre": Centre, "centre2": Centre}')
+)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_torchs_batchnorm_in_images_accuses_nobody(seed: int, tmp_path: Path) -> None:
+    (tmp_path / "centred.py").write_text(NORMALIZING)
+    out = tmp_path / "out"
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
+    command += ["--set", "train_steps=4", "--set", "test_steps=1", "--set", f"seed={seed}"]
+    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert running.wait() == [0], running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    assert [check for check in Result.read(path).audit if check.verdict == "invalid"] == []
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 )

@@ -92,9 +92,9 @@ class OwnModelTwin:
         outputs: list[Tensor | SparseInput] = []
         for name, layer in zip(self.names, layers, strict=True):
             own = {
-                key.removeprefix(f"{name}."): value
-                for key, value in parameters.items()
-                if key.startswith(f"{name}.")
+                key: parameters[f"{name}.{key}"]
+                for key, _ in layer.named_parameters()
+                if f"{name}.{key}" in parameters
             }
             x = functional_call(layer, own, (_own(x), piece.context))
             outputs.append(_dense(x))
