@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from runpy import run_path
@@ -29,6 +30,8 @@ class CellTask:
     def __call__(self) -> int:
         """Run the cell; exit with the worker's status unless it is 0, so that Slurm records it."""
         os.umask(0o022)
+        # Submitit ignores it, and until the worker has its own handlers there is nothing to save.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # By its path, and before anything of gnnhpc: an import may find somebody else's.
         root = Path(__file__).parents[1]
         run_path(str(root / "gnnhpc/core/python_path.py"))["exit_if_mixed"]()

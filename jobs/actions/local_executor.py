@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -26,6 +28,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Failure
 from jobs.actions import local_controller
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
+from jobs.actions.local_turns import machine_taken
 from jobs.cluster.slurm_submit import submitit_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
 from jobs.task import CellTask
@@ -41,33 +44,41 @@ def run_local_cells(
 
     On SIGINT or SIGTERM the running ranks end first, then KeyboardInterrupt is raised.
     """
-    waiting = list(reversed(cells))
-    running: list[tuple[LocalCell, submitit.Job[int], float, int]] = []
-    ended: list[EndedCell] = []
     report.expect(len(cells))
     with _rank_environment(limits), _interrupt_on_sigterm():
         try:
-            while waiting or running:
-                while waiting and len(running) < limits.parallel:
-                    cell = waiting.pop()
-                    before = _newest_attempt(paths, cell)
-                    running.append((cell, _start(paths, cell, limits), time.monotonic(), before))
-                    report.started(cell)
-                for entry in [entry for entry in running if entry[1].done()]:
-                    running.remove(entry)
-                    cell, job, start, before = entry
-                    _keep_log(paths, cell, job)
-                    record_if_none_began(paths, cell, before, "its ranks ended before they began")
-                    ended.append(_ended_cell(paths, cell, before, time.monotonic() - start))
-                    report.ended(ended[-1])
-                time.sleep(_POLL_S)
-        except BaseException:
-            _stop_ranks([job for _, job, _, _ in running])
-            for cell, _, _, before in running:
-                record_if_none_began(paths, cell, before, "cancelled before its ranks began")
-            raise
+            with machine_taken():
+                return _run_in_order(paths, cells, limits, report)
         finally:
             report.finish()
+
+
+def _run_in_order(
+    paths: RunPaths, cells: Sequence[LocalCell], limits: LocalLimits, report: ProgressListener
+) -> list[EndedCell]:
+    waiting = list(reversed(cells))
+    running: list[tuple[LocalCell, submitit.Job[int], float, int]] = []
+    ended: list[EndedCell] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < limits.parallel:
+                cell = waiting.pop()
+                before = _newest_attempt(paths, cell)
+                running.append((cell, _start(paths, cell, limits), time.monotonic(), before))
+                report.started(cell)
+            for entry in [entry for entry in running if entry[1].done()]:
+                running.remove(entry)
+                cell, job, start, before = entry
+                _keep_log(paths, cell, job)
+                record_if_none_began(paths, cell, before, "its ranks ended before they began")
+                ended.append(_ended_cell(paths, cell, before, time.monotonic() - start))
+                report.ended(ended[-1])
+            time.sleep(_POLL_S)
+    except BaseException:
+        _stop_ranks([job for _, job, _, _ in running])
+        for cell, _, _, before in running:
+            record_if_none_began(paths, cell, before, "cancelled before its ranks began")
+        raise
     return ended
 
 
@@ -179,6 +190,8 @@ def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:
     deadline = time.monotonic() + _GRACE_S
     while any(not job.done() for job in jobs):
         if time.monotonic() > deadline:
+            # Once: a second interrupt would end the controller before it has killed them.
+            deadline = math.inf
             for job in jobs:
                 job.cancel()
         time.sleep(_POLL_S)
@@ -204,6 +217,10 @@ def _interrupt_on_sigterm() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread may set a handler: SIGTERM ends the process, and the ranks with it.
+        yield
+        return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
@@ -46,6 +46,8 @@ class SubmissionRecord:
     """The site's name and settings."""
     offset: int = 0
     """Index of the cell that the job's task 0 runs."""
+    manifest: int | None = None
+    """Inode of the run's manifest: a copy of the folder has another, and no supervisor."""
     version: int = SUBMISSIONS_VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -89,6 +91,7 @@ def record_submission(
         live=launch.live,
         site={"name": launch.site_name} | launch.site.settings(),
         offset=offset,
+        manifest=paths.manifest.stat().st_ino,
     )
     append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
 
@@ -100,6 +103,8 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
         submission = build_record(SubmissionRecord, raw, where)
         if submission.cluster == "local" and not submission.job_id.isdecimal():
             raise InputError(where, "job_id", repr(submission.job_id), "a process id")
+        if submission.manifest not in (None, paths.manifest.stat().st_ino):
+            submission = replace(submission, started=None)
         submissions.append(submission)
     return submissions
 

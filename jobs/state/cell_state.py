@@ -63,7 +63,11 @@ def cell_status(
     key = (entry.array, entry.index)
     submission = lookup.submitted.get(key)
     ended = submission is not None and _is_of_the_newest_job(result, key, submission, lookup)
-    without_result = newest if result is None else None
+    without_result = newest
+    if newest is not None and result is not None:
+        # An older one's may count.
+        has_result = result.attempt == newest.number or newest.result.exists()
+        without_result = None if has_result else newest
     live = live_status(cell, without_result, lookup, ended)
     if live is not None:
         saved = live.state == "running" and result is not None and result.status == "interrupted"

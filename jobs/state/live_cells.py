@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gnnhpc.core.process_start import process_start_ticks
+from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.run_paths import AttemptPaths
 from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob
 from jobs.folder.attempt_files import (
@@ -44,8 +45,7 @@ def live_status(
     if ended or submission is None:
         return None
     if key in lookup.supervised:
-        waiting = replace(cell, state="pending", detail="waits for its turn")
-        return waiting if attempt is None else running_status(cell, attempt)
+        return _supervised_status(cell, attempt, submission)
     if (
         submission.cluster == "slurm"
         and lookup.answer.answered
@@ -56,6 +56,17 @@ def live_status(
         task = lookup.submitted_task(key)
         return replace(cell, state="pending", detail="just submitted", job=task)
     return None
+
+
+def _supervised_status(
+    cell: CellStatus, attempt: AttemptPaths | None, submission: SubmissionRecord
+) -> CellStatus | None:
+    """None for a cell whose ranks have ended without a result."""
+    if attempt is None or last_write_time(attempt) < epoch_seconds(submission.at):
+        return replace(cell, state="pending", detail="waits for its turn")
+    never_began = read_attempt_process(attempt) is None and recorded_cause(attempt, 1) is not None
+    over = never_began or not may_still_run(attempt, slurm_answers=True)
+    return None if over else running_status(cell, attempt)
 
 
 def _queued_status(

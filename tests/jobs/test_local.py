@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,9 @@ import pytest
 
 import jobs
 from analysis.cli import main as analysis
+from gnnhpc.core.errors import EXIT_INTERRUPTED
 from gnnhpc.records.run_paths import RunPaths
+from jobs.actions.local_turns import VARIABLE
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
@@ -110,6 +117,88 @@ def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     assert not jobs.status(run).live
     assert jobs.status(run).counts()["missing"] == 1
     assert jobs.cancel(run) == []
+
+
+def wait_until(true: Callable[[], object], what: object = None) -> None:
+    patience = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < patience, what
+        time.sleep(0.1)
+
+
+def test_local_runs_of_one_machine_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "turns.lock"))
+    plan = jobs.plan(spec(train_steps=100_000, microbatches=1))
+    first = jobs.submit(plan, cluster="local", runs=tmp_path).run
+    try:
+        wait_until(lambda: jobs.status(first).cells[0].step)
+        short = jobs.plan(spec(microbatches=1) | {"name": "second"})
+        second = jobs.submit(short, cluster="local", runs=tmp_path).run
+        time.sleep(5)
+        (waits,) = jobs.status(second).cells
+        assert (waits.state, waits.detail) == ("pending", "waits for its turn")
+    finally:
+        jobs.cancel(first)
+    wait_until(lambda: not jobs.status(second).live)
+    assert jobs.status(second).counts() == {"done": 1}
+
+
+def test_a_thread_may_submit_and_wait(tmp_path: Path) -> None:
+    """As a notebook's."""
+    plan = jobs.plan(spec(microbatches=1))
+    with ThreadPoolExecutor() as threads:
+        submitted = threads.submit(jobs.submit, plan, cluster="local", runs=tmp_path, wait=True)
+    assert submitted.result().failed == 0
+
+
+def test_ctrl_c_lets_the_ranks_save(tmp_path: Path) -> None:
+    """A terminal sends it to all processes in front."""
+    paths = create_run_folder(
+        jobs.plan(spec(train_steps=100_000, microbatches=1)), tmp_path / "run", Launch()
+    )
+    rerun = [sys.executable, "-m", "jobs", "rerun", str(paths.root), "--missing"]
+    process = subprocess.Popen(
+        [*rerun, "--cluster", "local", "--wait"],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: jobs.status(paths.root).cells[0].step)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (EXIT_INTERRUPTED, "")
+    assert jobs.status(paths.root).counts() == {"interrupted": 1}
+
+
+def test_a_copy_of_a_run_folder_cancels_nothing_of_the_first(tmp_path: Path) -> None:
+    plan = jobs.plan(spec(train_steps=100_000, microbatches=1))
+    run = jobs.submit(plan, cluster="local", runs=tmp_path).run
+    try:
+        wait_until(lambda: jobs.status(run).cells[0].step)
+        copied = shutil.copytree(run, tmp_path / "copied", symlinks=True)
+        assert jobs.cancel(copied) == []
+        assert jobs.status(run).cells[0].state == "running"
+    finally:
+        assert len(jobs.cancel(run)) == 1
+
+
+def test_ranks_end_with_their_controller(tmp_path: Path) -> None:
+    """The next cell of the run would be measured beside them."""
+    plan = jobs.plan(spec(train_steps=100_000, microbatches=1))
+    run = jobs.submit(plan, cluster="local", runs=tmp_path).run
+    (submission,) = read_submissions(RunPaths(run))
+    try:
+        wait_until(lambda: jobs.status(run).cells[0].step)
+        children = Path(f"/proc/{submission.job_id}/task/{submission.job_id}/children")
+        (controller,) = children.read_text().split()
+        os.kill(int(controller), signal.SIGKILL)
+        wait_until(lambda: not jobs.status(run).live)
+    finally:
+        jobs.cancel(run)
+    (cell,) = jobs.status(run).cells
+    assert cell.state == "lost"
 
 
 def test_a_cell_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
 from jobs.spec.planning import plan
+from jobs.state import run_reading
 from jobs.state.run_reading import read_run
 from jobs.state.run_status import RunStatus, status
 from jobs.state.states import CellStatus
@@ -178,6 +179,36 @@ def test_of_a_cell_of_this_machine_slurm_is_not_spoken_of(run: RunPaths) -> None
     assert only(run).detail == "no result; Slurm says nothing"
     record_submission(run, "local", "gat-seq", [0, 1], str(gone), Launch())
     assert (only(run).state, only(run).detail) == ("lost", "no result of its ranks on this machine")
+
+
+def test_what_has_ended_does_not_run_though_its_supervisor_does(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it runs other cells; an attempt from before the submission says nothing."""
+    one = cell(run)
+    first = attempt(run, one)
+    begin(first, one, 4, pid=2**22 + 1)
+    monkeypatch.setattr(run_reading, "supervisor_is_alive", lambda _: True)
+    age(first)
+    record_submission(run, "local", "gat-seq", [0, 1], str(os.getpid()), Launch())
+    assert (only(run).state, only(run).detail) == ("pending", "waits for its turn")
+    later = attempt(run, one)
+    begin(later, one, 4)
+    assert only(run).state == "running"
+    begin(later, one, 4, pid=2**22 + 1)
+    assert only(run).state == "lost"
+
+
+def test_a_measured_cell_that_is_run_again_runs(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cell(run)
+    finish(attempt(run, one), one)
+    monkeypatch.setattr(run_reading, "supervisor_is_alive", lambda _: True)
+    record_submission(run, "local", "gat-seq", [0], str(os.getpid()), Launch())
+    assert only(run).state == "pending"
+    begin(attempt(run, one), one, 4)
+    assert (only(run).state, only(run).step) == ("running", 4)
 
 
 def test_a_local_cell_that_has_just_begun_may_run_without_its_supervisor(run: RunPaths) -> None:
