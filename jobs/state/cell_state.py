@@ -139,7 +139,7 @@ def _ended_status(
         return running_status(cell, attempt)
     progress = read_attempt_progress(attempt)
     if result is not None and result.status == "interrupted":
-        state, cause = "interrupted", _STOPPED
+        state, cause = "interrupted", cause or _STOPPED
     elif result is not None:
         state = "failed"
     else:

@@ -88,5 +88,7 @@ def test_a_copy_that_was_changed_measures_nothing(user: User) -> None:
     user.cluster.run("sbatch", "--wait", run.paths.script("gat-seq"), check=False)
     assert "gnnhpc/train/loop.py changed since the run was submitted" in run.logs()
     assert len(run.paths.cell(cell.id).attempts()) == 1
+    # Slurm lists a job that has just ended a little longer.
+    run.wait_until_idle()
     (shown,) = run.status().values()
     assert shown["state"] == "done", "the attempt from before still counts"

@@ -130,6 +130,15 @@ def test_a_job_that_measured_its_cell_twice_is_told(run: RunPaths) -> None:
     assert only(run).detail is None
 
 
+def test_an_interrupted_cell_says_why(run: RunPaths) -> None:
+    one, other = cell(run), cell(run, 1)
+    failure = Failure(0, "n1", None, None, "requeued 5 times already", "")
+    finish(attempt(run, one), one, status="interrupted", failure=failure)
+    finish(attempt(run, other), other, status="interrupted")
+    assert "requeued 5 times already" in (only(run).detail or "")
+    assert only(run, 1).detail == "stopped by a signal; rerun goes on from its checkpoint"
+
+
 def test_a_failure_is_told_by_rank_host_step_and_cause(run: RunPaths) -> None:
     one = cell(run)
     failure = Failure(1, "n2", 3, "train", "ValueError: loss is\nnan", "")
