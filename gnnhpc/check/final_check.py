@@ -234,14 +234,16 @@ def _with_values(
 ) -> float | None:
     """How far outputs are from those of a user's layers that have counted what the run's have; None
     where such values do not fit, as of a cache's that is not there."""
-    twin, _ = twin_of(part)
-    assert isinstance(twin, OwnModelTwin)
-    twin.restore(replica, again.state)
-    twin.take_values(replica, values)
-    try:
-        return again.difference(ours.values, twin, None, 0.0)[0]
-    except Exception:
-        return None
+    for known in (False, True):
+        twin, _ = twin_of(part)
+        assert isinstance(twin, OwnModelTwin)
+        twin.restore(replica, again.state)
+        twin.take_values(replica, values, known=known)
+        try:
+            return again.difference(ours.values, twin, None, 0.0)[0]
+        except Exception:
+            continue
+    return None
 
 
 def _pieces(

@@ -46,13 +46,15 @@ def plain_values(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def take_plain_values(module: nn.Module, name: str, values: Mapping[str, Any]) -> None:
-    """Those of `plain_values` of a module of this name."""
+def take_plain_values(
+    module: nn.Module, name: str, values: Mapping[str, Any], *, known: bool
+) -> None:
+    """Those of `plain_values` of a module of this name; `known`: where it has one of this type."""
     for inner, each in users_modules(module).items():
         place = f"{name}.{inner}" if inner else name
         for full, value in values.items():
             of, _, key = full.rpartition(".")
-            if of == place:
+            if of == place and not (known and type(vars(each).get(key)) is not type(value)):
                 vars(each)[key] = copy.copy(value)
 
 

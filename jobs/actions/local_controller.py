@@ -1,4 +1,4 @@
-"""`python local_controller.py FOLDER PID`: starts and watches one local cell's ranks.
+"""`python local_controller.py FOLDER PID LOCK`: starts and watches one local cell's ranks.
 
 It is submitit's own controller, but for what becomes of the ranks where the process that started
 it, PID, or the controller itself is killed and cannot stop them: they would go on, and the next
@@ -8,6 +8,7 @@ cell that is run on this machine would be measured beside them.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import shlex
 import signal
@@ -19,12 +20,13 @@ _PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
 
 
-def command(folder: Path) -> str:
+def command(folder: Path, lock: str) -> str:
     """What a shell of submitit's becomes instead of starting submitit's controller.
 
     By its path, as the run's own code comes first on the search path and may be older than this.
     """
-    return f"exec {shlex.join([sys.executable, '-P', __file__, str(folder), str(os.getpid())])}"
+    words = [sys.executable, "-P", __file__, str(folder), str(os.getpid()), lock]
+    return f"exec {shlex.join(words)}"
 
 
 def main() -> int:
@@ -35,7 +37,10 @@ def main() -> int:
     # Not for a rank, which becomes another program at once.
     from submitit.local.local import Controller
 
-    folder, starter = Path(sys.argv[1]), int(sys.argv[2])
+    folder, starter, lock = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    if lock:
+        # Until this process ends; before it is asked whether the starter lives.
+        fcntl.flock(os.open(lock, os.O_RDONLY), fcntl.LOCK_SH)
     # Ctrl-C is the starter's alone: it tells the ranks, and gives them time to save.
     os.setpgid(0, 0)
     # The shell that submitit thinks its controller to be in is this process.

@@ -28,7 +28,7 @@ from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Failure
 from jobs.actions import local_controller
 from jobs.actions.local_cells import EndedCell, LocalCell, LocalLimits, ProgressListener
-from jobs.actions.local_turns import machine_taken
+from jobs.actions.local_turns import machine_taken, ranks_lock_file
 from jobs.cluster.slurm_submit import submitit_folder
 from jobs.folder.attempt_files import read_attempt_result, read_failure_cause
 from jobs.task import CellTask
@@ -116,7 +116,7 @@ def _start(paths: RunPaths, cell: LocalCell, limits: LocalLimits) -> submitit.Jo
         signal_delay_s=limits.signal_s,
         tasks_per_node=cell.ranks,
         stderr_to_stdout=True,
-        setup=[local_controller.command(submitit_folder(paths))],
+        setup=[local_controller.command(submitit_folder(paths), ranks_lock_file())],
         **_gpus(cell),
     )
     return executor.submit(CellTask(str(paths.manifest), cell.array, cell.index, limits.live))

@@ -18,37 +18,69 @@ VARIABLE = "GNNHPC_LOCAL_LOCK"
 _POLL_S = 0.1
 
 
+def lock_file() -> str:
+    """Held by what runs cells; empty where runs do not take turns."""
+    return os.environ.get(VARIABLE, str(Path(tempfile.gettempdir()) / "gnnhpc-local.lock"))
+
+
+def ranks_lock_file() -> str:
+    """Held by what watches a cell's ranks, which may go on a little where the other is killed."""
+    name = lock_file()
+    return name and f"{name}.ranks"
+
+
+def check_turns() -> None:
+    """Raises InputError where the lock's files cannot be opened."""
+    if lock_file():
+        for name in (lock_file(), ranks_lock_file()):
+            os.close(_opened(name))
+
+
 @contextlib.contextmanager
 def machine_taken() -> Iterator[None]:
-    """Wait until no other local run measures on this machine, and be the one that does."""
-    name = os.environ.get(VARIABLE, str(Path(tempfile.gettempdir()) / "gnnhpc-local.lock"))
-    if not name:
+    """Wait until no other local run measures on this machine, and be the one that does.
+
+    Raises InputError as `check_turns` does.
+    """
+    if not lock_file():
         yield
         return
-    descriptor = _opened(name)
-    try:
-        if not _locked(descriptor):
-            print(
-                f"another local run measures on this machine: waiting for its end ({name})",
-                file=sys.stderr,
-                flush=True,
-            )
+    with contextlib.ExitStack() as opened:
+        runs = _opened(lock_file())
+        opened.callback(os.close, runs)
+        ranks = _opened(ranks_lock_file())
+        opened.callback(os.close, ranks)
+        told = False
+        for descriptor in (runs, ranks):
             while not _locked(descriptor):
+                if not told:
+                    words = "another local run measures on this machine: waiting for its end"
+                    print(f"{words} ({lock_file()})", file=sys.stderr, flush=True)
+                told = True
                 time.sleep(_POLL_S)
+        fcntl.flock(ranks, fcntl.LOCK_UN)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _opened(name: str) -> int:
-    """Whoever's file it is: a lock needs no right to write."""
+    """Whoever's file it is: a lock needs no right to write, but that all may read it."""
     try:
-        return os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except PermissionError:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+        os.fchmod(descriptor, 0o644)
+        return descriptor
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise _unusable(name, error) from None
+    try:
         return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        found = f"{name!r} ({error.strerror})"
-        raise InputError("environment", VARIABLE, found, "a file that can be made") from None
+        raise _unusable(name, error) from None
+
+
+def _unusable(name: str, error: OSError) -> InputError:
+    found = f"{name!r} ({error.strerror})"
+    return InputError("environment", VARIABLE, found, "a file that all may read, or empty")
 
 
 def _locked(descriptor: int) -> bool:

@@ -21,6 +21,7 @@ from jobs.actions.after import jobs_of_run, jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener
 from jobs.actions.local_executor import run_local_cells, send_cells, start_supervisor
 from jobs.actions.local_progress import NoProgress
+from jobs.actions.local_turns import check_turns
 from jobs.actions.reporting import check_reporting, start_report_job, write_report
 from jobs.cluster.array_limit import check_job_count, query_limits
 from jobs.cluster.arrays import (
@@ -212,6 +213,7 @@ def check_cluster(
     if cluster == "slurm":
         check_slurm_is_usable(run, chosen)
     else:
+        check_turns()
         for cell in cells:
             cell.experiment.model.check_here()
             if cell.experiment.sampling is not None:

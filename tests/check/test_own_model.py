@@ -221,7 +221,15 @@ FOLDED = COUNTING.replace("self.calls = 0", "self.ready = False").replace(
 )
 
 
-@pytest.mark.parametrize("text", [COUNTING, COOLING, LATE, FOLDED])
+CACHING = COUNTING.replace(
+    "return x / (1 + self.calls)",
+    """if getattr(self, "rows", None) != len(x):
+            self.rows, self.table = len(x), torch.ones(len(x), 1)
+        return x * self.table / (1 + self.calls)""",
+)
+
+
+@pytest.mark.parametrize("text", [COUNTING, COOLING, LATE, FOLDED, CACHING])
 def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_path: Path) -> None:
     """As of a layer that warms up: the twin begins with what the run has counted; but not where
     a flag tells of a tensor that the twin does not have."""
@@ -244,6 +252,7 @@ BUFFERS = {
     "infinite numbers": ("torch.tensor([0.0, -torch.inf])", "x * self.held.exp()[0]"),
     "none": ("torch.tensor([1.0, torch.nan])", "x * self.held[0]"),
     "complex numbers": ("torch.tensor([1j, 2.0])", "x * self.held.abs().prod()"),
+    "a mean that is no norm's": ("torch.ones(3)", "x * self.running_mean.sum()"),
     "half precision": ("torch.ones(3, dtype=torch.bfloat16)", "x * self.held.sum().float()"),
 }
 """What is in a buffer, and what a layer makes of it."""
@@ -252,11 +261,14 @@ BUFFERS = {
 def holding(buffer: str, computes: str) -> str:
     return MODEL.replace(
         "        return x - x.mean(0)",
-        f"""        return {computes}
+        f"""        x = x * torch.ones(2)[self.places].sum()
+        return {computes}
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("held", {buffer})""",
+        self.register_buffer("held", {buffer})
+        self.register_buffer("running_mean", torch.ones(3))
+        self.places = nn.Parameter(torch.arange(2), requires_grad=False)""",
     ).replace("kind().to(options.dtype)", "kind()")
 
 
@@ -320,6 +332,16 @@ def test_torchs_batchnorm_in_images_accuses_nobody(seed: int, tmp_path: Path) ->
 
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
+).replace(
+    "class Flat(nn.Module):",
+    """class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_forward_pre_hook(self.drop)
+
+    def drop(self, _module, given):
+        return nn.functional.dropout(given[0], 0.1, self.training), *given[1:]
+""",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -17,9 +18,9 @@ import pytest
 
 import jobs
 from analysis.cli import main as analysis
-from gnnhpc.core.errors import EXIT_INTERRUPTED
+from gnnhpc.core.errors import EXIT_INTERRUPTED, InputError
 from gnnhpc.records.run_paths import RunPaths
-from jobs.actions.local_turns import VARIABLE
+from jobs.actions.local_turns import VARIABLE, check_turns, ranks_lock_file
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
@@ -143,6 +144,32 @@ def test_local_runs_of_one_machine_take_turns(
         jobs.cancel(first)
     wait_until(lambda: not jobs.status(second).live)
     assert jobs.status(second).counts() == {"done": 1}
+
+
+def test_ranks_are_waited_for_though_their_supervisor_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "turns.lock"
+    monkeypatch.setenv(VARIABLE, str(lock))
+    check_turns()
+    with Path(ranks_lock_file()).open("rb") as controllers:
+        fcntl.flock(controllers, fcntl.LOCK_SH)
+        run = jobs.submit(jobs.plan(spec(microbatches=1)), cluster="local", runs=tmp_path).run
+        time.sleep(3)
+        assert jobs.status(run).cells[0].state == "pending"
+    wait_until(lambda: not jobs.status(run).live)
+    assert jobs.status(run).counts() == {"done": 1}
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("turns.lock*")} == {0o644}
+
+
+def test_a_lock_that_cannot_be_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere" / "lock"))
+    plan = jobs.plan(spec(microbatches=1))
+    with pytest.raises(InputError, match=r"GNNHPC_LOCAL_LOCK: found .*No such file"):
+        jobs.submit(plan, cluster="local", runs=tmp_path)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_thread_may_submit_and_wait(tmp_path: Path) -> None:

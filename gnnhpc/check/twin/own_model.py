@@ -92,8 +92,9 @@ class OwnModelTwin:
         outputs: list[Tensor | SparseInput] = []
         for name, layer in zip(self.names, layers, strict=True):
             own = {
-                key: parameters[f"{name}.{key}"]
-                for key, _ in layer.named_parameters()
+                # One that is frozen may be of whole numbers.
+                key: parameters[f"{name}.{key}"].to(held.dtype)
+                for key, held in layer.named_parameters()
                 if f"{name}.{key}" in parameters
             }
             x = functional_call(layer, own, (_own(x), piece.context))
@@ -122,10 +123,11 @@ class OwnModelTwin:
             for key, buffer in layer.named_buffers():
                 buffer.copy_(torch.from_numpy(state[f"{name}.{key}"]))
 
-    def take_values(self, replica: int, values: Mapping[str, Any]) -> None:
-        """And the numbers and words that its layers keep as plain attributes."""
+    def take_values(self, replica: int, values: Mapping[str, Any], *, known: bool) -> None:
+        """And the numbers and words that its layers keep as plain attributes; `known`: those alone
+        that they have now."""
         for name, layer in zip(self.names, self._replicas[replica], strict=True):
-            take_plain_values(layer, name, values)
+            take_plain_values(layer, name, values, known=known)
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         return {

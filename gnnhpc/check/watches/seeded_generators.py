@@ -43,7 +43,8 @@ class DrawnByLayers:
     def attach(self, stage: Stage) -> None:
         self._attached = True
         for part in stage.parts:
-            part.layers[0].register_forward_pre_hook(self._begins)
+            # Before a user's own, which may draw.
+            part.layers[0].register_forward_pre_hook(self._begins, prepend=True)
 
     def before_step(self, step: int) -> None:
         if not self._attached:
