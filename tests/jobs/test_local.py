@@ -185,16 +185,22 @@ def test_ctrl_c_lets_the_ranks_save(tmp_path: Path) -> None:
     paths = create_run_folder(
         jobs.plan(spec(train_steps=100_000, microbatches=1)), tmp_path / "run", Launch()
     )
-    rerun = [sys.executable, "-m", "jobs", "rerun", str(paths.root), "--missing"]
+    # A shell lets what it starts in the background ignore it, and so it may be with the tests.
+    listens = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"import signal, sys; {listens}; from jobs.cli import main; sys.exit(main(sys.argv[1:]))"
+    rerun = [sys.executable, "-c", code, "rerun", str(paths.root), "--missing"]
     process = subprocess.Popen(
         [*rerun, "--cluster", "local", "--wait"],
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: jobs.status(paths.root).cells[0].step)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        wait_until(lambda: jobs.status(paths.root).cells[0].step)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, err) == (EXIT_INTERRUPTED, "")
     assert jobs.status(paths.root).counts() == {"interrupted": 1}
 
