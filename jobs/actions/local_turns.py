@@ -65,22 +65,15 @@ def machine_taken() -> Iterator[None]:
 def _opened(name: str) -> int:
     """Whoever's file it is: a lock needs no right to write, but that all may read it."""
     try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
-        os.fchmod(descriptor, 0o644)
-        return descriptor
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise _unusable(name, error) from None
-    try:
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+            os.fchmod(descriptor, 0o644)
+            return descriptor
         return os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise _unusable(name, error) from None
-
-
-def _unusable(name: str, error: OSError) -> InputError:
-    found = f"{name!r} ({error.strerror})"
-    return InputError("environment", VARIABLE, found, "a file that all may read, or empty")
+        found = f"{name!r} ({error.strerror})"
+        allowed = "a file that all may read, or empty"
+        raise InputError("environment", VARIABLE, found, allowed) from None
 
 
 def _locked(descriptor: int) -> bool:

@@ -17,7 +17,7 @@ from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import Check, Result
 from tests.defects.patching import around
 from tests.tools.forked import started
 
@@ -84,20 +84,37 @@ IMAGES += ["--set", "data.image_size=8", "--set", "batch_size=32"]
 GRAPHS = ["--data", "synthetic-graphs", "--set", "data.graphs=400", "--set", "batch_size=16"]
 
 
+def checked(
+    folder: Path,
+    text: str,
+    *flags: str,
+    data: list[str] = IMAGES,
+    ranks: int = 1,
+    plant: Callable[[Path], None] | None = None,
+) -> dict[str, Check]:
+    """What the audit of a run of this model says, in two micro-batches."""
+    (folder / "centred.py").write_text(text)
+    out = folder / "out"
+    command = ["run", "--model", "centred:Centred", *data, "--microbatches", "2", "--out", out]
+    command += ["--set", "test_steps=1", *flags]
+    with started(command, ranks, folder, plant=partial(plant or add_folder, folder)) as running:
+        assert set(running.wait()) == {0}, running.err(0)
+    (path,) = out.glob("cells/*/*/result.json")
+    return {check.name: check for check in Result.read(path).audit}
+
+
+def invalid(checks: dict[str, Check]) -> list[str]:
+    return [name for name, check in checks.items() if check.verdict == "invalid"]
+
+
 @pytest.mark.parametrize("data", [IMAGES, GRAPHS], ids=["images", "graphs"])
 @pytest.mark.parametrize(("layout", "ranks"), [("seq", 1), ("pp2", 2)])
 def test_rows_that_depend_on_a_whole_micro_batch_accuse_nobody(
     data: list[str], layout: str, ranks: int, tmp_path: Path
 ) -> None:
-    (tmp_path / "centred.py").write_text(MODEL)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *data, "--layout", layout, "--out", out]
-    command += ["--microbatches", "2", "--set", "train_steps=4", "--set", "test_steps=1"]
-    with started(command, ranks, tmp_path, plant=partial(add_folder, tmp_path)) as running:
-        assert set(running.wait()) == {0}, running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
-    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    checks = checked(tmp_path, MODEL, *flags, data=data, ranks=ranks)
+    assert invalid(checks) == []
     assert checks["final-check"].verdict == "ok"
 
 
@@ -108,34 +125,12 @@ def test_a_parameter_without_a_gradient_lets_a_checkpoint_be_written(tmp_path: P
         "self.lin, self.other = nn.Linear(inputs, outputs), nn.Linear(3, 3)",
     )
     assert unused != MODEL
-    (tmp_path / "centred.py").write_text(unused)
-    out = tmp_path / "out"
-    command = [
-        "run",
-        "--model",
-        "centred:Centred",
-        *IMAGES[:-1],
-        "batch_size=16",
-        "--layout",
-        "dp2",
-    ]
-    command += [
-        "--out",
-        out,
-        "--set",
-        "train_steps=6",
-        "--set",
-        "test_steps=1",
-        "--set",
-        "checkpoint_every=2",
-    ]
-    with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
-        assert set(running.wait()) == {0}, running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    assert sorted(each.name for each in path.with_name("checkpoints").iterdir())
-    checks = {check.name: check.verdict for check in Result.read(path).audit}
-    assert checks["gradients used"] == "suspect"
-    assert "invalid" not in checks.values()
+    flags = ["--layout", "dp2", "--set", "train_steps=6", "--set", "checkpoint_every=2"]
+    data = [*IMAGES[:-1], "batch_size=16"]
+    checks = checked(tmp_path, unused, *flags, data=data, ranks=2)
+    assert list(tmp_path.glob("out/cells/*/*/checkpoints/*"))
+    assert checks["gradients used"].verdict == "suspect"
+    assert invalid(checks) == []
 
 
 @pytest.mark.parametrize(
@@ -183,15 +178,9 @@ def test_forwards_computed_again_from_buffers_that_moved_are_found(
 ) -> None:
     """Spectral norm moves its vectors in each forward, and its output is of them."""
     assert NORMED != MODEL
-    (tmp_path / "centred.py").write_text(NORMED)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *cell, "--microbatches", "2", "--out", out]
-    command += ["--set", "checkpoint=always", "--set", "train_steps=3", "--set", "test_steps=1"]
-    plant = partial(recomputed_from_moved_buffers if planted else add_folder, tmp_path)
-    with started(command, 1, tmp_path, plant=plant) as running:
-        assert running.wait() == [0], running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
+    flags = ["--set", "checkpoint=always", "--set", "train_steps=3"]
+    plant = recomputed_from_moved_buffers if planted else None
+    checks = checked(tmp_path, NORMED, *flags, data=cell, plant=plant)
     assert checks["self-check"].values["lost_in_rounding"] == []
     assert checks["self-check"].verdict == ("invalid" if planted else "ok")
 
@@ -234,15 +223,8 @@ def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_p
     """As of a layer that warms up: the twin begins with what the run has counted; but not where
     a flag tells of a tensor that the twin does not have."""
     assert "calls" in text
-    (tmp_path / "centred.py").write_text(text)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
-    command += ["--layout", "pp2", "--set", "train_steps=3", "--set", "test_steps=1"]
-    with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
-        assert set(running.wait()) == {0}, running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
-    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    checks = checked(tmp_path, text, "--layout", "pp2", "--set", "train_steps=3", ranks=2)
+    assert invalid(checks) == []
     assert checks["final-check"].verdict == "ok"
 
 
@@ -274,18 +256,12 @@ def holding(buffer: str, computes: str) -> str:
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_a_buffer_may_hold_anything_that_is_dense(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "centred.py").write_text(holding(*BUFFERS[kind]))
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
-    command += ["--set", "train_steps=4", "--set", "test_steps=1", "--set", "checkpoint_every=2"]
-    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
-        assert running.wait() == [0], running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
-    assert [check for check in checks.values() if check.verdict == "invalid"] == []
+    flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
+    checks = checked(tmp_path, holding(*BUFFERS[kind]), *flags)
+    assert invalid(checks) == []
     for name in ("self-check", "last self-check", "final-check"):
         assert checks[name].verdict == "ok"
-    assert list(path.parent.glob("checkpoints/*"))
+    assert list(tmp_path.glob("out/cells/*/*/checkpoints/*"))
 
 
 def test_a_sparse_buffer_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -320,14 +296,8 @@ NORMALIZING = (
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_torchs_batchnorm_in_images_accuses_nobody(seed: int, tmp_path: Path) -> None:
-    (tmp_path / "centred.py").write_text(NORMALIZING)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
-    command += ["--set", "train_steps=4", "--set", "test_steps=1", "--set", f"seed={seed}"]
-    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
-        assert running.wait() == [0], running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    assert [check for check in Result.read(path).audit if check.verdict == "invalid"] == []
+    flags = ["--set", "train_steps=4", "--set", f"seed={seed}"]
+    assert invalid(checked(tmp_path, NORMALIZING, *flags)) == []
 
 
 DROPPING = MODEL.replace(
@@ -360,17 +330,11 @@ def generators_set_before_each_step(folder: Path) -> None:
 @pytest.mark.parametrize("planted", [False, True], ids=["sound", "planted"])
 def test_layers_alone_draw_from_the_generators(planted: bool, layout: str, tmp_path: Path) -> None:
     """Each step would drop the same otherwise."""
-    (tmp_path / "centred.py").write_text(DROPPING)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
-    command += ["--layout", layout, "--set", "train_steps=4", "--set", "test_every=2"]
-    plant = partial(generators_set_before_each_step if planted else add_folder, tmp_path)
-    with started(command, 1 + (layout == "pp2"), tmp_path, plant=plant) as running:
-        assert set(running.wait()) == {0}, running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
-    invalid = [name for name, check in checks.items() if check.verdict == "invalid"]
-    assert invalid == (["generators"] if planted else [])
+    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "test_every=2"]
+    plant = generators_set_before_each_step if planted else None
+    ranks = 1 + (layout == "pp2")
+    checks = checked(tmp_path, DROPPING, *flags, ranks=ranks, plant=plant)
+    assert invalid(checks) == (["generators"] if planted else [])
 
 
 def recomputed_in_half_precision(folder: Path) -> None:
@@ -394,18 +358,10 @@ def test_forwards_computed_again_give_the_same_outputs(
 ) -> None:
     """Of a layer that draws, of which the self-check can tell nothing, and in a late step."""
     assert DROPPING != MODEL
-    (tmp_path / "centred.py").write_text(DROPPING)
-    out = tmp_path / "out"
-    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2", "--out", out]
-    command += [*cell, "--set", "checkpoint=always"]
-    command += ["--set", "train_steps=3", "--set", "test_steps=1"]
-    plant = partial(recomputed_in_half_precision if planted else add_folder, tmp_path)
-    with started(command, 1, tmp_path, plant=plant) as running:
-        assert running.wait() == [0], running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    checks = {check.name: check for check in Result.read(path).audit}
-    invalid = [name for name, check in checks.items() if check.verdict == "invalid"]
-    assert invalid == (["recomputed outputs"] if planted else [])
+    flags = [*cell, "--set", "checkpoint=always", "--set", "train_steps=3"]
+    plant = recomputed_in_half_precision if planted else None
+    checks = checked(tmp_path, DROPPING, *flags, plant=plant)
+    assert invalid(checks) == (["recomputed outputs"] if planted else [])
     assert checks["recomputed outputs"].values == ({"found": 1} if planted else {"looks": 3})
 
 

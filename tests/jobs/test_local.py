@@ -36,6 +36,13 @@ def spec(**keys: Any) -> dict[str, Any]:
     return {"name": "run", "defaults": {"train_steps": 3}, "grids": [GRID | keys]}
 
 
+def wait_until(true: Callable[[], object]) -> None:
+    patience = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < patience
+        time.sleep(0.1)
+
+
 def test_a_sweep_runs_and_parts_of_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,10 +111,7 @@ def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     plan = jobs.plan(spec(train_steps=100_000, seeds=[0, 1], microbatches=1))
     run = jobs.submit(plan, cluster="local", runs=tmp_path).run
     try:
-        patience = time.monotonic() + 120
-        while not any(cell.step for cell in jobs.status(run).cells):
-            assert time.monotonic() < patience, jobs.status(run)
-            time.sleep(0.2)
+        wait_until(lambda: any(cell.step for cell in jobs.status(run).cells))
         first, second = jobs.status(run).cells
         assert (first.state, second.state) == ("running", "pending")
         assert first.step_s is not None
@@ -118,13 +122,6 @@ def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     assert not jobs.status(run).live
     assert jobs.status(run).counts()["missing"] == 1
     assert jobs.cancel(run) == []
-
-
-def wait_until(true: Callable[[], object], what: object = None) -> None:
-    patience = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < patience, what
-        time.sleep(0.1)
 
 
 def test_local_runs_of_one_machine_take_turns(
@@ -239,16 +236,11 @@ def test_a_cell_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     plan = jobs.plan(spec(train_steps=100_000, layouts=["pp2"], microbatches=2))
     run = jobs.submit(plan, cluster="local", runs=tmp_path).run
     (submission,) = read_submissions(RunPaths(run))
-    patience = time.monotonic() + 120
     try:
-        while not jobs.status(run).cells[0].step:
-            assert time.monotonic() < patience, jobs.status(run)
-            time.sleep(0.2)
+        wait_until(lambda: jobs.status(run).cells[0].step)
     finally:
         os.kill(int(submission.job_id), signal.SIGKILL)
-    while jobs.status(run).live:
-        assert time.monotonic() < patience, jobs.status(run)
-        time.sleep(0.2)
+    wait_until(lambda: not jobs.status(run).live)
     (cell,) = jobs.status(run).cells
     assert cell.state == "interrupted"
     assert cell.detail == "stopped by a signal; rerun goes on from its checkpoint"
