@@ -148,10 +148,10 @@ FIGURE_KINDS = (
         "waterfall",
         "where a step loses time",
         "From the best sequential step on as many ranks that lose nothing (linear) to the measured "
-        "step, in parts that add up: the schedule's bubble, up to the bound; micro-batches, which "
-        "a sequential run pays too; company, the same passes slower than alone; imbalance of "
-        "stages; waiting beyond these, as for transfers; all-reduce; the rest. Pale bars are "
-        "gains; an interval may end beyond the axis.",
+        "step, in parts that add up: the schedule's bubble, up to the bound; forwards computed "
+        "again; micro-batches, which a sequential run pays too; company, the same passes slower "
+        "than alone; imbalance of stages; waiting beyond these, as for transfers; all-reduce; the "
+        "rest. Pale bars are gains; an interval may end beyond the axis.",
         lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PARTS = {
     "linear": "linear",
     "schedule": "schedule",
+    "recomputation": "recomputation",
     "microbatches": "micro-batches",
     "company": "company",
     "imbalance": "imbalance",

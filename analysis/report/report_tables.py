@@ -116,7 +116,8 @@ def lost_time_table(summary: pd.DataFrame) -> NamedTable:
         _chosen(taken, [*LOST_COLUMNS, "mean_s", "of_bound"]).drop(columns="phase"),
         (
             "linear: the best sequential step on as many ranks that lose nothing. schedule: the "
-            "bubble of equal stages; with it the step is at the bound. microbatches: what they "
+            "bubble of equal stages; with it the step is at the bound. recomputation: forwards "
+            "computed again that the best sequential step does not have. microbatches: what they "
             "cost a sequential run; without one, part of company. company: the same passes, "
             "slower than alone. imbalance: of stages. waits: beyond these, as for transfers. rest: "
             "less the sequential run's share of it.",

@@ -144,6 +144,8 @@ class Configuration:
         parts = [self.mean(name) for name in ("passes_s", "waited_s", "allreduce_s")]
         if None in parts or not self.step_times:
             return None
+        # Older records do not tell what was computed again.
+        parts.append(self.mean("recompute_s"))
         return StepSeconds(self.sample.mean.value, *(part or 0.0 for part in parts))
 
     @property

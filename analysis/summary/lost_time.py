@@ -7,6 +7,8 @@ Narayanan et al. 2021, section 2.2; of zero-bubble and zbv what their order of a
 the measured ratio of forwards, gradients of inputs and gradients of weights, Qi et al. 2024):
 
 - schedule: linear * (f-1), so that linear and schedule are the step at the bound;
+- recomputation: forwards computed again in the ranks' passes beyond those of the best sequential
+  run's, of which the two parts below are without;
 - micro-batches: what the sequential run's passes take longer in M micro-batches, * f/n;
 - company: what the ranks' passes take longer than those of that run, * f/n;
 - imbalance: the ideal step of the measured passes, less that of equal stages;
@@ -36,6 +38,13 @@ class StepSeconds:
     """Of a rank on average."""
     allreduce: float = 0.0
     """Of a rank on average."""
+    recomputed: float = 0.0
+    """Of the passes, forwards computed again."""
+
+    @property
+    def once(self) -> float:
+        """Passes without forwards computed again."""
+        return self.passes - self.recomputed
 
     def times(self, factor: float) -> StepSeconds:
         """Of a step of `factor` times the samples."""
@@ -48,6 +57,7 @@ class LostTime:
 
     linear: float
     schedule: float
+    recomputation: float
     microbatches: float | None
     """None where no sequential run in as many micro-batches was measured: part of `company`."""
     company: float
@@ -92,8 +102,9 @@ def take_apart(
     return LostTime(
         linear=best.step / ranks,
         schedule=best.step * (share - 1 / ranks),
-        microbatches=None if same is None else (same.passes - best.passes) * share,
-        company=step.passes * stretch - alone.passes * share,
+        recomputation=step.recomputed * stretch - best.recomputed * share,
+        microbatches=None if same is None else (same.once - best.once) * share,
+        company=step.once * stretch - alone.once * share,
         imbalance=ideal_s - step.passes * stretch,
         waits=step.passes + step.waited - ideal_s,
         allreduce=step.allreduce,

@@ -51,9 +51,9 @@ def test_the_parts_add_up_to_the_step(
     numbers: list[float], replicas: int, stages: int, microbatches: int, has_same: bool
 ) -> None:
     step, best, same = (
-        StepSeconds(*numbers[:4]),
-        StepSeconds(*numbers[4:8]),
-        StepSeconds(*numbers[7:11]),
+        StepSeconds(*numbers[:5]),
+        StepSeconds(*numbers[4:9]),
+        StepSeconds(*numbers[6:11]),
     )
     lost = take_apart(
         step,
@@ -74,6 +74,7 @@ def test_equal_stages_lose_what_the_schedule_loses() -> None:
     assert lost.linear == pytest.approx(0.5)
     assert lost.schedule == pytest.approx(0.1)
     others = (
+        lost.recomputation,
         lost.microbatches,
         lost.company,
         lost.imbalance,
@@ -81,7 +82,7 @@ def test_equal_stages_lose_what_the_schedule_loses() -> None:
         lost.allreduce,
         lost.rest,
     )
-    assert others == pytest.approx((0.0,) * 6, abs=1e-12)
+    assert others == pytest.approx((0.0,) * 7, abs=1e-12)
 
 
 def test_rounding_of_zero_is_zero() -> None:
@@ -118,6 +119,17 @@ def test_micro_batches_cost_what_they_cost_alone() -> None:
     lost = take_apart(step, 0.66, ALONE, same, ranks=2, stretch=6 / 5)
     assert lost.microbatches == pytest.approx(0.06)
     assert lost.company == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("alone_too", [False, True])
+def test_forwards_computed_again_are_no_company(alone_too: bool) -> None:
+    """A third more than forwards and backwards; no loss where the sequential run does so too."""
+    step = StepSeconds(step=0.8, passes=2 / 3, waited=0.8 - 2 / 3, recomputed=1 / 6)
+    best = StepSeconds(4 / 3, 4 / 3, recomputed=1 / 3) if alone_too else ALONE
+    lost = take_apart(step, 0.8, best, best, ranks=2, stretch=6 / 5)
+    assert lost.recomputation == pytest.approx(0.0 if alone_too else 0.2)
+    assert (lost.company, lost.microbatches) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert lost.total == pytest.approx(0.8)
 
 
 def test_the_summary_takes_its_steps_apart(tmp_path: Path) -> None:
