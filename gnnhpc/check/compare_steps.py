@@ -350,6 +350,12 @@ class StepComparison:
         self._parameters = differences(after, expected, self.layers)
         if self.causes:
             return after
+        self.causes += [
+            f"update: {name} moved in step {step} and does not train: what a forward moves must be "
+            "a buffer"
+            for name in sorted(self.twin.frozen & after.keys())
+            if not np.array_equal(after[name], before[name], equal_nan=True)
+        ]
         eps = EPS[self.experiment.dtype]
         for each, rounding in compare_moves(before, after, expected, self.layers, eps):
             cause = (

@@ -93,6 +93,7 @@ def checked(
     plant: Callable[[Path], None] | None = None,
 ) -> dict[str, Check]:
     """What the audit of a run of this model says, in two micro-batches."""
+    folder.mkdir(exist_ok=True)
     (folder / "centred.py").write_text(text)
     out = folder / "out"
     command = ["run", "--model", "centred:Centred", *data, "--microbatches", "2", "--out", out]
@@ -363,6 +364,45 @@ def test_forwards_computed_again_give_the_same_outputs(
     checks = checked(tmp_path, DROPPING, *flags, plant=plant)
     assert invalid(checks) == (["recomputed outputs"] if planted else [])
     assert checks["recomputed outputs"].values == ({"found": 1} if planted else {"looks": 3})
+
+
+def test_a_parameter_that_a_forward_moves_is_named(tmp_path: Path) -> None:
+    """Each replica moves its own: it must be a buffer."""
+    parameter = MODEL.replace(
+        "return x - x.mean(0)",
+        "self.code.data += self.training; return x / float(self.code)",
+    ).replace(
+        "class Centre(nn.Module):",
+        """class Centre(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.code = nn.Parameter(torch.ones(()), requires_grad=False)
+""",
+    )
+    buffer = parameter.replace(
+        "self.code = nn.Parameter(torch.ones(()), requires_grad=False)",
+        "self.register_buffer('code', torch.ones(()))",
+    )
+    checks = checked(tmp_path, parameter, "--set", "train_steps=4")
+    assert "centre.code moved in the step and does not train" in checks["optimizer"].detail
+    assert "centre.code moved in step 0 and does not train" in checks["self-check"].detail
+    assert invalid(checked(tmp_path / "buffer", buffer, "--set", "train_steps=4")) == []
+
+
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+def test_a_layer_may_change_its_input_in_a_hook(layout: str, tmp_path: Path) -> None:
+    hooked = MODEL
+    for name in ("Flat", "Centre"):
+        hooked = hooked.replace(
+            f"class {name}(nn.Module):",
+            f"""class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_forward_pre_hook(lambda _, given: (2 * given[0] + 1, *given[1:]))
+""",
+        )
+    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "checkpoint=always"]
+    assert invalid(checked(tmp_path, hooked, *flags, ranks=1 + (layout == "pp2"))) == []
 
 
 def add_folder(folder: Path) -> None:

@@ -1,4 +1,6 @@
-"""Watches that nothing changes a stage or its optimizer between the end of a step and the next."""
+"""Watches that nothing changes a stage or its optimizer between the end of a step and the next, nor
+within a step a parameter that does not train.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from gnnhpc.check.watches.state_hashes import named_in_words
 from gnnhpc.engines.stage import Stage
 from gnnhpc.records.schema import Phase
 
-ELEMENTS = 8
-"""Of each tensor that are kept, spread evenly."""
+ELEMENTS, OF_FROZEN = 8, 256
+"""Of each tensor that are kept, spread evenly; more of a parameter that does not train, as a
+forward may move few rows of it."""
 
 
 @dataclass
@@ -25,6 +28,18 @@ class Continuity:
     findings: Findings
     _kept: dict[str, Tensor] = field(default_factory=dict)
     _trained: list[str] = field(default_factory=list)
+
+    def after_training_step(self, step: int) -> None:
+        before = self._kept
+        self.keep()
+        still = [name for name, p in self.stage.named_parameters() if not p.requires_grad]
+        moved = [n for n in still if n in before and not _same(self._kept[n], before[n])]
+        if moved:
+            cause = (
+                f"{named_in_words(moved)} moved in the step and does not train: what a forward "
+                "moves must be a buffer, as replicas have each their own"
+            )
+            self.findings.add("optimizer", "train", step, cause)
 
     def keep(self) -> None:
         """After a step, or after what may change buffers between steps."""
@@ -55,17 +70,20 @@ class Continuity:
         return [name for name, p in self.stage.named_parameters() if p.requires_grad]
 
     def _elements(self) -> dict[str, Tensor]:
-        found = dict(self.stage.named_parameters()) | dict(self.stage.named_buffers())
-        if self.optimizer is not None:
-            for name, parameter in self.stage.named_parameters():
+        found: dict[str, Tensor] = dict(self.stage.named_buffers())
+        frozen: dict[str, Tensor] = {}
+        for name, parameter in self.stage.named_parameters():
+            (found if parameter.requires_grad else frozen)[name] = parameter
+            if self.optimizer is not None:
                 for key, value in self.optimizer.state.get(parameter, {}).items():
                     found[f"{key} of {name}"] = value
-        return {name: _some(tensor) for name, tensor in found.items()}
+        few = {name: _some(tensor, ELEMENTS) for name, tensor in found.items()}
+        return few | {name: _some(tensor, OF_FROZEN) for name, tensor in frozen.items()}
 
 
-def _some(tensor: Tensor) -> Tensor:
+def _some(tensor: Tensor, most: int) -> Tensor:
     flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, -(-len(flat) // ELEMENTS))].clone()
+    return flat[:: max(1, -(-len(flat) // most))].clone()
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -172,7 +172,7 @@ class RunWatch:
         self, step: int, batch: Batch, trained: StepOutput, grad_norm: float | None
     ) -> None:
         self.last.end()
-        self.continuity.keep()
+        self.continuity.after_training_step(step)
         self.recomputed.after_step(step)
         self.drawn.after_step(step)
         if not self._looks:
