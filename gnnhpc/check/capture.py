@@ -143,7 +143,8 @@ class CapturingEngine:
         for part in stage.parts:
             part.on_layer.append(self._keep_output)
         if seen.stage == 0:
-            stage.layers[0].register_forward_pre_hook(self._keep_input)
+            # Before the hooks of a user's layer, which may change what it is given.
+            stage.layers[0].register_forward_pre_hook(self._keep_input, prepend=True)
 
     @property
     def gradients(self) -> StageGradients:

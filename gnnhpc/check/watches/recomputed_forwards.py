@@ -50,7 +50,8 @@ class RecomputedForwards:
 
     def attach(self, stage: Stage) -> None:
         for place, part in enumerate(stage.parts):
-            part.layers[0].register_forward_pre_hook(self._begins)
+            # Before the hooks of a user's layer, which are part of its forward.
+            part.layers[0].register_forward_pre_hook(self._begins, prepend=True)
             part.layers[-1].register_forward_hook(needs_no_input(partial(self._ends, place)))
 
     def begin_step(self) -> None:

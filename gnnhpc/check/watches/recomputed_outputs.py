@@ -35,8 +35,9 @@ class RecomputedOutputs:
 
     def attach(self, stage: Stage) -> None:
         for number, part in enumerate(stage.parts):
-            hook = needs_no_input(partial(self._keep, number))
-            part.layers[-1].register_forward_hook(hook)
+            hook = needs_no_input(partial(self._keep, stage, number))
+            # Within what the second clock takes for the forward.
+            part.layers[-1].register_forward_hook(hook, prepend=True)
 
     def begin_step(self) -> None:
         self._first, self._again = {}, {}
@@ -68,8 +69,11 @@ class RecomputedOutputs:
             return None
         return f"has outputs that are {apart:.1e} from the first ones, of a norm of {norm:.1e}"
 
-    def _keep(self, part: int, layer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+    def _keep(
+        self, stage: Stage, part: int, _layer: nn.Module, given: tuple[Any, ...], output: Any
+    ) -> None:
         """Inside the step."""
-        if layer.training and isinstance(output, Tensor):
+        # A user's layer may stay in evaluation mode.
+        if stage.training and isinstance(output, Tensor):
             kept = self._again if within_backward() else self._first
             kept[part, given[1].microbatch] = copied_sample(output.detach())

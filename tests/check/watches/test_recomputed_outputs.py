@@ -27,7 +27,9 @@ class Scaled(nn.Linear):
         return scaled.masked_fill(torch.arange(30) == self.masked, -torch.inf)
 
 
-def found(off: float, *, training: bool = True, masked: int = -1) -> Findings:
+def found(
+    off: float, *, training: bool = True, masked: int = -1, evaluates: bool = False
+) -> Findings:
     """In a step of three micro-batches, the last of which is not computed again."""
     findings = Findings()
     stage = Stage([LayerOutline("only", (30,), (30,))], [Scaled(off, masked)], timer=None)
@@ -36,6 +38,7 @@ def found(off: float, *, training: bool = True, masked: int = -1) -> Findings:
     watch.attach(stage)
     watch.begin_step()
     stage.train(training)
+    stage.layers[-1].train(training and not evaluates)
     outputs = [stage(torch.randn(200, 30), Context(microbatch=m)) for m in range(3)]
     for output in outputs:
         output.clamp(min=-1e6).square().sum().backward()
@@ -49,6 +52,10 @@ def test_other_outputs_are_found() -> None:
     assert (finding.check, finding.step) == (NAME, 5)
     assert "micro-batch 1 of part 0, computed again, has outputs that are" in finding.cause
     assert wrong.looks[NAME] == 1
+
+
+def test_a_layer_that_stays_in_evaluation_mode_is_looked_at() -> None:
+    assert len(found(1e-4, evaluates=True).kept) == 1
 
 
 def test_infinite_numbers_hide_no_others() -> None:
