@@ -17,6 +17,8 @@ from torch import nn
 from gnnhpc.models.generators import MOST, Generator, generators_of, state_of
 from gnnhpc.models.own_attributes import OF_EVERY_MODULE, users_modules
 
+OF_GENERATOR = "generator "
+"""How the words for one begin."""
 _WORDS = 100
 _PLAIN = (bool, int, float, complex, str, np.generic)
 
@@ -75,7 +77,7 @@ def _in_words(value: Any) -> str | None:
     if isinstance(value, Generator):
         state = state_of(value)
         told = bytes(state.tolist()) if isinstance(state, torch.Tensor) else repr(state).encode()
-        return f"generator {hashlib.sha256(told).hexdigest()[:16]}"
+        return f"{OF_GENERATOR}{hashlib.sha256(told).hexdigest()[:16]}"
     if isinstance(value, _PLAIN):
         words = repr(value)
         return words if len(words) <= _WORDS else hashlib.sha256(words.encode()).hexdigest()[:16]

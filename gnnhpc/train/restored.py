@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models.loose_state import loose_state
+from gnnhpc.models.loose_state import OF_GENERATOR, loose_state
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
 from gnnhpc.train.generators import generator_states
@@ -44,14 +44,30 @@ def loose_states(mesh: Mesh, stage: Stage) -> dict[str, str]:
 def not_restored(path: Path, mesh: Mesh, stage: Stage) -> str:
     """What of that is not as it was when the checkpoint was written, in words; empty if all is.
 
-    What is not there yet, as of a layer that has computed nothing, is not compared.
+    What is not there yet, as of a layer that has computed nothing, is not compared, as it may come
+    to the same again: but for generators, which begin anew.
     """
     facts = json.loads((path / FACTS_FILE).read_text())
     told: dict[str, str] = facts.get("loose", {})
     now = loose_states(mesh, stage)
     changed = sorted(name for name in told.keys() & now.keys() if told[name] != now[name])
     words = [f"{name} was {told[name]} and is {now[name]}" for name in changed]
+    words += [f"{name}, which is not there yet" for name in _later_generators(told, mesh, stage)]
     return "; ".join([*words, *_later_buffers(facts.get("tensors", {}), mesh, stage)])
+
+
+def _later_generators(told: dict[str, str], mesh: Mesh, stage: Stage) -> list[str]:
+    """Generators of the checkpoint's that a layer of this stage has not made yet."""
+    here = loose_states(mesh, stage)
+    of_replica = f" of replica {mesh.replica}"
+    return [
+        name
+        for name, words in sorted(told.items())
+        if words.startswith(OF_GENERATOR)
+        and name not in here
+        and name.endswith(of_replica)
+        and any(name.startswith(f"{layer.name}.") for layer in stage.outlines)
+    ]
 
 
 def _later_buffers(told: Collection[str], mesh: Mesh, stage: Stage) -> list[str]:
