@@ -33,14 +33,17 @@ CELLS = {
     "gat": gat(**LARGER),
     "gat of pyg": gat(**LARGER | {"model": {"name": "gat", "implementation": "pyg"}}),
     "gat, checkpoint": gat(**LARGER | {"checkpoint": "always"}),
+    "vig, checkpoint": vig(checkpoint="always", device="gpu"),
     "gatv2": gat(**LARGER | {"model": {"name": "gatv2"}}),
     "gcn": gat(**LARGER | {"model": {"name": "gcn"}, "optimizer": {"name": "sgd", "lr": 0.1}}),
     "gcnii": gat(**LARGER | {"model": {"name": "gcnii", "layers": 4}, "chunks": "contiguous"}),
     "sage, max": gat(**LARGER | {"model": {"name": "sage", "aggregator": "max"}}),
     "sampled": sampled(**PAIRS),
+    "sampled, checkpoint": sampled(**PAIRS, checkpoint="always", microbatches=2),
     "sampled, pyg": sampled(**PAIRS, model={"name": "sage", "implementation": "pyg"}),
     "graphs": graphs(device="gpu"),
     "links": linked(**PAIRS),
+    "links of gatv2": linked(**PAIRS, model={"name": "gatv2"}),
 }
 
 
