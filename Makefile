@@ -22,11 +22,12 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
 	@echo 'make setup-dgl  DGL beside the rest, for layers with implementation: dgl'
+	@echo 'make setup-triton  Triton, for tests that interpret its programs on a CPU'
 	@echo 'make setup-pyg-sampler  torch-sparse, for sampler: pyg; WHEELS=folder of built ones'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
 	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
@@ -61,6 +62,11 @@ $(STAMP): requirements.lock pyproject.toml
 setup-dgl: setup
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps dgl==1.1.3
 	$(PY) -c 'from gnnhpc.models.dgl_import import import_dgl; import_dgl()'
+
+# Only where torch is a CPU's: one for GPUs brings its own.
+setup-triton: setup
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps triton==3.7.1
+	$(PY) -c 'import triton'
 
 # Built here where no wheel is found, in a quarter of an hour: the index has their source alone.
 setup-pyg-sampler: setup
@@ -127,7 +133,7 @@ mutants: setup
 # The benchmark measures whether or not all tests pass.
 gpu: setup
 	@status=0; \
-	$(PYTEST) -m gpu tests/gpu || status=$$?; \
+	$(PYTEST) tests/gpu tests/kernels/gpu || status=$$?; \
 	$(PY) -m benchmarks.bench_gpu || status=$$?; \
 	exit $$status
 

@@ -1,4 +1,4 @@
-"""ViG and GAT on GPUs: ours against PyG's in one process, then two stages and two replicas.
+"""ViG, GAT and others on GPUs: ours against PyG's in one process, then two stages or replicas.
 
     python -m benchmarks.bench_gpu [--quick] [--device cpu] [--out report/gpu.csv]
 
@@ -96,6 +96,7 @@ def measure(machine: Machine, launcher: Launcher) -> tuple[list[Row], bool]:
             gat, machine, SMALL if machine.quick else PUBMED
         ),
         "GAT on 10 M edges, one process": partial(gat, machine, SMALL if machine.quick else LARGE),
+        "other layers, one process": partial(layers, machine, SMALL if machine.quick else LARGE),
         "two ranks of one GPU": partial(two_ranks, machine, launcher, shared=True),
         "two ranks of two GPUs": partial(two_ranks, machine, launcher, shared=False),
     }
@@ -152,6 +153,16 @@ def gat(machine: Machine, sizes: dict[str, int]) -> Iterator[Row]:
     graph = f"{sizes['nodes']:,} nodes, {sizes['edges']:,} edges, {sizes['features']} features"
     yield Row(f"GAT epoch, {graph}: seconds, ours and PyG's GATConv", paired(*seconds), None)
     yield Row(f"GAT epoch, {graph}: peak MiB, ours and PyG's GATConv", paired(*peaks), None)
+
+
+def layers(machine: Machine, sizes: dict[str, int]) -> Iterator[Row]:
+    """Seconds an epoch of both, which take turns in a process of each of machine.turns."""
+    run = partial(call, "benchmarks.gpu_steps:layers", device=machine.place, **sizes)
+    taken = [run(rounds=machine.rounds) for _ in range(machine.turns)]
+    graph = f"{sizes['nodes']:,} nodes, {sizes['edges']:,} edges, {sizes['features']} features"
+    for model in taken[0]:
+        seconds = [[median(each[model][form]) for each in taken] for form in ("fused", "pyg")]
+        yield Row(f"{model} epoch, {graph}: seconds, ours and PyG's", paired(*seconds), None)
 
 
 def _best(entries: Sequence[tuple[str, int]], machine: Machine) -> tuple[str, int]:

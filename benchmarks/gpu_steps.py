@@ -16,12 +16,14 @@ from benchmarks.isolated import peak_mib
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.engines.clock import Clock
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.registry import model_class
 
 WARMUP = 3
 
@@ -63,6 +65,72 @@ def gat(
         return time.perf_counter() - start
 
     return _taken(epoch, rounds, place)
+
+
+LAYERS: dict[str, dict[str, object]] = {
+    "GATv2": {"name": "gatv2"},
+    "GCN": {"name": "gcn"},
+    "SAGE, mean": {"name": "sage"},
+    "SAGE, max": {"name": "sage", "aggregator": "max"},
+    "GIN": {"name": "gin"},
+}
+
+
+def layers(
+    nodes: int, edges: int, features: int, rounds: int, device: str
+) -> dict[str, dict[str, list[float]]]:
+    """Seconds of epochs of each of `LAYERS` on a made-up graph with dense features, of our layers
+    (`fused`) and of PyG's (`pyg`), which take turns.
+    """
+    graph = load_graph(SyntheticCitation(nodes=nodes, edges=edges, features=features), None)
+    place = torch.device(device)
+    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
+    chunk = chunk.to(place)
+    x = graph.features.to_dense().to(place)
+    targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(place)
+    found: dict[str, dict[str, list[float]]] = {}
+    for title, settings in LAYERS.items():
+        epochs = {
+            form: _epoch_of(settings | {"implementation": form}, graph, chunk, x, targets)
+            for form in ("fused", "pyg")
+        }
+        found[title] = {form: [] for form in epochs}
+        for number in range(WARMUP + rounds):
+            for form, epoch in epochs.items():
+                seconds = epoch()
+                if number >= WARMUP:
+                    found[title][form].append(seconds)
+    return found
+
+
+def _epoch_of(
+    settings: dict[str, object], graph: Graph, chunk: GraphChunk, x: Tensor, targets: Tensor
+) -> Callable[[], float]:
+    config = model_class(str(settings["name"])).model_validate(settings)
+    facts = SyntheticCitation(
+        nodes=graph.nodes, edges=graph.edges.shape[1], features=x.shape[1]
+    ).facts()
+    torch.manual_seed(0)
+    options = BuildOptions(torch.float32)
+    model = nn.ModuleList(config.build(layer, options) for layer in config.outline(facts))
+    model.to(x.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
+    steps = itertools.count()
+    clock = Clock(x.device)
+
+    def epoch() -> float:
+        clock.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        out, context = x, Context(step=next(steps), graph=chunk)
+        for layer in model:
+            out = layer(out, context)
+        functional.nll_loss(out, targets, ignore_index=IGNORED).backward()
+        optimizer.step()
+        clock.synchronize()
+        return time.perf_counter() - start
+
+    return epoch
 
 
 def _our_gat(graph: Graph, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:

@@ -1,4 +1,4 @@
-"""Kernels in C++, compiled on first use, and in plain torch where there is no compiler.
+"""Kernels in C++, compiled on first use; in Triton for GPUs; in plain torch where neither is.
 
 Imports graphs.
 """

@@ -1,4 +1,4 @@
-"""Counts which code computes: the compiled libraries by their files, and the forms in torch."""
+"""Counts which code computes: compiled libraries by their files, forms in torch and in Triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-TORCH = "torch"
+TORCH, TRITON = "torch", "triton"
 _calls: Counter[tuple[str, str]] = Counter()
 _counting = threading.Lock()
 """Stages on several GPUs compute in a thread each."""
@@ -18,7 +18,7 @@ _paused: list[None] = []
 
 
 def count(code: str, function: str, times: int = 1) -> None:
-    """Calls of `function` in a library's file, or in TORCH."""
+    """Calls of `function` in a library's file, or in TORCH or TRITON."""
     if not _paused:
         with _counting:
             _calls[code, function] += times

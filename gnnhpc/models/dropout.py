@@ -13,6 +13,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import calls, dropped_product
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import DroppedRows
+from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.models.context import Context
 
@@ -78,16 +79,21 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
         ctx.save_for_backward(rows)
         ctx.mask = mask
-        return _masked(x, rows, mask)
+        return drop_rows(x, rows, mask)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
-        return _masked(upstream, rows, ctx.mask), None, None
+        return drop_rows(upstream, rows, ctx.mask), None, None
 
 
-def _masked(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+    """`drop`, in C++, Triton or torch, without a gradient."""
     if kernel.fits(x):
         return kernel.drop_rows(x, rows, mask)
+    if gpu.fits(x):
+        from gnnhpc.kernels.gpu import masks
+
+        return masks.drop_rows(x, rows, mask)
     calls.count(calls.TORCH, "drop_rows")
     return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)

@@ -92,7 +92,9 @@ def implementation_note(
 
     from gnnhpc.kernels import kernel_traits
     from gnnhpc.kernels.arguments import fits_kernel
+    from gnnhpc.kernels.gpu import here as gpu
 
-    if fits_kernel(kernel, torch.empty(0, dtype=dtype, device=device)):
+    example = torch.empty(0, dtype=dtype, device=device)
+    if fits_kernel(kernel, example):
         return f"fused/c++{kernel_traits(kernel)}"
-    return "fused/torch"
+    return "fused/triton" if gpu.fits(example) else "fused/torch"

@@ -19,6 +19,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import aggregate, dropped_product, sparse_torch
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
+from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.models.later_weights import LeftFor, cut, is_apart, now_or_later
 
 Features = Tensor | SparseRows | IndexedRows | DroppedRows
@@ -84,6 +85,15 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, None, upstream.sum(0) if needs_bias else None, None
 
 
+def _products(x: Tensor) -> Any:
+    """Whose `sparse_forward` and `sparse_backward` compute where no compiled kernel does."""
+    if gpu.fits(x):
+        from gnnhpc.kernels.gpu import stored_products
+
+        return stored_products
+    return sparse_torch
+
+
 class _SparseLinear(torch.autograd.Function):
     """Stored features times a weight [F, D]; only the weight has a gradient."""
 
@@ -91,10 +101,12 @@ class _SparseLinear(torch.autograd.Function):
     def forward(ctx: Any, rows: SparseRows, weight: Tensor, left_for: LeftFor) -> Tensor:
         ctx.rows, ctx.left_for = rows, left_for
         weight = weight.contiguous()
+        product: Tensor
         if kernel.fits(weight):
             product, ctx.finite = kernel.sparse_forward(rows, weight)
             return product
-        return sparse_torch.sparse_forward(rows, weight)
+        product = _products(weight).sparse_forward(rows, weight)
+        return product
 
     @staticmethod
     @once_differentiable
@@ -105,7 +117,8 @@ class _SparseLinear(torch.autograd.Function):
         def gradient() -> Tensor:
             if kernel.fits(upstream):
                 return kernel.sparse_backward(rows, upstream, finite=finite)
-            return sparse_torch.sparse_backward(rows, upstream)
+            found: Tensor = _products(upstream).sparse_backward(rows, upstream)
+            return found
 
         return None, now_or_later(ctx.left_for, gradient), None
 

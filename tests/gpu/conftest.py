@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gnnhpc.kernels.gpu import here
+
 
 @pytest.fixture(autouse=True)
 def gpus() -> int:
@@ -13,6 +15,15 @@ def gpus() -> int:
     if not count:
         pytest.skip(f"no GPU that torch {torch.__version__} can use")
     return count
+
+
+@pytest.fixture(params=["triton", "torch"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers computed by Triton's programs, or as where it is not installed."""
+    if request.param == "triton":
+        assert here.is_here(), "torch for GPUs brings Triton"
+    else:
+        monkeypatch.setattr(here, "is_here", lambda: False)
 
 
 @pytest.fixture

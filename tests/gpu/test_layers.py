@@ -20,7 +20,7 @@ from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.reference import Ffn, Grapher
 from tests.tools.graphs import make_graph
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("form")]
 ROWS, INPUTS, HEADS, CHANNELS = 200, 10, 8, 8
 GRAPH = make_graph(ROWS, 4_000, seed=5)
 

@@ -17,7 +17,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.registry import model_class
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("form")]
 GPU = torch.device("cuda", 0)
 # Large enough that a GPU's blocks come to their sums in another order each time.
 DATA = SyntheticCitation(nodes=5_000, edges=200_000, features=500)

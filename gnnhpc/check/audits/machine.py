@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gnnhpc.check.observations import RankObservations
-from gnnhpc.kernels.calls import TORCH
+from gnnhpc.kernels.calls import TORCH, TRITON
 from gnnhpc.records.schema import Check
 
 USED_OTHERWISE = 0.1
@@ -61,6 +61,9 @@ def _other_than_said(each: RankObservations) -> str:
         other = in_torch
     elif each.implementation.startswith("reference"):
         other = _of_layers(each)
+    elif each.implementation.startswith("fused/triton"):
+        other = [n for n in each.calls if n in in_torch or n in _of_layers(each)]
+        other = [name for name in other if not name.startswith(f"{TRITON} ")]
     elif each.implementation.startswith("fused/torch"):
         other = [name for name in _of_layers(each) if name not in in_torch]
     if not other:

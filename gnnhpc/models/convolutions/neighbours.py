@@ -1,4 +1,4 @@
-"""Sums and maxima over neighbours as autograd functions: compiled on a CPU, in torch elsewhere."""
+"""Sums and maxima over neighbours as autograd functions: in C++ on a CPU, else Triton or torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import aggregate as kernel
 from gnnhpc.kernels import aggregate_torch, calls
-from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.gpu import here as gpu
+from gnnhpc.kernels.mask import Mask
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import active_mask
+from gnnhpc.models.dropout import active_mask, drop_rows
 
 
 def weighted_sum(
@@ -85,6 +86,28 @@ def relu_of_product(x: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
+def _sums(x: Tensor) -> Any:
+    """Whose `sum_forward` and `sum_backward` compute on `x`: in C++, in Triton or in torch."""
+    if kernel.fits(x):
+        return kernel
+    if gpu.fits(x):
+        from gnnhpc.kernels.gpu import neighbour_sums
+
+        return neighbour_sums
+    return aggregate_torch
+
+
+def _maxima(x: Tensor) -> Any:
+    """Whose `max_forward` and `max_backward` compute on `x`."""
+    if kernel.fits(x):
+        return kernel
+    if gpu.fits(x):
+        from gnnhpc.kernels.gpu import neighbour_maxima
+
+        return neighbour_maxima
+    return aggregate_torch
+
+
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -96,15 +119,14 @@ class _WeightedSum(torch.autograd.Function):
         weights: NeighbourWeights,
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
-        if kernel.fits(x):
-            return kernel.sum_forward(x, block, weights, add, bias)
-        return aggregate_torch.sum_forward(x, block, weights, add, bias)
+        found: Tensor = _sums(x).sum_forward(x, block, weights, add, bias)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         needs_x, needs_add, needs_bias = ctx.needs_input_grad[:3]
-        compute = kernel if kernel.fits(upstream) else aggregate_torch
+        compute = _sums(upstream)
         grad = compute.sum_backward(upstream, ctx.block, ctx.weights) if needs_x else None
         of_bias = upstream.sum(0) if needs_bias else None
         return grad, upstream if needs_add else None, of_bias, None, None
@@ -116,8 +138,7 @@ class _SumBesideOwn(torch.autograd.Function):
         ctx.block, ctx.weights = block, weights
         out = x.new_empty(block.rows_out, 2 * x.shape[1])
         total, own = out.tensor_split(2, dim=1)
-        compute = kernel if kernel.fits(x) else aggregate_torch
-        compute.sum_forward(x, block, weights, out=total)
+        _sums(x).sum_forward(x, block, weights, out=total)
         own.copy_(x[: block.rows_out])
         return out
 
@@ -125,8 +146,7 @@ class _SumBesideOwn(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         total, own = upstream.tensor_split(2, dim=1)
-        compute = kernel if kernel.fits(upstream) else aggregate_torch
-        grad = compute.sum_backward(total, ctx.block, ctx.weights)
+        grad = _sums(upstream).sum_backward(total, ctx.block, ctx.weights)
         grad[: ctx.block.rows_out] += own
         return grad, None, None
 
@@ -138,17 +158,15 @@ class _SumOfFirstHalf(torch.autograd.Function):
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
         total, own = x.tensor_split(2, dim=1)
-        if kernel.fits(x):
-            return kernel.sum_forward(total, block, weights, own, bias)
-        return aggregate_torch.sum_forward(total, block, weights, own[: block.rows_out], bias)
+        found: Tensor = _sums(x).sum_forward(total, block, weights, own[: block.rows_out], bias)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         grad = upstream.new_empty(ctx.block.rows_in, 2 * upstream.shape[1])
         total, own = grad.tensor_split(2, dim=1)
-        compute = kernel if kernel.fits(upstream) else aggregate_torch
-        compute.sum_backward(upstream, ctx.block, ctx.weights, out=total)
+        _sums(upstream).sum_backward(upstream, ctx.block, ctx.weights, out=total)
         own[: ctx.block.rows_out] = upstream
         own[ctx.block.rows_out :] = 0
         return grad, upstream.sum(0), None, None
@@ -157,8 +175,8 @@ class _SumOfFirstHalf(torch.autograd.Function):
 class _Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
-        forward = kernel.max_forward if kernel.fits(x) else aggregate_torch.max_forward
-        out, winner = forward(x, block)
+        out: Tensor
+        out, winner = _maxima(x).max_forward(x, block)
         ctx.save_for_backward(winner)
         ctx.block = block
         return out
@@ -167,9 +185,7 @@ class _Largest(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (winner,) = ctx.saved_tensors
-        if kernel.fits(upstream):
-            return kernel.max_backward(upstream, winner, ctx.block), None
-        return aggregate_torch.max_backward(upstream, winner, ctx.block), None
+        return _maxima(upstream).max_backward(upstream, winner, ctx.block), None
 
 
 class _ReluOfProduct(torch.autograd.Function):
@@ -201,10 +217,11 @@ class _ReluDropout(torch.autograd.Function):
         if kernel.fits(x):
             out = kernel.relu_drop(x, rows, mask)
         else:
-            calls.count(calls.TORCH, "relu_drop")
+            if not gpu.fits(x):
+                calls.count(calls.TORCH, "relu_drop")
             out = functional.relu(x)
             if mask is not None:
-                out = out * mask.weights(number_entries(rows, x.shape[1]), x.dtype)
+                out = drop_rows(out, rows, mask)
         ctx.save_for_backward(out)
         ctx.mask = mask
         return out

@@ -5,7 +5,7 @@ leaky_relu(att_src . h_source + att_dst . h_target); its coefficient the softmax
 of its target, then dropout; the output the coefficients' sum of h, heads concatenated or
 averaged, plus a bias. Parameters, names and initial values are PyG's.
 
-A compiled kernel does the work on a CPU; anywhere else, and where no compiler exists, plain
+A compiled kernel does the work on a CPU, one in Triton on a GPU; where there is neither, plain
 torch does.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.gat_torch import attend
+from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
@@ -58,6 +58,10 @@ class AttentionLayer(LeavesWeights):
             result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
             return result
         h = project(x, self.lin.weight).view(-1, heads, channels)
+        if gpu.fits(h):
+            from gnnhpc.kernels.gpu.attention import attend
+        else:
+            from gnnhpc.kernels.gat_torch import attend
         out = attend(h, self.att_src, self.att_dst, block, mask, SLOPE)
         return self.settings.joined(out) + self.bias
 

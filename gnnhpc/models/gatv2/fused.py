@@ -17,6 +17,7 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels import calls
 from gnnhpc.kernels import gatv2 as kernel
 from gnnhpc.kernels.edges_torch import largest, of_sources, of_targets, summed
+from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.kernels.mask import Mask, number_entries
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
@@ -44,7 +45,7 @@ class AttentionLayer(LeavesWeights):
     def forward(self, x: Features, context: Context) -> Tensor:
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         if not kernel.fits(self.bias):
-            return self._in_torch(x, block, mask)
+            return self._heads_outside(x, block, mask)
         # The kernel wants heads innermost; permuting the weights permutes their products.
         source, target = (
             (project(x, self._lanes(lin.weight)) + self._lanes(lin.bias)).view(
@@ -64,13 +65,19 @@ class AttentionLayer(LeavesWeights):
             parameter.view(self.heads, self.channels, -1).transpose(0, 1).reshape(parameter.shape)
         )
 
-    def _in_torch(self, x: Features, block: Block, mask: Mask | None) -> Tensor:
-        """Plain torch, edge by edge: any device."""
-        calls.count(calls.TORCH, "attend_forward")
+    def _heads_outside(self, x: Features, block: Block, mask: Mask | None) -> Tensor:
+        """In Triton, or in plain torch edge by edge: any device."""
         source, target = (
             (project(x, lin.weight) + lin.bias).view(-1, self.heads, self.channels)
             for lin in (self.lin_l, self.lin_r)
         )
+        if gpu.fits(source):
+            from gnnhpc.kernels.gpu import attention_v2
+
+            rows = target[: block.rows_out]
+            out = attention_v2.attend(source, rows, self.att, block, mask, SLOPE)
+            return self.settings.joined(out) + self.bias
+        calls.count(calls.TORCH, "attend_forward")
         given = of_sources(source, block)
         asking = of_targets(target[: block.rows_out], block)
         scores = (functional.leaky_relu(given + asking, SLOPE) * self.att).sum(-1)

@@ -1,0 +1,71 @@
+"""Whether Triton's kernels can compute on a tensor, and how they take masks and sizes."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gnnhpc.kernels.mask import Mask
+
+_EDGES = 32
+"""Of a row that a program reads at once, at most."""
+_NUMBERS = 2048
+"""That a warp holds of them, 64 a thread: with fewer, or with more warps, programs were slower on
+an H100, with 100 edges a row."""
+
+
+@functools.cache
+def is_here() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def fits(x: Tensor) -> bool:
+    """Whether these kernels can compute on `x`; plain torch is used where they cannot."""
+    return x.device.type == "cuda" and x.dtype in (torch.float32, torch.float64) and is_here()
+
+
+def mask_arguments(mask: Mask | None) -> tuple[int, int, int]:
+    """Both keys and the threshold as signed numbers of 32 bits; without a mask, of one that keeps
+    everything.
+
+    Signed, as Triton takes a larger number for one of 64 bits, and compiles for that again.
+    """
+    numbers = (mask.first, mask.second, mask.threshold) if mask else (0, 0, 0)
+    first, second, threshold = (each - 2**32 if each >= 2**31 else each for each in numbers)
+    return first, second, threshold
+
+
+def power_of_two(count: int) -> int:
+    """The least that is no less: Triton's tensors have such sizes."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def at_once(numbers: int) -> int:
+    """Edges of a row that are read at once, of so many numbers each, a power of two: the same for
+    all blocks, as another one would add in another order, and be compiled while steps are timed.
+    """
+    return max(1, min(_EDGES, _NUMBERS // numbers))
+
+
+def warps(numbers: int) -> int:
+    """For a program that holds so many numbers, a power of two."""
+    return max(1, min(8, numbers // _NUMBERS))
+
+
+def of_attention(heads: int, channels: int) -> dict[str, int]:
+    """Sizes of an attention's programs, each of which reads some edges of a row at once."""
+    padded = {"HEADS": power_of_two(heads), "CHANNELS": power_of_two(channels)}
+    numbers = padded["HEADS"] * padded["CHANNELS"]
+    edges = at_once(numbers)
+    return {
+        "H": heads,
+        "C": channels,
+        **padded,
+        "EDGES": edges,
+        "num_warps": warps(edges * numbers),
+    }

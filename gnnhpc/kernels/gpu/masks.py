@@ -1,0 +1,28 @@
+"""Launches dropout on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels import calls
+from gnnhpc.kernels.gpu.here import mask_arguments
+from gnnhpc.kernels.gpu.programs import masks as programs
+from gnnhpc.kernels.mask import Mask
+
+_AT_ONCE = 1024
+
+
+def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+    """`x` [n, width] masked and scaled; its rows are `rows` [n] of the full graph."""
+    calls.count(calls.TRITON, "drop_rows")
+    x, rows = x.contiguous(), rows.contiguous()
+    out = torch.empty_like(x)
+    if x.numel():
+        grid = (-(-x.numel() // _AT_ONCE),)
+        programs.drop_rows[grid](
+            *(x, rows, out, x.numel(), x.shape[1], *mask_arguments(mask)),
+            SCALE=mask.scale,
+            AT_ONCE=_AT_ONCE,
+        )
+    return out

@@ -1,0 +1,86 @@
+"""Weighted sums over neighbours on a GPU, and their gradients, as `aggregate_torch` has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from gnnhpc.kernels import calls
+from gnnhpc.kernels.gpu.here import at_once, power_of_two, warps
+from gnnhpc.kernels.gpu.programs import neighbour_sums as programs
+
+if TYPE_CHECKING:
+    from gnnhpc.graphs.blocks import Block
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+
+_COLUMNS = 256
+"""At most, of a row that a program computes."""
+
+
+def sum_forward(
+    x: Tensor,
+    block: Block,
+    weights: NeighbourWeights,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    calls.count(calls.TRITON, "sum_rows")
+    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
+    ends = block.indptr, block.source
+    _sum(x, ends, weights.source, weights.target, weights, out, block.rows_out, add, bias)
+    return out
+
+
+def sum_backward(
+    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
+) -> Tensor:
+    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
+    calls.count(calls.TRITON, "sum_rows_backward")
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
+    ends = block.transpose.indptr, block.transpose.target
+    _sum(upstream, ends, weights.target, weights.source, weights, grad, block.rows_out)
+    return grad
+
+
+def _sum(
+    x: Tensor,
+    ends: tuple[Tensor, Tensor],
+    of_other: Tensor | None,
+    of_row: Tensor | None,
+    weights: NeighbourWeights,
+    out: Tensor,
+    rows_with_own: int,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    rows, width = out.shape
+    if not out.numel():
+        return
+    x = _by_row(x)
+    add = None if add is None else _by_row(add)
+    assert out.stride(1) == 1
+    columns = min(_COLUMNS, power_of_two(width))
+    edges = at_once(columns)
+    # What is not there is not read; Triton wants a tensor.
+    given = [out if each is None else each for each in (of_other, of_row, add, bias)]
+    programs.sum_rows[(rows, -(-width // columns))](
+        *(x, x.stride(0), *ends, given[0], given[1]),
+        *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
+        OWN=float(weights.own),
+        LOOPS=weights.loops,
+        HAS_OTHER=of_other is not None,
+        HAS_ROW=of_row is not None,
+        HAS_ADD=add is not None,
+        HAS_BIAS=bias is not None,
+        COLUMNS=columns,
+        EDGES=edges,
+        num_warps=warps(edges * columns),
+    )
+
+
+def _by_row(x: Tensor) -> Tensor:
+    """Whose rows lie together, perhaps as columns of a wider tensor."""
+    return x if x.stride(1) == 1 else x.contiguous()

@@ -1,0 +1,1 @@
+"""What Triton compiles: functions of which each program computes one row, or some."""
