@@ -10,6 +10,7 @@ import torch
 from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
+from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.ranks.device_facts import device_facts
 from gnnhpc.ranks.environment import Environment
 from gnnhpc.ranks.mesh import Mesh
@@ -43,7 +44,7 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "device_facts": device_facts(mesh),
         "transfers": transfers_between_stages(mesh, parts.engine),
         "implementation": parts.implementation,
-        "kernels": kernel_statuses(),
+        "kernels": kernel_statuses() | gpu.status(),
         "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ},
     }
 

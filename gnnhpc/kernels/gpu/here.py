@@ -19,14 +19,41 @@ _NUMBERS = 2048
 an H100, with 100 edges a row."""
 
 
-@functools.cache
-def is_here() -> bool:
+def is_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def why_not() -> str:
+    """Why programs do not run on this process's GPU, in a line; empty where they do.
+
+    One is run: Triton wants a C compiler, Python's headers, a folder to write to and a GPU that is
+    not too old, and has an error of its own for each.
+    """
+    if not is_installed():
+        return "triton is not installed"
+    try:
+        from gnnhpc.kernels.gpu.programs import masks
+
+        x = torch.ones(1, 1, device="cuda")
+        masks.drop_rows[(1,)](x, x.long(), x, 1, 1, 0, 0, 0, SCALE=1.0, AT_ONCE=1024)
+        torch.cuda.synchronize()
+    except Exception as error:
+        words = str(error).strip() or type(error).__name__
+        return f"no program of triton's runs here: {words.splitlines()[0]}"
+    return ""
+
+
+def status() -> dict[str, str]:
+    """For records: what is known of it by now."""
+    if not why_not.cache_info().currsize:
+        return {}
+    return {"triton": why_not() or "runs"}
 
 
 def fits(x: Tensor) -> bool:
     """Whether these kernels can compute on `x`; plain torch is used where they cannot."""
-    return x.device.type == "cuda" and x.dtype in (torch.float32, torch.float64) and is_here()
+    return x.device.type == "cuda" and x.dtype in (torch.float32, torch.float64) and not why_not()
 
 
 def mask_arguments(mask: Mask | None) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from gnnhpc.kernels.gpu import here
 
 @pytest.fixture(autouse=True)
 def triton() -> None:
-    if here.is_here():
+    if here.is_installed():
         return
     why = "triton is not installed: make setup-triton"
     if os.environ.get("GNNHPC_REQUIRE_TRITON"):

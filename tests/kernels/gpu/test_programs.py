@@ -203,6 +203,13 @@ def test_dropout(dtype: torch.dtype, width: int) -> None:
     assert torch.equal(drop_rows(x, rows, mask), expected)
 
 
+def test_why_programs_do_not_run_is_told_in_a_line() -> None:
+    found = here.why_not()
+    assert (found == "") == torch.cuda.is_available()
+    assert len(found.splitlines()) <= 1
+    assert here.status() == {"triton": found or "runs"}
+
+
 @settings(max_examples=300)
 @given(st.integers(1, 10**6))
 def test_sizes_are_powers_of_two_that_a_program_holds(count: int) -> None:
