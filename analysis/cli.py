@@ -100,7 +100,10 @@ def report(
     print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:
-        print(f"{left_out} of {len(loaded.cells)} cells left out: see the report's first page")
+        missing = int((loaded.cells["status"] == "missing").sum())
+        which = f", {missing} of them not run" if missing else ""
+        total = len(loaded.cells)
+        print(f"{left_out} of {total} cells left out{which}: see the report's first page")
     print(f"report: {folder / 'report.html'}")
     # `status` reads neither records nor other cells, so that it cannot tell.
     found = loaded.checks[loaded.checks["name"].isin((DAMAGED, SIBLINGS))]

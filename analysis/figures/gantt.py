@@ -155,10 +155,14 @@ def _ideal_title(timeline: Timeline) -> str:
     )
 
 
+def _microbatches(timeline: Timeline) -> str:
+    return f"{timeline.microbatches} micro-batch{'es' if timeline.microbatches > 1 else ''}"
+
+
 def timeline_caption(timeline: Timeline) -> str:
     """What was drawn, what marks the parts of a stage that has several, and what is apart."""
     caption = (
-        f"{timeline.layout}, {timeline.microbatches} micro-batches, {_schedule_title(timeline)}: "
+        f"{timeline.layout}, {_microbatches(timeline)}, {_schedule_title(timeline)}: "
         f"training step {timeline.step}, the one nearest the median, above the same schedule with "
         "the measured forward and backward seconds and nothing else."
     )

@@ -28,9 +28,12 @@ def training_loss(study: Study) -> Figure | str:
         parts = list(study.panels(steps))
         figure, axes = panel_grid(len(parts))
         title_panels(figure, axes, [title for title, _ in parts], study.title)
+        several = steps["microbatches"].nunique() > 1
+        # In all panels or in none: they share one legend.
+        apart = several and all(_may_be_apart(part) for _, part in parts)
         for one, (_, part) in zip(axes, parts, strict=False):
-            _draw_curves(one, part)
-            one.set_xlabel("training step")
+            _draw_curves(one, part, apart=apart)
+            _step_axis(one)
         _loss_axis(axes, steps["loss"])
         add_legend(figure, axes)
     return figure
@@ -58,7 +61,7 @@ def replica_losses(study: Study, published: pd.DataFrame | None = None) -> Figur
             _draw_copies(one, study, part)
             if published is not None:
                 _draw_published(one, published)
-            one.set_xlabel("training step")
+            _step_axis(one)
         _loss_axis(axes, pd.concat([steps["loss"], *_published_losses(published)]))
         add_legend(figure, axes)
     return figure
@@ -140,10 +143,13 @@ def _losses(study: Study) -> pd.DataFrame:
     return study.steps[(study.steps["phase"] == "train") & study.steps["loss"].notna()]
 
 
-def _draw_curves(axes: Axes, steps: pd.DataFrame) -> None:
-    """A line a layout; also a line a number of micro-batches, thicker for more, if not too many."""
-    pairs = steps[["layout", "microbatches"]].drop_duplicates()
-    apart = len(pairs) <= _MAX_CURVES and pairs["microbatches"].nunique() > 1
+def _may_be_apart(steps: pd.DataFrame) -> bool:
+    """Whether numbers of micro-batches may have lines of their own: there are not too many."""
+    return len(steps[["layout", "microbatches"]].drop_duplicates()) <= _MAX_CURVES
+
+
+def _draw_curves(axes: Axes, steps: pd.DataFrame, *, apart: bool) -> None:
+    """A line a layout, or `apart` a line a number of micro-batches, thicker for more."""
     for place, name in enumerate(layouts_in(steps)):
         mine = steps[steps["layout"] == name]
         counts = sorted({int(count) for count in mine["microbatches"]}) if apart else []
@@ -173,6 +179,13 @@ def _draw_curve(axes: Axes, steps: pd.DataFrame, place: int, label: str, width: 
         label=label,
     )
     _draw_band(axes, curve, label, style.colour)
+
+
+def _step_axis(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("training step")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
 
 
 def _loss_axis(axes: list[Axes], losses: pd.Series[float]) -> None:

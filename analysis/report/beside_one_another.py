@@ -68,7 +68,7 @@ def siblings_compared(run: Run) -> Iterator[Text]:
         )
     alone = int(run.cells["valid"].sum()) + left - compared
     if alone > 0:
-        words += f". {alone} valid cells have no sibling"
+        words += f". {alone} valid cell{'s have' if alone > 1 else ' has'} no sibling"
     yield Text(words + ".", _kind(bad=bool(left), unsure=False))
 
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
@@ -44,9 +44,15 @@ def _parse_layout(value: object) -> Layout:
 LayoutField = Annotated[
     Layout, BeforeValidator(_parse_layout), PlainSerializer(str, return_type=str)
 ]
-CheckpointField = Annotated[
-    Checkpoint, BeforeValidator(lambda value: "always" if value == "all" else value)
-]
+
+
+def _parse_checkpoint(value: Any) -> Any:
+    if value not in (*get_args(Checkpoint), "all"):
+        raise ValueError(f"found {value!r}; allowed: never, all (or always), or except_last")
+    return "always" if value == "all" else value
+
+
+CheckpointField = Annotated[Checkpoint, BeforeValidator(_parse_checkpoint)]
 ModelField = Annotated[SerializeAsAny[Model], BeforeValidator(parse_model)]
 DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
 

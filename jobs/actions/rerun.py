@@ -100,7 +100,7 @@ def rerun(
         if unknown and tell is not None:
             tell(f"leaves {len(unknown)} unknown cells alone: {unknown[0].detail}")
         started = start_cells(paths, cells, cluster, how.launch, wait, waits, paired=paired)
-    return started.finish(report, watch)
+    return started.finish(report, watch, tell)
 
 
 def _choose_cluster(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -118,13 +119,13 @@ def submit(
         create_run_folder(plan, run, how.launch, reporting=reporting, paired=paired)
     with run_lock(paths):
         new = plan if fresh else extend_run_folder(plan, paths, how.launch, how.submitted)
+        stays = f"{run} stays, with the jobs submitted so far: ask for its status"
         try:
-            started = start_cells(paths, new.cells, cluster, how.launch, wait, waits, paired=paired)
+            with _told_if_interrupted(stays, tell):
+                started = start_cells(
+                    paths, new.cells, cluster, how.launch, wait, waits, paired=paired
+                )
         except MaybeSubmittedError:
-            raise
-        except KeyboardInterrupt:
-            if tell is not None:
-                tell(f"{run} stays, with the jobs submitted so far: ask for its status")
             raise
         except GnnhpcError:
             if fresh and not read_submissions(paths):
@@ -135,10 +136,20 @@ def submit(
         if reporting and cluster == "slurm":
             ids = [job for job, _, _ in started.jobs]
             report_job = start_report_job(paths, ids, how.launch, tell)
-    done = started.finish(report, watch)
+    done = started.finish(report, watch, tell)
     if reporting and cluster == "local":
         write_report(paths, tell)
     return replace(done, report_job=report_job)
+
+
+@contextlib.contextmanager
+def _told_if_interrupted(words: str, tell: Callable[[str], None] | None) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        if tell is not None:
+            tell(words)
+        raise
 
 
 def _notes_on_blocks(cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
@@ -236,15 +247,20 @@ class StartedCells:
         self,
         report: ProgressListener | None = None,
         watch: Callable[[RunStatus], None] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> Submission:
         """Wait for the cells if `wait` is set; a waited-for local run is run here."""
         failed = None
-        if self.wait and self.cluster == "local":
-            local_cells = [LocalCell.from_cell(cell) for cell in self.cells]
-            ended = run_local_cells(self.paths, local_cells, self.limits, report or NoProgress())
-            failed = sum(not one.done for one in ended)
-        elif self.wait:
-            failed = _wait_for_slurm(self.paths, self.cells, watch)
+        what = "its jobs in Slurm" if self.cluster == "slurm" else "what its cells have done"
+        with _told_if_interrupted(
+            f"{self.paths.root} stays, with {what}: ask for its status", tell
+        ):
+            if self.wait and self.cluster == "local":
+                cells = [LocalCell.from_cell(cell) for cell in self.cells]
+                ended = run_local_cells(self.paths, cells, self.limits, report or NoProgress())
+                failed = sum(not one.done for one in ended)
+            elif self.wait:
+                failed = _wait_for_slurm(self.paths, self.cells, watch)
         return Submission(self.paths.root, self.cluster, self.jobs, self.cells, failed, self.most)
 
 

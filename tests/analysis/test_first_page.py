@@ -38,7 +38,7 @@ def test_siblings_that_agree_vouch_for_one_another(tmp_path: Path) -> None:
     said, _ = words_of(make_run(tmp_path / "run", [*FOUR, vig(seed=9)]))
     assert "Across cells: 4 cells have siblings" in said
     assert "agree within what rounding explains. Each was compared over 12 training steps" in said
-    assert "1 valid cells have no sibling" in said
+    assert "1 valid cell has no sibling" in said
     lonely, _ = words_of(make_run(tmp_path / "lonely", [vig()]))
     assert "none vouches for another" in lonely
 

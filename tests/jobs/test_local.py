@@ -198,7 +198,9 @@ def test_ctrl_c_lets_the_ranks_save(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert (process.returncode, err) == (EXIT_INTERRUPTED, "")
+    assert process.returncode == EXIT_INTERRUPTED
+    stays = f"note: {paths.root} stays, with what its cells have done: ask for its status"
+    assert err.splitlines() == [stays]
     assert jobs.status(paths.root).counts() == {"interrupted": 1}
 
 

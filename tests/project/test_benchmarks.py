@@ -94,7 +94,7 @@ def test_without_a_gpu_its_table_says_so_of_every_part(tmp_path: Path) -> None:
     machine = bench_gpu.Machine("2.13.0+cpu", 0, False, None, "gpu", False)
     rows, failed = bench_gpu.measure(machine, Launcher(tmp_path))
     assert not failed
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert {row.met for row in rows} == {"not measured: no GPU that torch 2.13.0+cpu can use"}
 
 

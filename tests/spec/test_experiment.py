@@ -91,7 +91,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
         engine="horovod"
     ),
-    "checkpoint: found 'often'; allowed: 'never', 'except_last' or 'always'": vig(
+    "checkpoint: found 'often'; allowed: never, all (or always), or except_last": vig(
         checkpoint="often"
     ),
     "bucket_mib: found 0.5; allowed: none for engine torchgpipe": vig(
