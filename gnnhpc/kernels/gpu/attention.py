@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import mask_arguments, of_attention
+from gnnhpc.kernels.gpu.here import launch, mask_arguments, of_attention
 from gnnhpc.kernels.gpu.programs import attention as programs
 from gnnhpc.kernels.mask import Mask
 
@@ -57,20 +57,24 @@ class _Attend(torch.autograd.Function):
         out = h.new_empty(block.rows_out, heads, channels)
         softmax = h.new_empty(len(block.source), heads)
         scale = 1.0 if mask is None else mask.scale
-        if rows_in:
-            programs.scores[(-(-rows_in // _ROWS),)](
-                *(h, att_source, att_target, of_source, of_target, rows_in, block.rows_out),
-                **{name: ctx.sizes[name] for name in ("H", "C", "HEADS", "CHANNELS")},
-                ROWS=_ROWS,
-            )
-        if block.rows_out:
-            programs.forward[(block.rows_out,)](
-                *(h, of_source, of_target, block.indptr, block.source, block.edge, out, softmax),
-                *mask_arguments(mask),
-                SLOPE=slope,
-                SCALE=scale,
-                **ctx.sizes,
-            )
+        launch(
+            programs.scores,
+            (-(-rows_in // _ROWS),),
+            *(h, att_source, att_target, of_source, of_target, rows_in, block.rows_out),
+            like=h,
+            **{name: ctx.sizes[name] for name in ("H", "C", "HEADS", "CHANNELS")},
+            ROWS=_ROWS,
+        )
+        launch(
+            programs.forward,
+            (block.rows_out,),
+            *(h, of_source, of_target, block.indptr, block.source, block.edge, out, softmax),
+            *mask_arguments(mask),
+            like=h,
+            SLOPE=slope,
+            SCALE=scale,
+            **ctx.sizes,
+        )
         ctx.save_for_backward(h, att_source, att_target, of_source, of_target, softmax, out)
         ctx.block, ctx.scale, ctx.slope = block, scale, slope
         return out
@@ -83,24 +87,28 @@ class _Attend(torch.autograd.Function):
         block: Block = ctx.block
         upstream = upstream.contiguous()
         d_raw, d_target = torch.empty_like(softmax), torch.empty_like(of_target)
-        if block.rows_out:
-            programs.backward_of_scores[(block.rows_out,)](
-                *(upstream, out, h, of_source, of_target, softmax, block.indptr, block.source),
-                *(d_raw, d_target),
-                SLOPE=ctx.slope,
-                SCALE=ctx.scale,
-                **ctx.sizes,
-            )
+        launch(
+            programs.backward_of_scores,
+            (block.rows_out,),
+            *(upstream, out, h, of_source, of_target, softmax, block.indptr, block.source),
+            *(d_raw, d_target),
+            like=h,
+            SLOPE=ctx.slope,
+            SCALE=ctx.scale,
+            **ctx.sizes,
+        )
         transpose = block.transpose
         d_source, d_h = torch.empty_like(of_source), torch.empty_like(h)
-        if len(h):
-            programs.backward_of_features[(len(h),)](
-                *(upstream, softmax, d_raw, d_target, att_source, att_target),
-                *(transpose.indptr, transpose.edge, transpose.target, d_source, d_h),
-                block.rows_out,
-                SCALE=ctx.scale,
-                **ctx.sizes,
-            )
+        launch(
+            programs.backward_of_features,
+            (len(h),),
+            *(upstream, softmax, d_raw, d_target, att_source, att_target),
+            *(transpose.indptr, transpose.edge, transpose.target, d_source, d_h),
+            block.rows_out,
+            like=h,
+            SCALE=ctx.scale,
+            **ctx.sizes,
+        )
         d_att_source = (d_source[..., None] * h).sum(0, keepdim=True)
         d_att_target = (d_target[..., None] * h[: block.rows_out]).sum(0, keepdim=True)
         return d_h, d_att_source, d_att_target, None, None, None

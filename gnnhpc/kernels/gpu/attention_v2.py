@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import mask_arguments, of_attention
+from gnnhpc.kernels.gpu.here import launch, mask_arguments, of_attention
 from gnnhpc.kernels.gpu.programs import attention_v2 as programs
 from gnnhpc.kernels.mask import Mask
 
@@ -52,14 +52,16 @@ class _Attend(torch.autograd.Function):
         softmax = source.new_empty(len(block.source), source.shape[1])
         ctx.scale = 1.0 if mask is None else mask.scale
         ctx.sizes = of_attention(*source.shape[1:])
-        if block.rows_out:
-            programs.forward[(block.rows_out,)](
-                *(source, target, attention, block.indptr, block.source, block.edge, out, softmax),
-                *mask_arguments(mask),
-                SLOPE=slope,
-                SCALE=ctx.scale,
-                **ctx.sizes,
-            )
+        launch(
+            programs.forward,
+            (block.rows_out,),
+            *(source, target, attention, block.indptr, block.source, block.edge, out, softmax),
+            *mask_arguments(mask),
+            like=source,
+            SLOPE=slope,
+            SCALE=ctx.scale,
+            **ctx.sizes,
+        )
         ctx.save_for_backward(source, target, attention, softmax, out)
         ctx.block, ctx.slope = block, slope
         return out
@@ -74,17 +76,21 @@ class _Attend(torch.autograd.Function):
         constants = {"SLOPE": ctx.slope, "SCALE": ctx.scale, **ctx.sizes}
         d_score, d_source = torch.empty_like(softmax), torch.empty_like(source)
         d_target, d_attention = torch.empty_like(target), torch.empty_like(target)
-        if block.rows_out:
-            programs.backward_of_targets[(block.rows_out,)](
-                *(upstream, out, source, target, attention, softmax, block.indptr, block.source),
-                *(d_score, d_target, d_attention),
-                **constants,
-            )
+        launch(
+            programs.backward_of_targets,
+            (block.rows_out,),
+            *(upstream, out, source, target, attention, softmax, block.indptr, block.source),
+            *(d_score, d_target, d_attention),
+            like=source,
+            **constants,
+        )
         transpose = block.transpose
-        if len(source):
-            programs.backward_of_sources[(len(source),)](
-                *(upstream, source, target, attention, softmax, d_score),
-                *(transpose.indptr, transpose.edge, transpose.target, d_source),
-                **constants,
-            )
+        launch(
+            programs.backward_of_sources,
+            (len(source),),
+            *(upstream, source, target, attention, softmax, d_score),
+            *(transpose.indptr, transpose.edge, transpose.target, d_source),
+            like=source,
+            **constants,
+        )
         return d_source, d_target, d_attention.sum(0, keepdim=True), None, None, None

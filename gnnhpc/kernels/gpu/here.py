@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,16 @@ def status() -> dict[str, str]:
 def fits(x: Tensor) -> bool:
     """Whether these kernels can compute on `x`; plain torch is used where they cannot."""
     return x.device.type == "cuda" and x.dtype in (torch.float32, torch.float64) and not why_not()
+
+
+def launch(program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any) -> None:
+    """Run so many of a program, none of an empty grid, on the device of `like`: Triton's own choice
+    is the current device, wherever tensors lie."""
+    if not all(grid):
+        return
+    place = torch.cuda.device(like.device) if like.is_cuda else contextlib.nullcontext()
+    with place:
+        program[grid](*args, **constants)
 
 
 def mask_arguments(mask: Mask | None) -> tuple[int, int, int]:

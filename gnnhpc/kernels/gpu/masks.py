@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import mask_arguments
+from gnnhpc.kernels.gpu.here import launch, mask_arguments
 from gnnhpc.kernels.gpu.programs import masks as programs
 from gnnhpc.kernels.mask import Mask
 
@@ -18,11 +18,12 @@ def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     calls.count(calls.TRITON, "drop_rows")
     x, rows = x.contiguous(), rows.contiguous()
     out = torch.empty_like(x)
-    if x.numel():
-        grid = (-(-x.numel() // _AT_ONCE),)
-        programs.drop_rows[grid](
-            *(x, rows, out, x.numel(), x.shape[1], *mask_arguments(mask)),
-            SCALE=mask.scale,
-            AT_ONCE=_AT_ONCE,
-        )
+    launch(
+        programs.drop_rows,
+        (-(-x.numel() // _AT_ONCE),),
+        *(x, rows, out, x.numel(), x.shape[1], *mask_arguments(mask)),
+        like=x,
+        SCALE=mask.scale,
+        AT_ONCE=_AT_ONCE,
+    )
     return out

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import power_of_two
+from gnnhpc.kernels.gpu.here import launch, power_of_two
 from gnnhpc.kernels.gpu.programs import neighbour_maxima as programs
 
 if TYPE_CHECKING:
@@ -26,10 +26,14 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     out = x.new_empty(block.rows_out, width)
     winner = torch.empty_like(out, dtype=torch.int32)
     columns = min(_COLUMNS, power_of_two(width))
-    if out.numel():
-        programs.max_rows[(block.rows_out, -(-width // columns))](
-            *(x, block.indptr, block.source, out, winner, width), COLUMNS=columns, num_warps=1
-        )
+    launch(
+        programs.max_rows,
+        (block.rows_out, -(-width // columns)),
+        *(x, block.indptr, block.source, out, winner, width),
+        like=x,
+        COLUMNS=columns,
+        num_warps=1,
+    )
     return out, winner
 
 
@@ -40,10 +44,12 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     width, transpose = upstream.shape[1], block.transpose
     grad = upstream.new_empty(block.rows_in, width)
     columns = min(_COLUMNS, power_of_two(width))
-    if grad.numel():
-        programs.max_rows_backward[(block.rows_in, -(-width // columns))](
-            *(upstream, winner, transpose.indptr, transpose.target, grad, width),
-            COLUMNS=columns,
-            num_warps=1,
-        )
+    launch(
+        programs.max_rows_backward,
+        (block.rows_in, -(-width // columns)),
+        *(upstream, winner, transpose.indptr, transpose.target, grad, width),
+        like=upstream,
+        COLUMNS=columns,
+        num_warps=1,
+    )
     return grad

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import at_once, power_of_two, warps
+from gnnhpc.kernels.gpu.here import at_once, launch, power_of_two, warps
 from gnnhpc.kernels.gpu.programs import neighbour_sums as programs
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ def _sum(
     bias: Tensor | None = None,
 ) -> None:
     rows, width = out.shape
-    if not out.numel():
-        return
     x = _by_row(x)
     add = None if add is None else _by_row(add)
     assert out.stride(1) == 1
@@ -66,9 +64,12 @@ def _sum(
     edges = at_once(columns)
     # What is not there is not read; Triton wants a tensor.
     given = [out if each is None else each for each in (of_other, of_row, add, bias)]
-    programs.sum_rows[(rows, -(-width // columns))](
+    launch(
+        programs.sum_rows,
+        (rows, -(-width // columns)),
         *(x, x.stride(0), *ends, given[0], given[1]),
         *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
+        like=out,
         OWN=float(weights.own),
         LOOPS=weights.loops,
         HAS_OTHER=of_other is not None,

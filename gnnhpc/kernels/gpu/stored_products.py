@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gnnhpc.kernels import calls
-from gnnhpc.kernels.gpu.here import at_once, power_of_two, warps
+from gnnhpc.kernels.gpu.here import at_once, launch, power_of_two, warps
 from gnnhpc.kernels.gpu.programs import stored_products as programs
 
 if TYPE_CHECKING:
@@ -42,15 +42,17 @@ def _product(
     if place is not None:
         parts = min(_MOST_PARTS, power_of_two(len(values) // (_OF_A_PART * max(1, count))))
     out = of.new_empty(parts, count, width)
-    if out.numel():
-        columns = min(_COLUMNS, power_of_two(width))
-        entries = at_once(columns)
-        programs.sum_stored[(count, parts, -(-width // columns))](
-            *(indptr, index, values if place is None else place, values, of, out, count, width),
-            HAS_PLACE=place is not None,
-            PARTS=parts,
-            COLUMNS=columns,
-            ENTRIES=entries,
-            num_warps=warps(entries * columns),
-        )
+    columns = min(_COLUMNS, power_of_two(width))
+    entries = at_once(columns)
+    launch(
+        programs.sum_stored,
+        (count, parts, -(-width // columns)),
+        *(indptr, index, values if place is None else place, values, of, out, count, width),
+        like=of,
+        HAS_PLACE=place is not None,
+        PARTS=parts,
+        COLUMNS=columns,
+        ENTRIES=entries,
+        num_warps=warps(entries * columns),
+    )
     return out[0] if parts == 1 else out.sum(0)
