@@ -51,6 +51,7 @@ def sum_backward(
     upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
 ) -> Tensor:
     """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
+    calls.count(calls.TORCH, "sum_rows_backward")
     transpose = block.transpose
     grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
     for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
@@ -92,6 +93,7 @@ def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
 
 def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     """The gradient [rows_in, D] of `max_forward`'s input."""
+    calls.count(calls.TORCH, "max_rows_backward")
     transpose = block.transpose
     grad = upstream.new_empty(block.rows_in, upstream.shape[1])
     for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):

@@ -79,6 +79,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        calls.count(calls.TORCH, "attend_backward")
         h, of_source, of_target, softmax = ctx.saved_tensors
         block: Block = ctx.block
         upstream = upstream.contiguous()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
@@ -82,6 +83,7 @@ class _Drop(torch.autograd.Function):
         return drop_rows(x, rows, mask)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
         return drop_rows(upstream, rows, ctx.mask), None, None

@@ -494,6 +494,24 @@ def test_ranks_that_computed_by_different_code_are_found() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("calls", "wrong"),
+    [
+        ({"triton sum_rows": 4, "triton drop_rows": 2}, None),
+        (
+            {"triton sum_rows": 4, "torch sum_rows_backward": 4},
+            "and called torch sum_rows_backward",
+        ),
+        ({"triton sum_rows": 4, "gat-1f attend_forward": 4}, "and called gat-1f attend_forward"),
+        ({"triton drop_rows": 4}, "ranks say fused/triton and called no kernel"),
+    ],
+)
+def test_layers_said_to_be_tritons_are(calls: dict[str, int], wrong: str | None) -> None:
+    found = checks(everywhere(implementation="fused/triton", calls=calls))["kernels"]
+    assert found.verdict == ("invalid" if wrong else "ok")
+    assert wrong is None or wrong in found.detail
+
+
 def test_a_rank_pinned_to_fewer_cpus_than_threads_is_named() -> None:
     """Though all ranks of its host together have enough."""
     hosts = {rank: {"host": "n", "cpus": [0, 1, 2, 3]} for rank in range(4)}

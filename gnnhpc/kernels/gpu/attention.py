@@ -16,9 +16,6 @@ from gnnhpc.kernels.mask import Mask
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
 
-_ROWS = 16
-"""Whose scores a program computes."""
-
 
 def attend(
     h: Tensor,
@@ -52,18 +49,20 @@ class _Attend(torch.autograd.Function):
         calls.count(calls.TRITON, "attend_forward")
         h, att_source, att_target = h.contiguous(), att_source.contiguous(), att_target.contiguous()
         rows_in, heads, channels = h.shape
-        ctx.sizes = of_attention(heads, channels)
+        ctx.sizes = of_attention(h)
+        # A program computes the scores of as many rows as others read edges.
+        rows = ctx.sizes["EDGES"]
         of_source, of_target = h.new_empty(rows_in, heads), h.new_empty(block.rows_out, heads)
         out = h.new_empty(block.rows_out, heads, channels)
         softmax = h.new_empty(len(block.source), heads)
         scale = 1.0 if mask is None else mask.scale
         launch(
             programs.scores,
-            (-(-rows_in // _ROWS),),
+            (-(-rows_in // rows),),
             *(h, att_source, att_target, of_source, of_target, rows_in, block.rows_out),
             like=h,
-            **{name: ctx.sizes[name] for name in ("H", "C", "HEADS", "CHANNELS")},
-            ROWS=_ROWS,
+            **{name: size for name, size in ctx.sizes.items() if name != "EDGES"},
+            ROWS=rows,
         )
         launch(
             programs.forward,
@@ -75,7 +74,7 @@ class _Attend(torch.autograd.Function):
             SCALE=scale,
             **ctx.sizes,
         )
-        ctx.save_for_backward(h, att_source, att_target, of_source, of_target, softmax, out)
+        ctx.save_for_backward(h, att_source, att_target, of_source, of_target, softmax)
         ctx.block, ctx.scale, ctx.slope = block, scale, slope
         return out
 
@@ -83,14 +82,14 @@ class _Attend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         calls.count(calls.TRITON, "attend_backward")
-        h, att_source, att_target, of_source, of_target, softmax, out = ctx.saved_tensors
+        h, att_source, att_target, of_source, of_target, softmax = ctx.saved_tensors
         block: Block = ctx.block
         upstream = upstream.contiguous()
         d_raw, d_target = torch.empty_like(softmax), torch.empty_like(of_target)
         launch(
             programs.backward_of_scores,
             (block.rows_out,),
-            *(upstream, out, h, of_source, of_target, softmax, block.indptr, block.source),
+            *(upstream, h, of_source, of_target, softmax, block.indptr, block.source),
             *(d_raw, d_target),
             like=h,
             SLOPE=ctx.slope,

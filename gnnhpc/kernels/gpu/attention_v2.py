@@ -51,7 +51,7 @@ class _Attend(torch.autograd.Function):
         out = torch.empty_like(target)
         softmax = source.new_empty(len(block.source), source.shape[1])
         ctx.scale = 1.0 if mask is None else mask.scale
-        ctx.sizes = of_attention(*source.shape[1:])
+        ctx.sizes = of_attention(source)
         launch(
             programs.forward,
             (block.rows_out,),
@@ -62,7 +62,7 @@ class _Attend(torch.autograd.Function):
             SCALE=ctx.scale,
             **ctx.sizes,
         )
-        ctx.save_for_backward(source, target, attention, softmax, out)
+        ctx.save_for_backward(source, target, attention, softmax)
         ctx.block, ctx.slope = block, slope
         return out
 
@@ -70,7 +70,7 @@ class _Attend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         calls.count(calls.TRITON, "attend_backward")
-        source, target, attention, softmax, out = ctx.saved_tensors
+        source, target, attention, softmax = ctx.saved_tensors
         block: Block = ctx.block
         upstream = upstream.contiguous()
         constants = {"SLOPE": ctx.slope, "SCALE": ctx.scale, **ctx.sizes}
@@ -79,7 +79,7 @@ class _Attend(torch.autograd.Function):
         launch(
             programs.backward_of_targets,
             (block.rows_out,),
-            *(upstream, out, source, target, attention, softmax, block.indptr, block.source),
+            *(upstream, source, target, attention, softmax, block.indptr, block.source),
             *(d_score, d_target, d_attention),
             like=source,
             **constants,

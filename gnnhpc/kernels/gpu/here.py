@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _EDGES = 32
 """Of a row that a program reads at once, at most."""
-_NUMBERS = 2048
-"""That a warp holds of them, 64 a thread: with fewer, or with more warps, programs were slower on
-an H100, with 100 edges a row."""
+_BYTES = 8192
+"""That a warp holds of them, 256 a thread: with fewer, or with more warps, programs were slower on
+an H100, with 100 edges a row; what registers cannot hold is written to memory."""
 
 
 def is_installed() -> bool:
@@ -33,12 +33,18 @@ def why_not() -> str:
     """
     if not is_installed():
         return "triton is not installed"
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return "triton interprets its programs, on a CPU: TRITON_INTERPRET is set"
     try:
         from gnnhpc.kernels.gpu.programs import masks
 
         x = torch.ones(1, 1, device="cuda")
         masks.drop_rows[(1,)](x, x.long(), x, 1, 1, 0, 0, 0, SCALE=1.0, AT_ONCE=1024)
         torch.cuda.synchronize()
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         words = str(error).strip() or type(error).__name__
         return f"no program of triton's runs here: {words.splitlines()[0]}"
@@ -83,27 +89,24 @@ def power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def at_once(numbers: int) -> int:
+def at_once(numbers: int, dtype: torch.dtype) -> int:
     """Edges of a row that are read at once, of so many numbers each, a power of two: the same for
     all blocks, as another one would add in another order, and be compiled while steps are timed.
     """
-    return max(1, min(_EDGES, _NUMBERS // numbers))
+    return max(1, min(_EDGES, _BYTES // (numbers * dtype.itemsize)))
 
 
-def warps(numbers: int) -> int:
+def warps(numbers: int, dtype: torch.dtype) -> int:
     """For a program that holds so many numbers, a power of two."""
-    return max(1, min(8, numbers // _NUMBERS))
+    return max(1, min(8, numbers * dtype.itemsize // _BYTES))
 
 
-def of_attention(heads: int, channels: int) -> dict[str, int]:
-    """Sizes of an attention's programs, each of which reads some edges of a row at once."""
+def of_attention(x: Tensor) -> dict[str, int]:
+    """Sizes of the programs for features [rows, H, C], each of which reads some edges of a row at
+    once."""
+    _, heads, channels = x.shape
     padded = {"HEADS": power_of_two(heads), "CHANNELS": power_of_two(channels)}
     numbers = padded["HEADS"] * padded["CHANNELS"]
-    edges = at_once(numbers)
-    return {
-        "H": heads,
-        "C": channels,
-        **padded,
-        "EDGES": edges,
-        "num_warps": warps(edges * numbers),
-    }
+    edges = at_once(numbers, x.dtype)
+    of_program = {"EDGES": edges, "num_warps": warps(edges * numbers, x.dtype)}
+    return {"H": heads, "C": channels, **padded, **of_program}

@@ -16,6 +16,7 @@ _AT_ONCE = 1024
 def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     """`x` [n, width] masked and scaled; its rows are `rows` [n] of the full graph."""
     calls.count(calls.TRITON, "drop_rows")
+    assert len(rows) == len(x)
     x, rows = x.contiguous(), rows.contiguous()
     out = torch.empty_like(x)
     launch(

@@ -21,6 +21,7 @@ _COLUMNS = 128
 def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
     """Each target's largest x [rows_in, D] of its neighbours, and the row it is of (int32)."""
     calls.count(calls.TRITON, "max_rows")
+    assert len(x) == block.rows_in
     x = x.contiguous()
     width = x.shape[1]
     out = x.new_empty(block.rows_out, width)

@@ -60,8 +60,10 @@ def _sum(
     x = _by_row(x)
     add = None if add is None else _by_row(add)
     assert out.stride(1) == 1
+    assert len(out) == len(ends[0]) - 1
+    assert all(each is None or each.is_contiguous() for each in (of_other, of_row, bias))
     columns = min(_COLUMNS, power_of_two(width))
-    edges = at_once(columns)
+    edges = at_once(columns, x.dtype)
     # What is not there is not read; Triton wants a tensor.
     given = [out if each is None else each for each in (of_other, of_row, add, bias)]
     launch(
@@ -78,7 +80,7 @@ def _sum(
         HAS_BIAS=bias is not None,
         COLUMNS=columns,
         EDGES=edges,
-        num_warps=warps(edges * columns),
+        num_warps=warps(edges * columns, x.dtype),
     )
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = 128
 """At most, of a row that a program computes."""
-_OF_A_PART, _MOST_PARTS = 64, 64
-"""Entries of a part of a row, on average, and the most parts that a row is cut into: a feature has
-entries in thousands of rows, and there are few features."""
+_PARTS = 16
+"""That the sum of a feature is cut into, always: it has entries in thousands of rows, and there are
+few features."""
 
 
 def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
@@ -38,12 +38,10 @@ def _product(
 ) -> Tensor:
     of = of.contiguous()
     count, width = len(indptr) - 1, of.shape[1]
-    parts = 1
-    if place is not None:
-        parts = min(_MOST_PARTS, power_of_two(len(values) // (_OF_A_PART * max(1, count))))
+    parts = 1 if place is None else _PARTS
     out = of.new_empty(parts, count, width)
     columns = min(_COLUMNS, power_of_two(width))
-    entries = at_once(columns)
+    entries = at_once(columns, of.dtype)
     launch(
         programs.sum_stored,
         (count, parts, -(-width // columns)),
@@ -53,6 +51,6 @@ def _product(
         PARTS=parts,
         COLUMNS=columns,
         ENTRIES=entries,
-        num_warps=warps(entries * columns),
+        num_warps=warps(entries * columns, of.dtype),
     )
     return out[0] if parts == 1 else out.sum(0)

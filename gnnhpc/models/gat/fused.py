@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels import gat as kernel
@@ -106,6 +107,7 @@ class _Attend(torch.autograd.Function):
         return done.out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         h, attention, *saved = ctx.saved_tensors
         grad_h, grad_attention = kernel.attend_backward(

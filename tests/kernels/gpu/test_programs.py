@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -20,26 +25,33 @@ from gnnhpc.kernels.gpu import here
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from tests.tools.graphs import make_graph
+from tests.tools.ranks import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SLOPE = 0.2
+NODES, ROWS, SLOPE = 20, 15, 0.2
 NEAR = {torch.float32: 1e-5, torch.float64: 1e-13}
 MASK = layer_mask(3, 7, "layer0.attention", 0.6)
 dtypes = pytest.mark.parametrize("dtype", NEAR, ids=str)
 
 
-def chunk_of(index: torch.dtype, rows_out: int = 40) -> GraphChunk:
-    """With rows of more edges than a program reads at once; sources that are no targets last."""
-    (chunk,) = build_chunks(make_graph(40, 500, seed=5), 1, "halo", 1).chunks
+@pytest.fixture(autouse=True)
+def few_edges_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that rows of these small graphs are read in several pieces."""
+    monkeypatch.setattr(here, "_EDGES", 4)
+
+
+def chunk_of(index: torch.dtype, rows_out: int = NODES) -> GraphChunk:
+    """With sources that are no targets last."""
+    (chunk,) = build_chunks(make_graph(NODES, 120, seed=5), 1, "halo", 1).chunks
     whole = chunk.blocks[0]
     edges = int(whole.indptr[rows_out])
     parts = (each[:edges].to(index) for each in (whole.source, whole.target, whole.edge))
     block = Block(whole.indptr[: rows_out + 1].to(index), *parts, rows_in=whole.rows_in)
-    assert int(block.indptr.diff().max()) > 16
+    assert min(int(x.indptr.diff().max()) for x in (block, block.transpose)) > 2 * 4
     return GraphChunk(**(vars(chunk) | {"blocks": (block,)})).to(DEVICE)
 
 
-def block_of(index: torch.dtype = torch.int64, rows_out: int = 40) -> Block:
+def block_of(index: torch.dtype = torch.int64, rows_out: int = NODES) -> Block:
     return chunk_of(index, rows_out).blocks[0]
 
 
@@ -56,7 +68,9 @@ def taken(function: Callable[..., Tensor], inputs: Sequence[Tensor], *more: obje
     return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-def assert_near(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+def assert_near(
+    found: Sequence[Tensor], expected: Sequence[Tensor], largest_score: float = 1.0
+) -> None:
     """The first, then all others together: in gradients of scores, numbers of their size cancel."""
     assert [each.shape for each in found] == [each.shape for each in expected]
     for part in (slice(0, 1), slice(1, None)):
@@ -65,7 +79,7 @@ def assert_near(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
                 torch.cat([x.flatten() for x in side[part]]) for side in (found, expected)
             )
             assert one.dtype == other.dtype
-            assert (one - other).norm() <= NEAR[one.dtype] * other.norm()
+            assert (one - other).norm() <= largest_score * NEAR[one.dtype] * other.norm()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +96,7 @@ def test_attention(
 ) -> None:
     from gnnhpc.kernels.gpu.attention import attend
 
-    block = block_of(index, 30)
+    block = block_of(index, ROWS)
     shapes = (block.rows_in, heads, channels), (1, heads, channels), (1, heads, channels)
     args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
     assert_near(taken(attend, *args), taken(gat_torch.attend, *args))
@@ -107,7 +121,11 @@ def attend_v2_in_torch(
 
 @pytest.mark.parametrize(
     ("dtype", "mask", "heads", "channels"),
-    [(torch.float32, MASK, 8, 8), (torch.float64, None, 3, 5)],
+    [
+        (torch.float32, MASK, 8, 8),
+        (torch.float64, None, 3, 5),
+        (torch.float64, MASK, 3, 5),
+    ],
     ids=str,
 )
 def test_attention_of_gatv2(
@@ -115,10 +133,56 @@ def test_attention_of_gatv2(
 ) -> None:
     from gnnhpc.kernels.gpu.attention_v2 import attend
 
-    block = block_of(rows_out=30)
-    shapes = (block.rows_in, heads, channels), (30, heads, channels), (1, heads, channels)
+    block = block_of(rows_out=ROWS)
+    shapes = (block.rows_in, heads, channels), (ROWS, heads, channels), (1, heads, channels)
     args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
     assert_near(taken(attend, *args), taken(attend_v2_in_torch, *args))
+
+
+def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
+    """Features whose scores are large, all far below zero, exactly zero, or no numbers."""
+    h, first, second = numbers((NODES, 3, 5), (1, 3, 5), (1, 3, 5), dtype=dtype)
+    if kind == "large":
+        return [h * 1e3, first, second]
+    if kind == "low":
+        return [h.abs() * 1e3, -first.abs(), -second.abs()]
+    if kind == "zero":
+        h[::2] = 0
+    if kind == "around zero":
+        return [h * 1e-4, first, second]
+    if kind == "no numbers":
+        h[7], h[11, 0] = torch.nan, torch.inf
+    return [h, first, second]
+
+
+@pytest.mark.parametrize("kind", ["large", "low", "zero", "around zero", "no numbers"])
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+def test_attention_of_odd_scores(model: str, kind: str) -> None:
+    from gnnhpc.kernels.gpu import attention, attention_v2
+
+    block = block_of(rows_out=ROWS)
+    h, first, second = odd_scores(kind, torch.float64)
+    inputs, ours, theirs = [h, first, second], attention.attend, gat_torch.attend
+    if model == "gatv2":
+        inputs, ours, theirs = [h, h[:ROWS] / 2, first], attention_v2.attend, attend_v2_in_torch
+    upstream = torch.ones(ROWS, 3, 5, dtype=h.dtype, device=DEVICE)
+    if kind == "no numbers":
+        upstream[3] = torch.nan
+
+    def taken_from(function: Callable[..., Tensor]) -> list[Tensor]:
+        # Neither lies as a program reads it.
+        leaves = [each.transpose(0, 2).contiguous().transpose(0, 2) for each in inputs]
+        leaves = [each.detach().requires_grad_() for each in leaves]
+        out = function(*leaves, block, MASK, SLOPE)
+        out.backward(upstream.transpose(0, 2).contiguous().transpose(0, 2))
+        return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    found, expected = taken_from(ours), taken_from(theirs)
+    assert [x.isnan().tolist() for x in found] == [x.isnan().tolist() for x in expected]
+    assert (kind == "no numbers") == bool(found[0].isnan().any())
+    found, expected = ([x.nan_to_num(0, 0, 0) for x in side] for side in (found, expected))
+    # A softmax is off by as much, relative to itself, as its scores are.
+    assert_near(found, expected, 1e3 if kind in ("large", "low") else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -133,21 +197,24 @@ def test_attention_of_gatv2(
 def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype) -> None:
     from gnnhpc.kernels.gpu import neighbour_sums
 
-    chunk = chunk_of(index, 30)
+    chunk = chunk_of(index, ROWS)
     block, degree = chunk.blocks[0], chunk.degree.to(dtype)
     weights = {
-        "normalised": NeighbourWeights.normalised(degree, 30),
-        "mean": NeighbourWeights.mean(degree, 30),
+        "normalised": NeighbourWeights.normalised(degree, ROWS),
+        "mean": NeighbourWeights.mean(degree, ROWS),
         "own": NeighbourWeights(own=1.3),
     }[kind]
-    wide, add, bias, upstream = numbers((40, 300), (30, 270), (270,), (30, 270), dtype=dtype)
+    wide, more, bias = numbers((NODES, 300), (ROWS, 600), (270,), dtype=dtype)
     # Columns of wider tensors.
-    x, out = wide[:, 5:275], wide.new_zeros(30, 300)[:, 2:272]
-    for more in ((), (add, bias)):
-        found, expected = (
-            each.sum_forward(x, block, weights, *more) for each in (neighbour_sums, aggregate_torch)
-        )
-        assert_near([found], [expected])
+    x, out = wide[:, 5:275], wide.new_zeros(ROWS, 300)[:, 2:272]
+    add, upstream = more[:, 7:277], more[:, 300:570]
+    for values in (x, x.t().contiguous().t()):
+        for beside in ((), (add, bias)):
+            found, expected = (
+                each.sum_forward(values, block, weights, *beside)
+                for each in (neighbour_sums, aggregate_torch)
+            )
+            assert_near([found], [expected])
     neighbour_sums.sum_forward(x, block, weights, out=out)
     assert_near([out], [aggregate_torch.sum_forward(x, block, weights)])
     found, expected = (
@@ -156,34 +223,68 @@ def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype)
     assert_near([found], [expected])
 
 
+def test_a_loop_that_is_left_out_may_hold_anything() -> None:
+    from gnnhpc.kernels.gpu import neighbour_sums
+
+    block = with_edges([[3], [0, 1, 2], [2]])
+    x = torch.tensor([[1.0], [torch.nan], [torch.inf], [5.0]], device=DEVICE)
+    weights = NeighbourWeights()
+    found, expected = (
+        each.sum_forward(x, block, weights) for each in (neighbour_sums, aggregate_torch)
+    )
+    assert found.isfinite().flatten().tolist() == [True, False, True]
+    assert torch.equal(found, expected)
+
+
+def with_edges(sources: list[list[int]]) -> Block:
+    """A block whose targets have edges from these sources."""
+    counts = torch.tensor([0, *map(len, sources)])
+    source = torch.tensor([each for row in sources for each in row])
+    target = torch.repeat_interleave(torch.arange(len(sources)), counts[1:])
+    indptr = counts.cumsum(0)
+    rows_in = int(source.max()) + 1
+    return Block(indptr, source, target, torch.arange(len(source)), rows_in).to(DEVICE)
+
+
 @dtypes
 def test_maxima_over_neighbours(dtype: torch.dtype) -> None:
     from gnnhpc.kernels.gpu import neighbour_maxima
 
-    block = block_of(rows_out=30)
-    x, upstream = numbers((40, 130), (30, 130), dtype=dtype)
-    # Ties, and numbers that are none.
-    x = x.mul(3).round()
-    x[7, 3], x[9, 4] = torch.nan, -torch.inf
-    found, expected = (each.max_forward(x, block) for each in (neighbour_maxima, aggregate_torch))
-    assert torch.equal(found[1], expected[1])
-    assert torch.allclose(found[0], expected[0], rtol=0, atol=0, equal_nan=True)
-    gradients = (
-        each.max_backward(upstream, found[1], block) for each in (neighbour_maxima, aggregate_torch)
-    )
-    assert_near(*([each] for each in gradients))
+    whole = block_of(rows_out=ROWS)
+    # Ties, numbers that are none, two of them for one target, an edge twice, a row with itself
+    # alone, and numbers below what a row without neighbours has.
+    odd = with_edges([[1, 2, 3], [2, 2, 3], [2], [4, 5, 3]])
+    for block, rows in ((whole, ROWS), (odd, 4)):
+        wide, upstream = numbers((block.rows_in, 260), (130, rows), dtype=dtype)
+        x, upstream = wide.mul(3).round()[:, 130:] - 9, upstream.t()
+        x[5, 3:6], x[4, 4], x[2, 7], x[3, 7:9] = torch.nan, torch.nan, -torch.inf, -torch.inf
+        found, expected = (
+            each.max_forward(x, block) for each in (neighbour_maxima, aggregate_torch)
+        )
+        assert torch.equal(found[1], expected[1])
+        assert torch.allclose(found[0], expected[0], rtol=0, atol=0, equal_nan=True)
+        gradients = (
+            each.max_backward(upstream, found[1], block)
+            for each in (neighbour_maxima, aggregate_torch)
+        )
+        assert_near(*([each] for each in gradients))
+
+
+def stored(dtype: torch.dtype) -> SparseRows:
+    """Features [200, 3], more than half of them stored."""
+    (dense,) = numbers((200, 3), dtype=dtype)
+    rows = (dense * (dense > -0.2)).to_sparse_csr()
+    entries = torch.arange(len(rows.values()), device=DEVICE)
+    return SparseRows(rows.crow_indices(), rows.col_indices(), rows.values(), entries, 3)
 
 
 @dtypes
-def test_products_of_stored_features(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("width", [11, 150])
+def test_products_of_stored_features(width: int, dtype: torch.dtype) -> None:
     from gnnhpc.kernels.gpu import stored_products
 
-    (dense, weight, upstream) = numbers((500, 3), (3, 11), (500, 11), dtype=dtype)
-    stored = (dense * (dense > -0.2)).to_sparse_csr()
-    rows = SparseRows(
-        *(stored.crow_indices(), stored.col_indices(), stored.values()),
-        *(torch.arange(len(stored.values()), device=DEVICE), 3),
-    )
+    rows = stored(dtype)
+    weight, upstream = (each.t() for each in numbers((width, 3), (width, 200), dtype=dtype))
     found, expected = (
         [each.sparse_forward(rows, weight), each.sparse_backward(rows, upstream)]
         for each in (stored_products, sparse_torch)
@@ -196,11 +297,56 @@ def test_products_of_stored_features(dtype: torch.dtype) -> None:
 def test_dropout(dtype: torch.dtype, width: int) -> None:
     from gnnhpc.kernels.gpu.masks import drop_rows
 
-    (x,) = numbers((70, width), dtype=dtype)
+    (x,) = numbers((width, 70), dtype=dtype)
+    x = x.t()
     rows = torch.randint(2**40, (70,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
     mask = layer_mask(5, 6, "layer0.dropout", 0.3)
-    expected = x * mask.weights(number_entries(rows, width), dtype)
-    assert torch.equal(drop_rows(x, rows, mask), expected)
+    entries = number_entries(rows, width)
+    x[~mask.keeps(entries)[:, 0], 0] = torch.inf
+    found, expected = drop_rows(x, rows, mask), x * mask.weights(entries, dtype)
+    assert torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert found[:, 0].isnan().any()
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=20)
+def test_an_entry_stays_from_its_hash_on(row: int, first: int, second: int) -> None:
+    from gnnhpc.kernels.gpu.masks import drop_rows
+
+    rows, one = torch.tensor([row], device=DEVICE), torch.ones(1, 1, device=DEVICE)
+    entries = number_entries(rows, 1)
+    low, high = 0, 2**32 - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        keeps = bool(Mask(first, second, middle, 1.0).keeps(entries))
+        low, high = (middle, high) if keeps else (low, middle - 1)
+    for threshold, value in ((low, 1.0), (min(low + 1, 2**32 - 1), float(low == 2**32 - 1))):
+        assert drop_rows(one, rows, Mask(first, second, threshold, 1.0)).item() == value
+
+
+@pytest.mark.slow
+def test_all_programs_are_compiled_for_a_gpu(tmp_path: Path) -> None:
+    """Triton's interpreter takes what its compiler does not."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.gpu.compiled"],
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {tuple(line.split()) for line in done.stdout.splitlines()}
+    programs = [
+        (path.stem, name)
+        for path in (ROOT / "gnnhpc/kernels/gpu/programs").glob("*.py")
+        for name in re.findall(r"^def (\w+)\(", path.read_text(), re.M)
+        if name not in {"keeps", "leaky", "d_shares"}
+    ]
+    wanted = {(*each, str(dtype)) for each in programs for dtype in NEAR}
+    assert found == wanted
+    assert programs
 
 
 def test_why_programs_do_not_run_is_told_in_a_line() -> None:
@@ -216,12 +362,15 @@ def test_sizes_are_powers_of_two_that_a_program_holds(count: int) -> None:
     padded = here.power_of_two(count)
     assert count <= padded < 2 * count
     assert padded & (padded - 1) == 0
-    edges = here.at_once(padded)
-    assert 1 <= edges <= 32
-    assert here.warps(edges * padded) in (1, 2, 4, 8)
+    for dtype in NEAR:
+        edges = here.at_once(padded, dtype)
+        assert 1 <= edges <= here._EDGES
+        assert edges * padded * dtype.itemsize <= max(padded * dtype.itemsize, here._BYTES)
+        assert here.warps(edges * padded, dtype) in (1, 2, 4, 8)
 
 
 @given(st.integers(0, 2**32 - 1))
+@example(2**31)
 def test_numbers_of_a_mask_fit_into_32_bits(number: int) -> None:
     (signed, _, _) = here.mask_arguments(Mask(number, 0, 0, 1.0))
     assert -(2**31) <= signed < 2**31

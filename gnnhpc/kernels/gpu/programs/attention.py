@@ -113,10 +113,15 @@ def forward(
     tl.store(out + row * (H * C) + of_row, result, mask=inside)
 
 
+@triton.jit
+def d_shares(value, given, signed, SCALE: tl.constexpr):
+    """Gradients of the softmax of some edges: of those that dropout took none."""
+    return tl.where(signed < 0, 0.0, tl.sum(value * given[None, :, :], 2) * SCALE)
+
+
 @triton.jit(do_not_specialize_on_alignment=["indptr", "source"])
 def backward_of_scores(
     upstream,
-    out,
     h,
     of_source,
     of_target,
@@ -135,8 +140,9 @@ def backward_of_scores(
 ):
     """Of one target: each edge's gradient before the leaky ReLU, and the sum of these.
 
-    The softmax's own sum over a target's edges, of share times gradient, is the product of the
-    output with its gradient: Dao et al. 2022, appendix B.2.
+    The softmax's sum over the edges, of share times gradient, is that of the output times its
+    gradient too (Dao et al. 2022, appendix B.2); but where one edge has all of the softmax, that
+    would differ from its gradient by rounding, and its score would get a gradient.
     """
     row = tl.program_id(0).to(tl.int64)
     begin = tl.load(indptr + row).to(tl.int64)
@@ -145,8 +151,17 @@ def backward_of_scores(
     of_row = head[:, None] * C + channel[None, :]
     inside = (head[:, None] < H) & (channel[None, :] < C)
     given = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
-    mean = tl.sum(given * tl.load(out + row * (H * C) + of_row, mask=inside, other=0.0), 1)
     target = tl.load(of_target + row * H + head, mask=head < H, other=0.0)
+    mean = tl.zeros([HEADS], target.dtype)
+    for at in range(begin, end, EDGES):
+        place = at + tl.arange(0, EDGES)
+        there = (place < end)[:, None] & (head < H)[None, :]
+        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
+        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
+        value = tl.load(h + at_value, mask=there[:, :, None] & inside[None, :, :], other=0.0)
+        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
+        d_share = d_shares(value, given, signed, SCALE)
+        mean += tl.sum(tl.where(there, tl.abs(signed) * d_share, 0.0), 0)
     together = tl.zeros([HEADS], target.dtype)
     for at in range(begin, end, EDGES):
         place = at + tl.arange(0, EDGES)
@@ -155,7 +170,7 @@ def backward_of_scores(
         at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
         value = tl.load(h + at_value, mask=there[:, :, None] & inside[None, :, :], other=0.0)
         signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
-        d_share = tl.where(signed < 0, 0.0, tl.sum(value * given[None, :, :], 2) * SCALE)
+        d_share = d_shares(value, given, signed, SCALE)
         d_score = tl.abs(signed) * (d_share - mean[None, :])
         score = tl.load(of_source + origin[:, None] * H + head[None, :], mask=there, other=0.0)
         raw = tl.where(score + target[None, :] <= 0, d_score * SLOPE, d_score)

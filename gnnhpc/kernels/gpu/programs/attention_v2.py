@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gnnhpc.kernels.gpu.programs.attention import d_shares
 from gnnhpc.kernels.gpu.programs.masks import keeps
 
 
@@ -87,7 +88,6 @@ def forward(
 @triton.jit(do_not_specialize_on_alignment=["indptr", "source"])
 def backward_of_targets(
     upstream,
-    out,
     of_source,
     of_target,
     attention,
@@ -114,9 +114,19 @@ def backward_of_targets(
     of_row = head[:, None] * C + channel[None, :]
     inside = (head[:, None] < H) & (channel[None, :] < C)
     given = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
-    mean = tl.sum(given * tl.load(out + row * (H * C) + of_row, mask=inside, other=0.0), 1)
     target = tl.load(of_target + row * (H * C) + of_row, mask=inside, other=0.0)
     vector = tl.load(attention + of_row, mask=inside, other=0.0)
+    mean = tl.zeros([HEADS], target.dtype)
+    for at in range(begin, end, EDGES):
+        place = at + tl.arange(0, EDGES)
+        there = (place < end)[:, None] & (head < H)[None, :]
+        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
+        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
+        within = there[:, :, None] & inside[None, :, :]
+        value = tl.load(of_source + at_value, mask=within, other=0.0)
+        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
+        d_share = d_shares(value, given, signed, SCALE)
+        mean += tl.sum(tl.where(there, tl.abs(signed) * d_share, 0.0), 0)
     of_vector = tl.zeros([HEADS, CHANNELS], target.dtype)
     result = tl.zeros([HEADS, CHANNELS], target.dtype)
     for at in range(begin, end, EDGES):
@@ -127,7 +137,7 @@ def backward_of_targets(
         within = there[:, :, None] & inside[None, :, :]
         value = tl.load(of_source + at_value, mask=within, other=0.0)
         signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
-        d_share = tl.where(signed < 0, 0.0, tl.sum(value * given[None, :, :], 2) * SCALE)
+        d_share = d_shares(value, given, signed, SCALE)
         found = tl.where(there, tl.abs(signed) * (d_share - mean[None, :]), 0.0)
         tl.store(d_score + place[:, None] * H + head[None, :], found, mask=there)
         both = value + target[None, :, :]
