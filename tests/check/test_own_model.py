@@ -366,6 +366,18 @@ def test_forwards_computed_again_give_the_same_outputs(
     assert checks["recomputed outputs"].values == ({"found": 1} if planted else {"looks": 3})
 
 
+@pytest.mark.parametrize(("rate", "steps"), [("1.0", 300), ("10.0", 200)])
+def test_a_loss_that_is_sure_of_its_labels_accuses_nobody(
+    rate: str, steps: int, tmp_path: Path
+) -> None:
+    """What is left of its gradient is rounding, of the softmax too."""
+    flags = ["--set", f"optimizer={{name: adam, lr: {rate}}}", "--set", f"train_steps={steps}"]
+    checks = checked(tmp_path, MODEL.replace("return x - x.mean(0)", "return x"), *flags)
+    assert invalid(checks) == []
+    hidden = "but for what rounding hides" in checks["last self-check"].detail
+    assert hidden == (rate == "1.0")
+
+
 def test_a_parameter_that_a_forward_moves_is_named(tmp_path: Path) -> None:
     """Each replica moves its own: it must be a buffer."""
     parameter = MODEL.replace(

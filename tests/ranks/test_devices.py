@@ -220,3 +220,11 @@ def test_links_are_made_and_used_in_one_order_on_all_ranks(staged: bool) -> None
     ]
     assert [total for _, _, total in found] == [3.0, 5.0, 7.0] * 2
     assert {how for _, how, _ in found} == {"gloo through host memory" if staged else "gloo"}
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
+def test_products_in_shorter_numbers_are_refused(name: str) -> None:
+    for value in ("", "STRICT", "strict"):
+        assert choose_devices("cpu", here(0), 1, {name: value}) == [torch.device("cpu")]
+    with pytest.raises(InputError, match=f"environment: {name}: found .*BF16"):
+        choose_devices("cpu", here(0), 1, {name: "BF16"})

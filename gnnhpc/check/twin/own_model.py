@@ -21,15 +21,13 @@ from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
-from gnnhpc.models.loose_state import own_generators, take_plain_values
+from gnnhpc.models.loose_state import own_generators, plain_values, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
 
 class OwnModelTwin:
     """Layers built as the model says, in the run's precision; buffers are each replica's own."""
-
-    draws_rounding = False
 
     def __init__(self, experiment: Experiment, outlines: Outlines) -> None:
         self.experiment = experiment
@@ -50,6 +48,15 @@ class OwnModelTwin:
             if not value.requires_grad
         )
         self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
+        self._built = plain_values(layers)
+
+    @property
+    def draws_rounding(self) -> bool:
+        """Whether a step may be taken again from where it began: not where forwards move buffers,
+        or numbers, as they have in the steps that were taken."""
+        layers = self._replicas[0]
+        moves = any(True for _ in layers.buffers()) or own_generators(layers)
+        return not moves and plain_values(layers) == self._built
 
     def initial(self) -> dict[str, Tensor]:
         return {

@@ -31,8 +31,11 @@ class TwinModel(Protocol):
     """Parameters that do not train."""
     dtype: torch.dtype
     kinks: list[Kink]
-    draws_rounding: bool
-    """Whether its backward takes `rounding`."""
+
+    @property
+    def draws_rounding(self) -> bool:
+        """Whether its backward takes `rounding`, in a step that is taken again."""
+        ...
 
     def initial(self) -> dict[str, Tensor]:
         """The parameters' initial values, by full name, in the run's precision."""
