@@ -52,35 +52,17 @@ def not_restored(path: Path, mesh: Mesh, stage: Stage) -> str:
     now = loose_states(mesh, stage)
     changed = sorted(name for name in told.keys() & now.keys() if told[name] != now[name])
     words = [f"{name} was {told[name]} and is {now[name]}" for name in changed]
-    words += [f"{name}, which is not there yet" for name in _later_generators(told, mesh, stage)]
-    return "; ".join([*words, *_later_buffers(facts.get("tensors", {}), mesh, stage)])
+    generators = [name for name, words in told.items() if words.startswith(OF_GENERATOR)]
+    later = _of_stage(generators, "", f"of replica {mesh.replica}", stage) - now.keys()
+    buffers = _of_stage(facts.get("tensors", {}), "buffer ", _place(mesh), stage)
+    later |= buffers - {f"buffer {name} {_place(mesh)}" for name, _ in stage.named_buffers()}
+    return "; ".join([*words, *(f"{name}, which is not there yet" for name in sorted(later))])
 
 
-def _later_generators(told: dict[str, str], mesh: Mesh, stage: Stage) -> list[str]:
-    """Generators of the checkpoint's that a layer of this stage has not made yet."""
-    here = loose_states(mesh, stage)
-    of_replica = f" of replica {mesh.replica}"
-    return [
-        name
-        for name, words in sorted(told.items())
-        if words.startswith(OF_GENERATOR)
-        and name not in here
-        and name.endswith(of_replica)
-        and any(name.startswith(f"{layer.name}.") for layer in stage.outlines)
-    ]
-
-
-def _later_buffers(told: Collection[str], mesh: Mesh, stage: Stage) -> list[str]:
-    """Buffers of the checkpoint's that a layer of this stage has not made yet."""
-    place = _place(mesh)
-    here = {f"buffer {name} {place}" for name, _ in stage.named_buffers()}
-    mine = [
-        name
-        for name in told
-        if name.endswith(f" {place}")
-        and any(name.startswith(f"buffer {layer.name}.") for layer in stage.outlines)
-    ]
-    return [f"{name}, which is not there yet" for name in sorted(mine) if name not in here]
+def _of_stage(told: Collection[str], kind: str, place: str, stage: Stage) -> set[str]:
+    """Of what a checkpoint tells of, what layers of this stage have here."""
+    layers = tuple(f"{kind}{layer.name}." for layer in stage.outlines)
+    return {name for name in told if name.startswith(layers) and name.endswith(f" {place}")}
 
 
 def _place(mesh: Mesh) -> str:
