@@ -1,15 +1,23 @@
-"""Graph attention in Triton, as `gnnhpc.kernels.gat_torch` has it: a program computes one row.
-
-Features are [rows, H, C]; HEADS and CHANNELS are powers of two no less than H and C. Of a row's
-edges some are read at once, in their order.
-"""
+"""Graph attention in Triton, as `gnnhpc.kernels.gat_torch` has it: a program computes one row."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from gnnhpc.kernels.gpu.programs.masks import keeps
+from gnnhpc.kernels.gpu.programs.edges import (
+    by_head,
+    d_shares,
+    dropped,
+    ends,
+    features,
+    layout,
+    leaky,
+    mean_d_share,
+    piece,
+    weights,
+    with_scores,
+)
 
 
 @triton.jit(do_not_specialize=["rows_in", "rows_out"])
@@ -30,9 +38,7 @@ def scores(
     """Both products of `h` [rows_in, H, C] with the attention's vectors: [rows_in, H] as a source,
     [rows_out, H] as a target."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     as_source = tl.load(att_source + of_row, mask=inside, other=0.0)
     as_target = tl.load(att_target + of_row, mask=inside, other=0.0)
     there = (row < rows_in)[:, None, None] & inside[None, :, :]
@@ -72,51 +78,25 @@ def forward(
     """A target's sum of its sources' rows: out [rows_out, H, C]; and of each edge the softmax
     [edges, H], negative where dropout took it."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     target = tl.load(of_target + row * H + head, mask=head < H, other=0.0)
-    # Each head's largest score so far, and the sum of exponentials relative to it.
     most = tl.full([HEADS], float("-inf"), target.dtype)
     total = tl.zeros([HEADS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        score = tl.load(of_source + origin[:, None] * H + head[None, :], mask=there, other=0.0)
-        score += target[None, :]
-        score = tl.where(score > 0, score, score * SLOPE)
-        score = tl.where((place < end)[:, None], score, float("-inf"))
-        larger = tl.maximum(most, tl.max(score, 0))
-        total = total * tl.exp(most - larger) + tl.sum(tl.exp(score - larger[None, :]), 0)
-        most = larger
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        score = leaky(by_head(of_source, origin, there, head, H) + target[None, :], SLOPE)
+        most, total = with_scores(most, total, score, place, end)
     result = tl.zeros([HEADS, CHANNELS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        score = tl.load(of_source + origin[:, None] * H + head[None, :], mask=there, other=0.0)
-        score += target[None, :]
-        score = tl.where(score > 0, score, score * SLOPE)
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        score = leaky(by_head(of_source, origin, there, head, H) + target[None, :], SLOPE)
         share = tl.exp(score - most[None, :]) / total[None, :]
-        number = tl.load(edge + place, mask=place < end, other=0).to(tl.uint32)
-        kept = keeps(number[:, None] * H + head[None, :].to(tl.uint32), first, second, threshold)
-        signed = tl.where(kept, share, -share)
-        tl.store(softmax + place[:, None] * H + head[None, :], signed, mask=there)
-        # What is no number stays none.
-        weight = tl.where(signed < 0, 0.0, share) * SCALE
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        value = tl.load(h + at_value, mask=there[:, :, None] & inside[None, :, :], other=0.0)
+        signed = dropped(softmax, edge, share, place, there, end, head, first, second, threshold, H)
+        weight = weights(signed, share, SCALE)
+        value = features(h, origin, there, of_row, inside, H, C)
         result += tl.sum(tl.where(there, weight, 0.0)[:, :, None] * value, 0)
     tl.store(out + row * (H * C) + of_row, result, mask=inside)
-
-
-@triton.jit
-def d_shares(value, given, signed, SCALE: tl.constexpr):
-    """Gradients of the softmax of some edges: of those that dropout took none."""
-    return tl.where(signed < 0, 0.0, tl.sum(value * given[None, :, :], 2) * SCALE)
 
 
 @triton.jit(do_not_specialize_on_alignment=["indptr", "source"])
@@ -138,41 +118,24 @@ def backward_of_scores(
     CHANNELS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Of one target: each edge's gradient before the leaky ReLU, and the sum of these.
-
-    The softmax's sum over the edges, of share times gradient, is that of the output times its
-    gradient too (Dao et al. 2022, appendix B.2); but where one edge has all of the softmax, that
-    would differ from its gradient by rounding, and its score would get a gradient.
-    """
+    """Of one target: each edge's gradient before the leaky ReLU, and the sum of these."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     given = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
     target = tl.load(of_target + row * H + head, mask=head < H, other=0.0)
-    mean = tl.zeros([HEADS], target.dtype)
-    for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        value = tl.load(h + at_value, mask=there[:, :, None] & inside[None, :, :], other=0.0)
-        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
-        d_share = d_shares(value, given, signed, SCALE)
-        mean += tl.sum(tl.where(there, tl.abs(signed) * d_share, 0.0), 0)
+    mean = mean_d_share(
+        *(h, given, softmax, source, begin, end, head, of_row, inside),
+        *(SCALE, H, C, HEADS, EDGES),
+    )
     together = tl.zeros([HEADS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        value = tl.load(h + at_value, mask=there[:, :, None] & inside[None, :, :], other=0.0)
-        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        value = features(h, origin, there, of_row, inside, H, C)
+        signed = by_head(softmax, place, there, head, H)
         d_share = d_shares(value, given, signed, SCALE)
         d_score = tl.abs(signed) * (d_share - mean[None, :])
-        score = tl.load(of_source + origin[:, None] * H + head[None, :], mask=there, other=0.0)
+        score = by_head(of_source, origin, there, head, H)
         raw = tl.where(score + target[None, :] <= 0, d_score * SLOPE, d_score)
         tl.store(d_raw + place[:, None] * H + head[None, :], raw, mask=there)
         together += tl.sum(tl.where(there, raw, 0.0), 0)
@@ -206,26 +169,19 @@ def backward_of_features(
     """Of one source, whose edges are those of the block's transpose: the sum of their gradients
     [rows_in, H], and the gradient of its features [rows_in, H, C]."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     as_source = tl.load(att_source + of_row, mask=inside, other=0.0)
     as_target = tl.load(att_target + of_row, mask=inside, other=0.0)
     together = tl.zeros([HEADS], as_source.dtype)
     result = tl.zeros([HEADS, CHANNELS], as_source.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        number = tl.load(edge + place, mask=place < end, other=0).to(tl.int64)
-        of_edge = number[:, None] * H + head[None, :]
-        together += tl.sum(tl.load(d_raw + of_edge, mask=there, other=0.0), 0)
-        signed = tl.load(softmax + of_edge, mask=there, other=0.0)
-        weight = tl.where(signed < 0, 0.0, signed) * SCALE
+        place, there, number = piece(edge, at, end, head, H, EDGES)
+        together += tl.sum(by_head(d_raw, number, there, head, H), 0)
+        signed = by_head(softmax, number, there, head, H)
+        weight = weights(signed, signed, SCALE)
         goal = tl.load(target + place, mask=place < end, other=0).to(tl.int64)
-        at_given = goal[:, None, None] * (H * C) + of_row[None, :, :]
-        given = tl.load(upstream + at_given, mask=there[:, :, None] & inside[None, :, :], other=0.0)
+        given = features(upstream, goal, there, of_row, inside, H, C)
         result += tl.sum(weight[:, :, None] * given, 0)
     tl.store(d_source + row * H + head, together, mask=head < H)
     result += together[:, None] * as_source

@@ -8,13 +8,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gnnhpc.kernels.gpu.programs.attention import d_shares
-from gnnhpc.kernels.gpu.programs.masks import keeps
-
-
-@triton.jit
-def leaky(x, SLOPE: tl.constexpr):
-    return tl.where(x > 0, x, x * SLOPE)
+from gnnhpc.kernels.gpu.programs.edges import (
+    by_head,
+    d_shares,
+    dropped,
+    ends,
+    features,
+    layout,
+    leaky,
+    mean_d_share,
+    piece,
+    weights,
+    with_scores,
+)
 
 
 @triton.jit(
@@ -44,43 +50,25 @@ def forward(
     """A target's sum of its sources' rows: out [rows_out, H, C]; and of each edge the softmax
     [edges, H], negative where dropout took it."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     target = tl.load(of_target + row * (H * C) + of_row, mask=inside, other=0.0)
     vector = tl.load(attention + of_row, mask=inside, other=0.0)
     most = tl.full([HEADS], float("-inf"), target.dtype)
     total = tl.zeros([HEADS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        within = there[:, :, None] & inside[None, :, :]
-        value = tl.load(of_source + at_value, mask=within, other=0.0)
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        value = features(of_source, origin, there, of_row, inside, H, C)
         score = tl.sum(leaky(value + target[None, :, :], SLOPE) * vector[None, :, :], 2)
-        score = tl.where((place < end)[:, None], score, float("-inf"))
-        larger = tl.maximum(most, tl.max(score, 0))
-        total = total * tl.exp(most - larger) + tl.sum(tl.exp(score - larger[None, :]), 0)
-        most = larger
+        most, total = with_scores(most, total, score, place, end)
     result = tl.zeros([HEADS, CHANNELS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        within = there[:, :, None] & inside[None, :, :]
-        value = tl.load(of_source + at_value, mask=within, other=0.0)
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        value = features(of_source, origin, there, of_row, inside, H, C)
         score = tl.sum(leaky(value + target[None, :, :], SLOPE) * vector[None, :, :], 2)
         share = tl.exp(score - most[None, :]) / total[None, :]
-        number = tl.load(edge + place, mask=place < end, other=0).to(tl.uint32)
-        kept = keeps(number[:, None] * H + head[None, :].to(tl.uint32), first, second, threshold)
-        signed = tl.where(kept, share, -share)
-        tl.store(softmax + place[:, None] * H + head[None, :], signed, mask=there)
-        # What is no number stays none.
-        weight = tl.where(signed < 0, 0.0, share) * SCALE
+        signed = dropped(softmax, edge, share, place, there, end, head, first, second, threshold, H)
+        weight = weights(signed, share, SCALE)
         result += tl.sum(tl.where(there, weight, 0.0)[:, :, None] * value, 0)
     tl.store(out + row * (H * C) + of_row, result, mask=inside)
 
@@ -108,35 +96,21 @@ def backward_of_targets(
     """Of one target: the gradients of its edges' scores, of its features, and its part of that of
     the attention's vector."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     given = tl.load(upstream + row * (H * C) + of_row, mask=inside, other=0.0)
     target = tl.load(of_target + row * (H * C) + of_row, mask=inside, other=0.0)
     vector = tl.load(attention + of_row, mask=inside, other=0.0)
-    mean = tl.zeros([HEADS], target.dtype)
-    for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        within = there[:, :, None] & inside[None, :, :]
-        value = tl.load(of_source + at_value, mask=within, other=0.0)
-        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
-        d_share = d_shares(value, given, signed, SCALE)
-        mean += tl.sum(tl.where(there, tl.abs(signed) * d_share, 0.0), 0)
+    mean = mean_d_share(
+        *(of_source, given, softmax, source, begin, end, head, of_row, inside),
+        *(SCALE, H, C, HEADS, EDGES),
+    )
     of_vector = tl.zeros([HEADS, CHANNELS], target.dtype)
     result = tl.zeros([HEADS, CHANNELS], target.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        origin = tl.load(source + place, mask=place < end, other=0).to(tl.int64)
-        at_value = origin[:, None, None] * (H * C) + of_row[None, :, :]
-        within = there[:, :, None] & inside[None, :, :]
-        value = tl.load(of_source + at_value, mask=within, other=0.0)
-        signed = tl.load(softmax + place[:, None] * H + head[None, :], mask=there, other=0.0)
+        place, there, origin = piece(source, at, end, head, H, EDGES)
+        value = features(of_source, origin, there, of_row, inside, H, C)
+        signed = by_head(softmax, place, there, head, H)
         d_share = d_shares(value, given, signed, SCALE)
         found = tl.where(there, tl.abs(signed) * (d_share - mean[None, :]), 0.0)
         tl.store(d_score + place[:, None] * H + head[None, :], found, mask=there)
@@ -170,27 +144,19 @@ def backward_of_sources(
     """Of one source, whose edges are those of the block's transpose: the gradient of its features
     [rows_in, H, C]."""
     row = tl.program_id(0).to(tl.int64)
-    begin = tl.load(indptr + row).to(tl.int64)
-    end = tl.load(indptr + row + 1).to(tl.int64)
-    head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
-    of_row = head[:, None] * C + channel[None, :]
-    inside = (head[:, None] < H) & (channel[None, :] < C)
+    begin, end = ends(indptr, row)
+    head, of_row, inside = layout(H, C, HEADS, CHANNELS)
     mine = tl.load(of_source + row * (H * C) + of_row, mask=inside, other=0.0)
     vector = tl.load(attention + of_row, mask=inside, other=0.0)
     result = tl.zeros([HEADS, CHANNELS], mine.dtype)
     for at in range(begin, end, EDGES):
-        place = at + tl.arange(0, EDGES)
-        there = (place < end)[:, None] & (head < H)[None, :]
-        number = tl.load(edge + place, mask=place < end, other=0).to(tl.int64)
-        of_edge = number[:, None] * H + head[None, :]
-        signed = tl.load(softmax + of_edge, mask=there, other=0.0)
-        weight = tl.where(signed < 0, 0.0, signed) * SCALE
+        place, there, number = piece(edge, at, end, head, H, EDGES)
+        signed = by_head(softmax, number, there, head, H)
+        weight = weights(signed, signed, SCALE)
         goal = tl.load(target + place, mask=place < end, other=0).to(tl.int64)
-        at_goal = goal[:, None, None] * (H * C) + of_row[None, :, :]
-        within = there[:, :, None] & inside[None, :, :]
-        given = tl.load(upstream + at_goal, mask=within, other=0.0)
-        both = tl.load(of_target + at_goal, mask=within, other=0.0) + mine[None, :, :]
+        given = features(upstream, goal, there, of_row, inside, H, C)
+        both = features(of_target, goal, there, of_row, inside, H, C) + mine[None, :, :]
         fallen = tl.where(both > 0, vector[None, :, :], vector[None, :, :] * SLOPE)
-        found = tl.load(d_score + of_edge, mask=there, other=0.0)
+        found = by_head(d_score, number, there, head, H)
         result += tl.sum(weight[:, :, None] * given + found[:, :, None] * fallen, 0)
     tl.store(d_source + row * (H * C) + of_row, result, mask=inside)
