@@ -20,9 +20,10 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.protocol import BuildOptions, Model
 from gnnhpc.models.registry import model_class
 
 WARMUP = 3
@@ -49,11 +50,20 @@ def gat(
     graph = load_graph(SyntheticCitation(nodes=nodes, edges=edges, features=features), None)
     place = torch.device(device)
     build = _our_gat if form == "fused" else _pygs_gat
-    model, log_probabilities = build(graph, place)
+    return _taken(_epoch(*build(graph, place), _targets(graph, place)), rounds, place)
+
+
+def _targets(graph: Graph, device: torch.device) -> Tensor:
+    """Labels of nodes to train on, and IGNORED of the others."""
+    return torch.where(graph.masks["train"], graph.labels, IGNORED).to(device)
+
+
+def _epoch(
+    model: nn.Module, log_probabilities: Callable[[], Tensor], targets: Tensor
+) -> Callable[[], float]:
+    """Takes one epoch, and gives its seconds."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    train = graph.masks["train"]
-    targets = torch.where(train, graph.labels, IGNORED).to(place)
-    clock = Clock(place)
+    clock = Clock(targets.device)
 
     def epoch() -> float:
         clock.synchronize()
@@ -64,7 +74,7 @@ def gat(
         clock.synchronize()
         return time.perf_counter() - start
 
-    return _taken(epoch, rounds, place)
+    return epoch
 
 
 LAYERS: dict[str, dict[str, object]] = {
@@ -84,16 +94,18 @@ def layers(
     """
     graph = load_graph(SyntheticCitation(nodes=nodes, edges=edges, features=features), None)
     place = torch.device(device)
+    x = graph.features.to_dense().to(place)
+    targets = _targets(graph, place)
     (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
     chunk = chunk.to(place)
-    x = graph.features.to_dense().to(place)
-    targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(place)
     found: dict[str, dict[str, list[float]]] = {}
     for title, settings in LAYERS.items():
-        epochs = {
-            form: _epoch_of(settings | {"implementation": form}, graph, chunk, x, targets)
-            for form in ("fused", "pyg")
-        }
+        epochs = {}
+        for form in ("fused", "pyg"):
+            config = model_class(str(settings["name"])).model_validate(
+                settings | {"implementation": form}
+            )
+            epochs[form] = _epoch(*_built(config, graph, chunk, x), targets)
         found[title] = {form: [] for form in epochs}
         for number in range(WARMUP + rounds):
             for form, epoch in epochs.items():
@@ -103,48 +115,24 @@ def layers(
     return found
 
 
-def _epoch_of(
-    settings: dict[str, object], graph: Graph, chunk: GraphChunk, x: Tensor, targets: Tensor
-) -> Callable[[], float]:
-    config = model_class(str(settings["name"])).model_validate(settings)
-    facts = SyntheticCitation(
-        nodes=graph.nodes, edges=graph.edges.shape[1], features=x.shape[1]
-    ).facts()
-    torch.manual_seed(0)
-    options = BuildOptions(torch.float32)
-    model = nn.ModuleList(config.build(layer, options) for layer in config.outline(facts))
-    model.to(x.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    steps = itertools.count()
-    clock = Clock(x.device)
-
-    def epoch() -> float:
-        clock.synchronize()
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        out, context = x, Context(step=next(steps), graph=chunk)
-        for layer in model:
-            out = layer(out, context)
-        functional.nll_loss(out, targets, ignore_index=IGNORED).backward()
-        optimizer.step()
-        clock.synchronize()
-        return time.perf_counter() - start
-
-    return epoch
-
-
 def _our_gat(graph: Graph, device: torch.device) -> tuple[nn.Module, Callable[[], Tensor]]:
     config = Gat()
+    (chunk,) = build_chunks(graph, 1, "halo", config.layers).chunks
+    x = feature_rows(graph.features, chunk.nodes, torch.float32).to(device)
+    return _built(config, graph, chunk.to(device), x)
+
+
+def _built(
+    config: Model, graph: Graph, chunk: GraphChunk, x: Tensor | SparseRows
+) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """A model's layers on the device of the chunk, and what computes them on its features."""
     facts = SyntheticCitation(
         nodes=len(graph.labels), edges=graph.edges.shape[1], features=graph.features.shape[1]
     ).facts()
     torch.manual_seed(0)
     options = BuildOptions(torch.float32)
     layers = nn.ModuleList(config.build(layer, options) for layer in config.outline(facts))
-    model = layers.to(device)
-    (chunk,) = build_chunks(graph, 1, "halo", config.layers).chunks
-    x = feature_rows(graph.features, chunk.nodes, torch.float32).to(device)
-    chunk = chunk.to(device)
+    model = layers.to(chunk.nodes.device)
     steps = itertools.count()
 
     def log_probabilities() -> Tensor:

@@ -86,25 +86,15 @@ def relu_of_product(x: Tensor, bias: Tensor) -> Tensor:
     return result
 
 
-def _sums(x: Tensor) -> Any:
-    """Whose `sum_forward` and `sum_backward` compute on `x`: in C++, in Triton or in torch."""
+def _form(x: Tensor) -> Any:
+    """Which code computes sums and maxima of `x`: C++, Triton or torch, by functions of the same
+    names."""
     if kernel.fits(x):
         return kernel
     if gpu.fits(x):
-        from gnnhpc.kernels.gpu import neighbour_sums
+        from gnnhpc.kernels.gpu import aggregate
 
-        return neighbour_sums
-    return aggregate_torch
-
-
-def _maxima(x: Tensor) -> Any:
-    """Whose `max_forward` and `max_backward` compute on `x`."""
-    if kernel.fits(x):
-        return kernel
-    if gpu.fits(x):
-        from gnnhpc.kernels.gpu import neighbour_maxima
-
-        return neighbour_maxima
+        return aggregate
     return aggregate_torch
 
 
@@ -119,14 +109,14 @@ class _WeightedSum(torch.autograd.Function):
         weights: NeighbourWeights,
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
-        found: Tensor = _sums(x).sum_forward(x, block, weights, add, bias)
+        found: Tensor = _form(x).sum_forward(x, block, weights, add, bias)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         needs_x, needs_add, needs_bias = ctx.needs_input_grad[:3]
-        compute = _sums(upstream)
+        compute = _form(upstream)
         grad = compute.sum_backward(upstream, ctx.block, ctx.weights) if needs_x else None
         of_bias = upstream.sum(0) if needs_bias else None
         return grad, upstream if needs_add else None, of_bias, None, None
@@ -138,7 +128,7 @@ class _SumBesideOwn(torch.autograd.Function):
         ctx.block, ctx.weights = block, weights
         out = x.new_empty(block.rows_out, 2 * x.shape[1])
         total, own = out.tensor_split(2, dim=1)
-        _sums(x).sum_forward(x, block, weights, out=total)
+        _form(x).sum_forward(x, block, weights, out=total)
         own.copy_(x[: block.rows_out])
         return out
 
@@ -146,7 +136,7 @@ class _SumBesideOwn(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         total, own = upstream.tensor_split(2, dim=1)
-        grad = _sums(upstream).sum_backward(total, ctx.block, ctx.weights)
+        grad = _form(upstream).sum_backward(total, ctx.block, ctx.weights)
         grad[: ctx.block.rows_out] += own
         return grad, None, None
 
@@ -158,7 +148,7 @@ class _SumOfFirstHalf(torch.autograd.Function):
     ) -> Tensor:
         ctx.block, ctx.weights = block, weights
         total, own = x.tensor_split(2, dim=1)
-        found: Tensor = _sums(x).sum_forward(total, block, weights, own[: block.rows_out], bias)
+        found: Tensor = _form(x).sum_forward(total, block, weights, own[: block.rows_out], bias)
         return found
 
     @staticmethod
@@ -166,7 +156,7 @@ class _SumOfFirstHalf(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         grad = upstream.new_empty(ctx.block.rows_in, 2 * upstream.shape[1])
         total, own = grad.tensor_split(2, dim=1)
-        _sums(upstream).sum_backward(upstream, ctx.block, ctx.weights, out=total)
+        _form(upstream).sum_backward(upstream, ctx.block, ctx.weights, out=total)
         own[: ctx.block.rows_out] = upstream
         own[ctx.block.rows_out :] = 0
         return grad, upstream.sum(0), None, None
@@ -176,7 +166,7 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
         out: Tensor
-        out, winner = _maxima(x).max_forward(x, block)
+        out, winner = _form(x).max_forward(x, block)
         ctx.save_for_backward(winner)
         ctx.block = block
         return out
@@ -185,7 +175,7 @@ class _Largest(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (winner,) = ctx.saved_tensors
-        return _maxima(upstream).max_backward(upstream, winner, ctx.block), None
+        return _form(upstream).max_backward(upstream, winner, ctx.block), None
 
 
 class _ReluOfProduct(torch.autograd.Function):

@@ -11,14 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.kernels import calls
 from gnnhpc.kernels import gatv2 as kernel
-from gnnhpc.kernels.edges_torch import largest, of_sources, of_targets, summed
 from gnnhpc.kernels.gpu import here as gpu
-from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.mask import Mask
 from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat.fused import SLOPE, glorot
@@ -66,26 +63,16 @@ class AttentionLayer(LeavesWeights):
         )
 
     def _heads_outside(self, x: Features, block: Block, mask: Mask | None) -> Tensor:
-        """In Triton, or in plain torch edge by edge: any device."""
+        """In Triton, or in plain torch: any device."""
         source, target = (
             (project(x, lin.weight) + lin.bias).view(-1, self.heads, self.channels)
             for lin in (self.lin_l, self.lin_r)
         )
         if gpu.fits(source):
-            from gnnhpc.kernels.gpu import attention_v2
-
-            rows = target[: block.rows_out]
-            out = attention_v2.attend(source, rows, self.att, block, mask, SLOPE)
-            return self.settings.joined(out) + self.bias
-        calls.count(calls.TORCH, "attend_forward")
-        given = of_sources(source, block)
-        asking = of_targets(target[: block.rows_out], block)
-        scores = (functional.leaky_relu(given + asking, SLOPE) * self.att).sum(-1)
-        raised = (scores - largest(scores, block)[block.target]).exp()
-        share = raised / of_targets(summed(raised, block), block)
-        if mask is not None:
-            share = share * mask.weights(number_entries(block.edge, self.heads), share.dtype)
-        out = summed(share[..., None] * given, block)
+            from gnnhpc.kernels.gpu.attention_v2 import attend
+        else:
+            from gnnhpc.kernels.gatv2_torch import attend
+        out = attend(source, target[: block.rows_out], self.att, block, mask, SLOPE)
         return self.settings.joined(out) + self.bias
 
     def extra_repr(self) -> str:

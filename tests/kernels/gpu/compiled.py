@@ -16,11 +16,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gnnhpc.kernels.gpu import (
+    aggregate,
     attention,
     attention_v2,
     masks,
-    neighbour_maxima,
-    neighbour_sums,
     stored_products,
 )
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
@@ -51,10 +50,7 @@ def compiled(
 
 
 def main() -> None:
-    for module in (
-        *(attention, attention_v2, masks),
-        *(neighbour_maxima, neighbour_sums, stored_products),
-    ):
+    for module in (aggregate, attention, attention_v2, masks, stored_products):
         module.launch = compiled  # type: ignore[attr-defined]
     for dtype, index in ((torch.float32, torch.int32), (torch.float64, torch.int64)):
         block = block_of(index, ROWS)
@@ -71,10 +67,10 @@ def main() -> None:
             NeighbourWeights.mean(factors, ROWS),
             NeighbourWeights(own=1.5),
         ):
-            neighbour_sums.sum_forward(x, block, weights, upstream, bias)
-            neighbour_sums.sum_backward(upstream, block, weights)
-        _, winner = neighbour_maxima.max_forward(x, block)
-        neighbour_maxima.max_backward(upstream, winner, block)
+            aggregate.sum_forward(x, block, weights, upstream, bias)
+            aggregate.sum_backward(upstream, block, weights)
+        _, winner = aggregate.max_forward(x, block)
+        aggregate.max_backward(upstream, winner, block)
         features = stored(dtype)
         stored_products.sparse_forward(features, *numbers((3, 70), dtype=dtype))
         stored_products.sparse_backward(features, *numbers((200, 70), dtype=dtype))

@@ -14,13 +14,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import aggregate_torch, gat_torch, sparse_torch
-from gnnhpc.kernels.edges_torch import largest, of_sources, of_targets, summed
+from gnnhpc.kernels import aggregate_torch, gat_torch, gatv2_torch, sparse_torch
 from gnnhpc.kernels.gpu import here
 from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
@@ -104,23 +102,6 @@ def test_attention(
     assert_near(taken(attend, *args), taken(gat_torch.attend, *args))
 
 
-def attend_v2_in_torch(
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    block: Block,
-    mask: Mask | None,
-    slope: float,
-) -> Tensor:
-    given, asking = of_sources(source, block), of_targets(target, block)
-    scores = (functional.leaky_relu(given + asking, slope) * attention).sum(-1)
-    raised = (scores - largest(scores, block)[block.target]).exp()
-    share = raised / of_targets(summed(raised, block), block)
-    if mask is not None:
-        share = share * mask.weights(number_entries(block.edge, share.shape[1]), share.dtype)
-    return summed(share[..., None] * given, block)
-
-
 @pytest.mark.parametrize(
     ("dtype", "mask", "heads", "channels"),
     [
@@ -138,7 +119,7 @@ def test_attention_of_gatv2(
     block = block_of(rows_out=ROWS)
     shapes = (block.rows_in, heads, channels), (ROWS, heads, channels), (1, heads, channels)
     args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
-    assert_near(taken(attend, *args), taken(attend_v2_in_torch, *args))
+    assert_near(taken(attend, *args), taken(gatv2_torch.attend, *args))
 
 
 def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
@@ -166,7 +147,7 @@ def test_attention_of_odd_scores(model: str, kind: str) -> None:
     h, first, second = odd_scores(kind, torch.float64)
     inputs, ours, theirs = [h, first, second], attention.attend, gat_torch.attend
     if model == "gatv2":
-        inputs, ours, theirs = [h, h[:ROWS] / 2, first], attention_v2.attend, attend_v2_in_torch
+        inputs, ours, theirs = [h, h[:ROWS] / 2, first], attention_v2.attend, gatv2_torch.attend
     upstream = torch.ones(ROWS, 3, 5, dtype=h.dtype, device=DEVICE)
     if kind == "no numbers":
         upstream[3] = torch.nan
@@ -197,7 +178,7 @@ def test_attention_of_odd_scores(model: str, kind: str) -> None:
     ids=str,
 )
 def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype) -> None:
-    from gnnhpc.kernels.gpu import neighbour_sums
+    from gnnhpc.kernels.gpu import aggregate
 
     chunk = chunk_of(index, ROWS)
     block, degree = chunk.blocks[0], chunk.degree.to(dtype)
@@ -214,26 +195,24 @@ def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype)
         for beside in ((), (add, bias)):
             found, expected = (
                 each.sum_forward(values, block, weights, *beside)
-                for each in (neighbour_sums, aggregate_torch)
+                for each in (aggregate, aggregate_torch)
             )
             assert_near([found], [expected])
-    neighbour_sums.sum_forward(x, block, weights, out=out)
+    aggregate.sum_forward(x, block, weights, out=out)
     assert_near([out], [aggregate_torch.sum_forward(x, block, weights)])
     found, expected = (
-        each.sum_backward(upstream, block, weights) for each in (neighbour_sums, aggregate_torch)
+        each.sum_backward(upstream, block, weights) for each in (aggregate, aggregate_torch)
     )
     assert_near([found], [expected])
 
 
 def test_a_loop_that_is_left_out_may_hold_anything() -> None:
-    from gnnhpc.kernels.gpu import neighbour_sums
+    from gnnhpc.kernels.gpu import aggregate
 
     block = with_edges([[3], [0, 1, 2], [2]])
     x = torch.tensor([[1.0], [torch.nan], [torch.inf], [5.0]], device=DEVICE)
     weights = NeighbourWeights()
-    found, expected = (
-        each.sum_forward(x, block, weights) for each in (neighbour_sums, aggregate_torch)
-    )
+    found, expected = (each.sum_forward(x, block, weights) for each in (aggregate, aggregate_torch))
     assert found.isfinite().flatten().tolist() == [True, False, True]
     assert torch.equal(found, expected)
 
@@ -250,7 +229,7 @@ def with_edges(sources: list[list[int]]) -> Block:
 
 @dtypes
 def test_maxima_over_neighbours(dtype: torch.dtype) -> None:
-    from gnnhpc.kernels.gpu import neighbour_maxima
+    from gnnhpc.kernels.gpu import aggregate
 
     whole = block_of(rows_out=ROWS)
     # Ties, numbers that are none, two of them for one target, an edge twice, a row with itself
@@ -260,14 +239,11 @@ def test_maxima_over_neighbours(dtype: torch.dtype) -> None:
         wide, upstream = numbers((block.rows_in, 260), (130, rows), dtype=dtype)
         x, upstream = wide.mul(3).round()[:, 130:] - 9, upstream.t()
         x[5, 3:6], x[4, 4], x[2, 7], x[3, 7:9] = torch.nan, torch.nan, -torch.inf, -torch.inf
-        found, expected = (
-            each.max_forward(x, block) for each in (neighbour_maxima, aggregate_torch)
-        )
+        found, expected = (each.max_forward(x, block) for each in (aggregate, aggregate_torch))
         assert torch.equal(found[1], expected[1])
         assert torch.allclose(found[0], expected[0], rtol=0, atol=0, equal_nan=True)
         gradients = (
-            each.max_backward(upstream, found[1], block)
-            for each in (neighbour_maxima, aggregate_torch)
+            each.max_backward(upstream, found[1], block) for each in (aggregate, aggregate_torch)
         )
         assert_near(*([each] for each in gradients))
 

@@ -1,21 +1,22 @@
-"""Weighted sums over neighbours on a GPU, and their gradients, as `aggregate_torch` has them."""
+"""Sums and maxima over neighbours on a GPU, and their gradients, as `aggregate_torch` has them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from gnnhpc.kernels import calls
 from gnnhpc.kernels.gpu.here import at_once, launch, power_of_two, warps
-from gnnhpc.kernels.gpu.programs import neighbour_sums as programs
+from gnnhpc.kernels.gpu.programs import neighbour_maxima, neighbour_sums
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
     from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 
-_COLUMNS = 256
-"""At most, of a row that a program computes."""
+_COLUMNS, _OF_MAXIMA = 256, 128
+"""At most, of a row that a program computes; of maxima, in one warp."""
 
 
 def sum_forward(
@@ -45,6 +46,44 @@ def sum_backward(
     return grad
 
 
+def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Each target's largest x [rows_in, D] of its neighbours, and the row it is of (int32)."""
+    calls.count(calls.TRITON, "max_rows")
+    assert len(x) == block.rows_in
+    x = x.contiguous()
+    width = x.shape[1]
+    out = x.new_empty(block.rows_out, width)
+    winner = torch.empty_like(out, dtype=torch.int32)
+    columns = min(_OF_MAXIMA, power_of_two(width))
+    launch(
+        neighbour_maxima.max_rows,
+        (block.rows_out, -(-width // columns)),
+        *(x, block.indptr, block.source, out, winner, width),
+        like=x,
+        COLUMNS=columns,
+        num_warps=1,
+    )
+    return out, winner
+
+
+def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
+    """The gradient [rows_in, D] of `max_forward`'s input."""
+    calls.count(calls.TRITON, "max_rows_backward")
+    upstream = upstream.contiguous()
+    width, transpose = upstream.shape[1], block.transpose
+    grad = upstream.new_empty(block.rows_in, width)
+    columns = min(_OF_MAXIMA, power_of_two(width))
+    launch(
+        neighbour_maxima.max_rows_backward,
+        (block.rows_in, -(-width // columns)),
+        *(upstream, winner, transpose.indptr, transpose.target, grad, width),
+        like=upstream,
+        COLUMNS=columns,
+        num_warps=1,
+    )
+    return grad
+
+
 def _sum(
     x: Tensor,
     ends: tuple[Tensor, Tensor],
@@ -67,7 +106,7 @@ def _sum(
     # What is not there is not read; Triton wants a tensor.
     given = [out if each is None else each for each in (of_other, of_row, add, bias)]
     launch(
-        programs.sum_rows,
+        neighbour_sums.sum_rows,
         (rows, -(-width // columns)),
         *(x, x.stride(0), *ends, given[0], given[1]),
         *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
