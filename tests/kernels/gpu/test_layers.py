@@ -23,6 +23,8 @@ from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.registry import model_class
 from tests.tools.graphs import make_graph
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Triton's interpreter takes tensors of a CPU, its compiled programs those of a GPU."""
 DTYPE = torch.float64
 GRAPH = make_graph(20, 60, seed=7)
 FACTS = Facts(kind="graph", features=12, classes=3, nodes=20, edges=GRAPH.edges.shape[1])
@@ -51,17 +53,18 @@ def taken(settings: dict[str, Any], form: str, *, dense: bool) -> tuple[list[Ten
     config = model_class(settings["name"]).model_validate(settings)  # type: ignore[union-attr]
     layers = config.outline(FACTS)
     (chunk,) = build_chunks(GRAPH, 1, "halo", hops(layers)).chunks
-    x = feature_rows(GRAPH.features, chunk.nodes, DTYPE)
+    chunk = chunk.to(torch.device(DEVICE))
+    x = feature_rows(GRAPH.features, chunk.nodes.cpu(), DTYPE).to(DEVICE)
     if dense and not isinstance(x, Tensor):
         x = x.to_dense()
     torch.manual_seed(0)
-    model = nn.ModuleList(config.build(each, BuildOptions(DTYPE)) for each in layers)
+    model = nn.ModuleList(config.build(each, BuildOptions(DTYPE)) for each in layers).to(DEVICE)
     context, out = Context(step=3, graph=chunk), x
     before = calls.counted()
     with computed_by(form):
         for layer in model:
             out = layer(out, context)
-        targets = torch.where(GRAPH.masks["train"], GRAPH.labels, IGNORED)
+        targets = torch.where(GRAPH.masks["train"], GRAPH.labels, IGNORED).to(DEVICE)
         functional.nll_loss(out, targets, ignore_index=IGNORED).backward()
     found = [out.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
     return found, {code for code, _ in calls.counted() - before}
