@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import build, vig_readout
+from gnnhpc.kernels import build, load_kernel, vig_readout
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.calls import TORCH, counted
 from gnnhpc.models.context import Context
@@ -102,6 +103,21 @@ def test_weights_that_no_kernel_is_for_are_torchs(change: str) -> None:
         with pytest.raises(RuntimeError, match=r"dtype|shapes"):
             ours(x, None)
     assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
+
+
+@pytest.mark.parametrize("where", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
+def test_weights_that_no_kernel_is_for_have_none_compiled(
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's cells would compile one for the host within a step."""
+    asked: list[str] = []
+    monkeypatch.setattr(build, "_load", asked.append)
+    load_kernel.cache_clear()
+    try:
+        assert FusedReadout(16, 10, dtype=torch.float32).to(**where).for_one_call() is None
+    finally:
+        load_kernel.cache_clear()
+    assert not asked
 
 
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ class FusedReadout(InOneCall, AddsGradients, Readout):
         if "forward" in vars(self) or type(self).forward is not _AS_WRITTEN:
             return None
         weights = self._weights()
-        fits = _fits_kernel(weights, torch.float32, torch.device("cpu"))
+        fits = _fits_kernel(weights, weights.w1.dtype, weights.w1.device)
         return weights if fits and self.adds_gradients and can_add(weights) else None
 
     def _weights(self) -> Weights:
