@@ -44,6 +44,7 @@ COMPILE_TIMEOUT_S = 120.0
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 _BUILT_HERE = ", built for this process alone"
+_under_way: list[str] = []
 _status: dict[str, str] = {}
 _traits: dict[str, str] = {}
 
@@ -70,6 +71,11 @@ def kernel_traits(name: str) -> str:
     return _traits.get(name, "")
 
 
+def is_under_way() -> bool:
+    """Whether this process compiles a kernel, or waits for another process that does."""
+    return bool(_under_way)
+
+
 @functools.cache
 def load_kernel(name: str) -> ctypes.CDLL | None:
     """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).
@@ -80,6 +86,7 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     $GNNHPC_KERNEL_ARCH names another instruction set than this processor's, $CXX the compiler;
     GNNHPC_KERNELS=off leaves all to torch.
     """
+    _under_way.append(name)
     try:
         library, version, where = _load(name)
     except KernelError as error:
@@ -88,6 +95,8 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     except OSError as error:
         _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror or error})"
         return None
+    finally:
+        _under_way.remove(name)
     _traits[name] = _describe(library)
     _status[name] = version + _traits[name] + where
     return library

@@ -3,23 +3,28 @@
 A collective cannot tell them apart: waiting for a slow rank looks like waiting for a dead one. But
 when for a while no rank has begun or ended a piece of work, and none has used its processor, nor
 has a process that it started, then no rank computes anything and the waiting will not end. A host
-that waits for its GPU may spin: then its processor's use shows nothing, and what the GPU has
-reached counts instead.
+that waits for its GPU may spin: then its processor's use shows nothing. What the GPU has reached
+counts instead, and what waiting does not do: take new memory, or start processes that compute, as
+where a first step compiles its kernels or loads them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
+import resource
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.kernels import build
 
 if TYPE_CHECKING:
     from gnnhpc.ranks.mesh import Mesh
@@ -29,6 +34,10 @@ VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
 _BUSY_CPU_S = 0.05
 """Processor seconds between two checks that count as computing; waiting threads use far less."""
+_BUSY_PAGES = 32
+"""First used between two checks, they count as computing; a host that spins uses 0 or 1, one that
+compiles or loads kernels hundreds, in a second in which no process that it started computes.
+"""
 _FROZEN_CHECKS = 5
 """Checks that a rank's watchdog misses in a row when its process is stopped."""
 _WAITING = ("wait", "allreduce")
@@ -126,11 +135,12 @@ class Watchdog:
         """Checks since the store last answered."""
         self._own_work: int | None = None
         """How much this rank had done at the last check without a store."""
-        self._cpu = math.inf
-        """What the process had used at the last check; before the first it is no work."""
+        self._used: _Used | None = None
+        """At the last check; None before the first."""
         self._busy = 0
+        """Checks between which the process has computed."""
         self._storage_check = -math.inf
-        """The last check at which a thread waited for storage."""
+        """The last check at which a thread waited for storage, or a kernel was compiled."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         # A request to a store whose process is stopped never returns, so `close` does not wait.
@@ -151,12 +161,14 @@ class Watchdog:
                 return
 
     def _measure(self, checks: int) -> str:
-        # Without this thread: of many threads it takes as long to look as some work would.
-        children = list(_stats_of(_children()))
-        activity, cpu = self._activity, _processor_s(children) - time.thread_time()
-        self._busy += cpu - self._cpu > _BUSY_CPU_S and not activity.spins
-        self._cpu = cpu
-        if _waits_for_storage(children):
+        activity = self._activity
+        # To look through all processes takes milliseconds; half of the time is left for it.
+        looks = lists_children() or 2 * self._idle_checks >= self._limit
+        children = list(_stats_of(_children())) if looks else None
+        used = _used(children)
+        self._busy += self._used is not None and used.shows_work(self._used, activity.spins)
+        self._used = used
+        if _waits_for_storage(children or ()) or build.is_under_way():
             self._storage_check = checks
         return json.dumps(
             {
@@ -251,12 +263,42 @@ class Watchdog:
         return f"watchdog/{rank}"
 
 
-def _processor_s(children: Iterable[list[str]]) -> float:
-    """Seconds of this process and of those that it started and that run, as a loader's workers;
-    of itself alone where the system does not list them.
-    """
-    ticks = sum(int(fields[11]) + int(fields[12]) for fields in children)
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+@dataclass(frozen=True)
+class _Used:
+    """By a process, since its start."""
+
+    own_s: float
+    """Seconds of processors, without the thread that asks."""
+    children_s: float | None
+    """Seconds of processes that it started, as a loader's workers or a compiler; None where they
+    were not looked at."""
+    pages: int
+    """Of memory that it was the first to use."""
+
+    def shows_work(self, before: _Used, spins: bool) -> bool:
+        """Whether it has computed since, where it may spin instead (`spins`) or not."""
+        now_s, then_s = self.children_s, before.children_s
+        if now_s is not None and then_s is not None and now_s - then_s > _BUSY_CPU_S:
+            return True
+        if spins:
+            return self.pages - before.pages > _BUSY_PAGES
+        return self.own_s - before.own_s > _BUSY_CPU_S
+
+
+def _used(children: Sequence[list[str]] | None) -> _Used:
+    """With what the system says of the processes that this one started and that run."""
+    children_s = None
+    if children is not None:
+        ticks = sum(int(fields[11]) + int(fields[12]) for fields in children)
+        ended = os.times()
+        children_s = ticks / os.sysconf("SC_CLK_TCK") + ended.children_user + ended.children_system
+    # Without this thread: of many threads it takes as long to look as some work would.
+    own, this = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_THREAD))
+    return _Used(
+        own_s=time.process_time() - time.thread_time(),
+        children_s=children_s,
+        pages=own.ru_minflt - this.ru_minflt,
+    )
 
 
 def _waits_for_storage(children: Iterable[list[str]]) -> bool:
@@ -265,17 +307,30 @@ def _waits_for_storage(children: Iterable[list[str]]) -> bool:
     return any(fields[0] == _WAITS_FOR_STORAGE for fields in (*threads, *children))
 
 
-def _children() -> Iterator[Path]:
+@functools.cache
+def lists_children() -> bool:
+    """Whether the system lists a process's children: not every kernel is built so (proc(5))."""
+    return any(TASKS.glob("*/children"))
+
+
+def _children() -> list[Path]:
     """The folders in /proc of the processes that this one started and that run."""
+    if not lists_children():
+        own = str(os.getpid())
+        everyone = PROCESSES.glob("[0-9]*")
+        return [each for each in everyone for stats in _stats_of([each]) if stats[1] == own]
+    found = []
     for listing in TASKS.glob("*/children"):
         # A thread may end while it is looked at.
         with contextlib.suppress(OSError):
-            yield from (PROCESSES / pid for pid in listing.read_text().split())
+            found += [PROCESSES / pid for pid in listing.read_text().split()]
+    return found
 
 
 def _stats_of(tasks: Iterable[Path]) -> Iterator[list[str]]:
     """What the system says of each that still runs, after its name, which may hold anything: first
-    its state; user and system time, in clock ticks, are 11 and 12 behind it (proc(5))."""
+    its state, then its parent; user and system time, in clock ticks, are 11 and 12 behind the state
+    (proc(5))."""
     for task in tasks:
         with contextlib.suppress(OSError):
             yield (task / "stat").read_text().rpartition(")")[2].split()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,10 +22,11 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.kernels import build, load_kernel
 from gnnhpc.ranks import watchdog
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
-from gnnhpc.ranks.watchdog import VARIABLE, hang_seconds, watching
+from gnnhpc.ranks.watchdog import PROCESSES, VARIABLE, hang_seconds, watching
 from tests.tools.ranks import spawn
 
 Verdicts = list[tuple[int, str]]
@@ -296,20 +299,88 @@ class Doing:
     work: int = 7
 
 
-def test_processor_time_of_a_host_that_spins_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a synchronize with a GPU whose transfer hangs."""
+def told_of(does: Callable[[], object], monkeypatch: pytest.MonkeyPatch, seconds: float) -> bool:
+    """Whether a host that does this again and again within a step of a GPU is told of in time."""
     monkeypatch.setattr(watchdog, "_EVERY_S", 0.2)
-    monkeypatch.setenv(VARIABLE, "0.6")
+    monkeypatch.setenv(VARIABLE, "2")
     store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     told = threading.Event()
     dog = watchdog.Watchdog(
         store, 0, 1, Doing("wait of micro-batch 2", spins=True), lambda rank, why: told.set()
     )
-    end = time.monotonic() + 60
+    end = time.monotonic() + seconds
     while not told.is_set() and time.monotonic() < end:
-        pass
+        does()
     dog.close()
-    assert told.is_set()
+    return told.is_set()
+
+
+def test_processor_time_of_a_host_that_spins_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a synchronize with a GPU whose transfer hangs."""
+    assert told_of(lambda: None, monkeypatch, 60)
+
+
+def take_memory() -> None:
+    kept = mmap.mmap(-1, 1000 * mmap.PAGESIZE)
+    for page in range(1000):
+        kept[page * mmap.PAGESIZE] = 1
+    kept.close()
+    time.sleep(0.001)
+
+
+def start_a_compiler() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        time.sleep(0.5)
+        process.kill()
+
+
+@pytest.mark.parametrize("does", [take_memory, start_a_compiler])
+def test_a_host_that_compiles_within_a_step_of_a_gpu_does_not_hang(
+    does: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not told_of(does, monkeypatch, 6)
+
+
+def test_processes_are_found_where_the_system_does_not_list_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on kernels without CONFIG_PROC_CHILDREN."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        listed = watchdog._children()
+        monkeypatch.setattr(watchdog, "lists_children", lambda: False)
+        found = watchdog._children()
+        told = told_of(lambda: time.sleep(0.01), monkeypatch, 6)
+        process.kill()
+    assert PROCESSES / str(process.pid) in found
+    assert not set(listed) - set(found)
+    assert not told
+
+
+def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("GNNHPC_KERNEL_CACHE", raising=False)
+    monkeypatch.delenv("GNNHPC_KERNELS", raising=False)
+    taken = threading.Event()
+
+    @contextlib.contextmanager
+    def others(path: Path) -> Iterator[None]:
+        """Holds the lock for three times as long as a rank may do nothing."""
+        taken.wait(6)
+        yield
+
+    monkeypatch.setattr(build, "_lock", others)
+    load_kernel.cache_clear()
+    waiting = threading.Thread(target=load_kernel, args=("channel",))
+    waiting.start()
+    try:
+        assert not told_of(lambda: time.sleep(0.01), monkeypatch, 6)
+    finally:
+        taken.set()
+        waiting.join()
+        load_kernel.cache_clear()
+    assert not build.is_under_way()
 
 
 def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
