@@ -1,7 +1,7 @@
 """Holds what ranks computed in a few steps against the twin, in the order in which data flow.
 
-Every step of the twin begins at the run's own parameters, so that one step's rounding is not the
-next one's difference; the optimizer's rule says whether those parameters are right.
+Every step of the twin begins at the run's own parameters and buffers, so that one step's rounding
+is not the next one's difference; the optimizer's rule says whether those parameters are right.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from gnnhpc.check.compare_gradients import (
 from gnnhpc.check.compare_state import compare_buffers, compare_moves
 from gnnhpc.check.kinks import explain_by_kinks
 from gnnhpc.check.lost_in_rounding import lost_in_rounding
+from gnnhpc.check.own_draws import own_draws
 from gnnhpc.check.rounding_draws import ROUNDING_FACTOR, RoundingDraws, finite
 from gnnhpc.check.seen_ranks import SeenRanks, TensorsOf
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
+from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.training import Activations, TwinModel, TwinStep, evaluate, train_step
@@ -89,16 +91,17 @@ class StepComparison:
         outputs = self.experiment.outputs
         for step in range(self.first, self.first + self.seen.steps):
             pieces = self.pieces("train", step)
+            began = self.twin.copied()
             twin = train_step(self.twin, pieces, before, step, outputs)
-            rounded = self._in_single_precision(step, pieces, before, twin)
+            rounded = self._draws(step, pieces, before, twin, began)
             self._inputs("train", step, pieces)
             self._activations(
                 "train", step, pieces, twin.activations, rounded, lambda each: each.activations
             )
             self._loss(step, twin, rounded)
-            gradients = self._gradients_of(step, pieces, before, twin, rounded)
+            gradients = self._gradients_of(step, pieces, before, twin, rounded, began)
             before = self._update(step, before, gradients, rule)
-            self._buffers("buffers", functools.partial(_buffers_after, step - self.first))
+            self._buffers("buffers", functools.partial(_buffers_after, step - self.first), rounded)
             if self.causes:
                 break
         if not self.causes and self.experiment.test_steps:
@@ -134,18 +137,27 @@ class StepComparison:
         scores = [each[-1] for each in evaluate(model, self.pieces("test", 0), before, 0)]
         return not all(isinstance(s, Tensor) and bool(s.isfinite().all()) for s in scores)
 
-    def _in_single_precision(
-        self, step: int, pieces: Sequence[Piece], before: Mapping[str, Array], twin: TwinStep
+    def _draws(
+        self,
+        step: int,
+        pieces: Sequence[Piece],
+        before: Mapping[str, Array],
+        twin: TwinStep,
+        began: TwinModel | None,
     ) -> RoundingDraws[TwinStep] | None:
-        """The same step of the twin in single precision: how far its gradients are off."""
+        """The same step of the twin in the run's precision: how far its gradients are off.
+
+        `began` is the twin before the step.
+        """
+
+        def taken(model: TwinModel) -> TwinStep:
+            return train_step(model, pieces, before, step, self.experiment.outputs)
+
+        if isinstance(began, OwnModelTwin):
+            return own_draws(began, taken, twin, lambda each: each.activations)
         if self.single is None:
             return None
-        outputs = self.experiment.outputs
-
-        def taken(model: PlainModel) -> TwinStep:
-            return train_step(model, pieces, before, step, outputs)
-
-        draws = RoundingDraws(self.single, taken)
+        draws = RoundingDraws.of(self.single, taken)
         self.rounding = max([self.rounding, *self._rounding_of(draws.first, twin).values()])
         return draws
 
@@ -264,6 +276,7 @@ class StepComparison:
         before: Mapping[str, Array],
         twin: TwinStep,
         rounded: RoundingDraws[TwinStep] | None,
+        began: TwinModel | None,
     ) -> dict[str, Array]:
         found = self._same_on_replicas(
             "gradients", lambda each: each.steps[step - self.first].gradients
@@ -278,11 +291,9 @@ class StepComparison:
             explained = explain_by_kinks(found, twin, EPS[self.experiment.dtype])
             self.kinks += explained.kinks
             compared = differences(found, explained.gradients, self.layers)
-        if largest(compared) > allowed and not self.causes and self.twin.draws_rounding:
+        if largest(compared) > allowed and not self.causes and began is not None:
             outputs, eps = self.experiment.outputs, EPS[self.experiment.dtype]
-            lost = lost_in_rounding(
-                self.twin, pieces, before, step, outputs, twin, self.layers, eps
-            )
+            lost = lost_in_rounding(began, pieces, before, step, outputs, twin, self.layers, eps)
             compared = self._above_rounding(compared, allowed, lost)
         if largest(compared) > allowed and not self.causes and rounded is not None:
             compared = self._above_rounding(compared, allowed, self._drawn(rounded, twin))
@@ -306,7 +317,7 @@ class StepComparison:
         return [d for d in compared if d.layer not in explained]
 
     def _drawn(self, rounded: RoundingDraws[TwinStep], twin: TwinStep) -> dict[str, float]:
-        """Of each layer, how far the furthest draw of single precision is off."""
+        """Of each layer, how far the furthest draw is off."""
         draws = [self._rounding_of(each, twin) for each in rounded.more]
         return {layer: max(finite(each.get(layer, 0.0)) for each in draws) for layer in self.layers}
 
@@ -365,24 +376,34 @@ class StepComparison:
             self._note("update", each.relative, cause, self.tolerance + rounding)
         return after
 
-    def _buffers(self, what: str, tensors: TensorsOf) -> None:
+    def _buffers(
+        self, what: str, tensors: TensorsOf, rounded: RoundingDraws[TwinStep] | None = None
+    ) -> None:
         for replica in range(self.seen.replicas):
             expected = {n: array_of(b) for n, b in self.twin.buffers(replica).items()}
             ours = self.seen.of_replica(replica, tensors)
             for name, relative in compare_buffers(ours, expected):
-                if not self.causes:
-                    self._note(what, relative, f"{name} on replica {replica} differs")
+                if self.causes:
+                    return
+                allowed = self.tolerance
+                if relative > allowed and rounded is not None:
+                    away = functools.partial(_buffer_away, replica, name, expected)
+                    allowed = rounded.allowed(relative, allowed, away)
+                self._note(what, relative, f"{name} on replica {replica} differs", allowed)
+            if not self.causes:
+                self.twin.restore(replica, ours)
 
     def _evaluation(self, parameters: dict[str, Array]) -> None:
+        def taken(model: TwinModel) -> list[Activations]:
+            return evaluate(model, pieces, parameters, 0)
+
         pieces = self.pieces("test", 0)
-        activations = evaluate(self.twin, pieces, parameters, 0)
-        rounded = None
-        if self.single is not None:
-
-            def taken(model: PlainModel) -> list[Activations]:
-                return evaluate(model, pieces, parameters, 0)
-
-            rounded = RoundingDraws(self.single, taken)
+        began, rounded = self.twin.copied(), None
+        activations = taken(self.twin)
+        if isinstance(began, OwnModelTwin):
+            rounded = own_draws(began, taken, activations, lambda each: each)
+        elif self.single is not None:
+            rounded = RoundingDraws.of(self.single, taken)
         self._buffers("evaluation's statistics", lambda rank: rank.evaluation_buffers)
         self._inputs("test", 0, pieces)
         self._activations("test", 0, pieces, activations, rounded, lambda each: each)
@@ -397,6 +418,12 @@ def _away(
 ) -> float:
     """How far the output of the layer of this number is off in a draw, in one micro-batch."""
     return difference_at(place, [each[number] for each in activations_of(drawn)], exact)
+
+
+def _buffer_away(replica: int, name: str, exact: Mapping[str, Array], drawn: TwinStep) -> float:
+    """How far one buffer of a replica is off in a draw."""
+    found = {n: array_of(b) for n, b in drawn.buffers.get(replica, {}).items()}
+    return dict(compare_buffers(found, exact))[name]
 
 
 def _worse(a: list[Difference], b: list[Difference]) -> list[Difference]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import Array, Ids, array_of
+from gnnhpc.check.own_draws import own_draws
 from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
@@ -35,13 +36,18 @@ class EvaluatedPiece:
         tolerance: float,
     ) -> tuple[float, float]:
         """How far `found` is from the twin's, relative to these, and how far it may be: what the
-        twin in single precision explains besides."""
+        twin in the run's precision explains besides."""
+        began = twin.copied()
         expected = self.outputs(twin)
         relative = _relative(found, expected)
-        if single is None:
+        if isinstance(began, OwnModelTwin):
+            draws = own_draws(began, self.outputs, expected, _as_one_layers)
+        elif single is not None:
+            draws = RoundingDraws.of(single, self.outputs)
+        else:
             return relative, tolerance
         away = functools.partial(_relative, exact=expected)
-        return relative, RoundingDraws(single, self.outputs).allowed(relative, tolerance, away)
+        return relative, draws.allowed(relative, tolerance, away)
 
     def outputs(self, twin: PlainModel | OwnModelTwin) -> Array:
         # In training the twin keeps what the gradients of kinks need.
@@ -57,6 +63,10 @@ class EvaluatedPiece:
         dense = found if isinstance(found, Tensor) else found.to_dense()
         chosen: Array = array_of(dense)[self.rows]
         return chosen
+
+
+def _as_one_layers(outputs: Array) -> list[list[Tensor]]:
+    return [[torch.from_numpy(outputs)]]
 
 
 def _relative(found: Array, exact: Array) -> float:

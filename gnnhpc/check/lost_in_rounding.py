@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gnnhpc.check.capture import Array, array_of
+from gnnhpc.check.capture import Array
 from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.pieces import Piece
@@ -32,18 +32,15 @@ def lost_in_rounding(
 ) -> dict[str, float]:
     """Of each layer, the largest change of its gradient over the draws, relative to the twin's.
 
-    `twin` is the step without errors; the model's buffers are as before afterwards.
+    `twin` is the step without errors, `model` what it began from, which is not moved.
     """
-    replicas = sorted({piece.replica for piece in pieces})
-    buffers = {
-        replica: {n: array_of(b) for n, b in model.buffers(replica).items()} for replica in replicas
-    }
     found = dict.fromkeys(layers, 0.0)
     for draw in range(DRAWS):
+        copied = model.copied()
+        if copied is None:
+            break
         rounding = BackwardRounding(eps, draw)
-        drawn = train_step(model, pieces, before, step, outputs, rounding)
-        for replica in replicas:
-            model.restore(replica, buffers[replica])
+        drawn = train_step(copied, pieces, before, step, outputs, rounding)
         for each in differences(drawn.gradients, twin.gradients, layers):
             # What is no number allows nothing.
             if math.isfinite(each.relative):

@@ -1,7 +1,8 @@
-"""What the twin in single precision allows a run in it: one draw of rounding, then a few more.
+"""What the twin in a run's precision allows that run: one draw of rounding, then a few more.
 
 The twin's own sums are one draw. Where they do not explain a difference, and there alone, more are
-taken (see `gnnhpc.check.twin.forward_rounding`), and the largest is the measure.
+taken (see `gnnhpc.check.twin.forward_rounding`), and the largest is the measure. Of a user's own
+model there are the latter alone (`gnnhpc.check.own_draws`).
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ T = TypeVar("T")
 
 @dataclass
 class RoundingDraws(Generic[T]):
-    """What `compute` makes of the twin in single precision; of draws of it only when asked."""
+    """Draws of one computation: the first, and others only when asked for."""
 
-    single: PlainModel
-    compute: Callable[[PlainModel], T]
+    first: T
+    draw: Callable[[int], T]
 
-    def __post_init__(self) -> None:
-        self.first = self.compute(self.single)
+    @classmethod
+    def of(cls, single: PlainModel, compute: Callable[[PlainModel], T]) -> RoundingDraws[T]:
+        """Of what `compute` makes of the twin in single precision."""
+        return cls(compute(single), lambda draw: compute(single.rounded(draw)))
 
     @cached_property
     def more(self) -> list[T]:
-        return [self.compute(self.single.rounded(draw)) for draw in range(DRAWS)]
+        return [self.draw(draw) for draw in range(DRAWS)]
 
     def allowed(self, relative: float, tolerance: float, rounding: Callable[[T], float]) -> float:
         """How large `relative` may be, if `rounding` says how far off a draw is."""

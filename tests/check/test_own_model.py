@@ -301,6 +301,85 @@ def test_torchs_batchnorm_in_images_accuses_nobody(seed: int, tmp_path: Path) ->
     assert invalid(checked(tmp_path, NORMALIZING, *flags)) == []
 
 
+FAST = ["--set", "optimizer={name: adam, lr: 0.1}", "--set", "train_steps=60"]
+"""Units are soon saturated: what a normalisation makes of them is rounding a hundred times."""
+
+
+def a_gradient_that_is_too_small(folder: Path) -> None:
+    add_folder(folder)
+
+    def step(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> Any:
+        found = true(engine, *args)
+        for name, parameter in engine.plan.stage.named_parameters():
+            if "narrow" in name and parameter.grad is not None:
+                parameter.grad.mul_(0.99)
+        return found
+
+    around(SequentialEngine, "train_step", step)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_saturated_units_before_batchnorm(planted: bool, tmp_path: Path) -> None:
+    plant = a_gradient_that_is_too_small if planted else None
+    found = invalid(checked(tmp_path, NORMALIZING, *FAST, plant=plant))
+    assert "self-check" in found if planted else found == []
+
+
+def shifted(before: str) -> str:
+    """A layer whose true gradient is nothing, as BatchNorm, which keeps statistics, follows."""
+    found = (
+        MODEL.replace(
+            """            Layer("centre", (width,), (width,)),""",
+            """            Layer("shift", (width,), (width,)),
+            Layer("centre", (width,), (width,)),""",
+        )
+        .replace('"centre": Centre}', '"centre": Centre, "shift": Shift}')
+        .replace(
+            "class Centre(nn.Module):",
+            """class Centre(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(192)
+""",
+        )
+        .replace("return x - x.mean(0)", "return self.norm(x)")
+    )
+    width = "()" if "*" in before else "192"
+    return (
+        found
+        + f"""
+
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(torch.ones({width}))
+
+    def forward(self, x, context):
+        return {before}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("shift", "layout", "dtype"),
+    [
+        ("x + self.by", "seq", "float32"),
+        ("x + self.by", "dp2", "float64"),
+        ("x * self.by", "pp2", "float32"),
+    ],
+)
+def test_a_gradient_of_nothing_before_batchnorm_accuses_nobody(
+    shift: str, layout: str, dtype: str, tmp_path: Path
+) -> None:
+    flags = ["--layout", layout, "--set", "train_steps=4", "--set", f"dtype={dtype}"]
+    ranks = 1 if layout == "seq" else 2
+    checks = checked(
+        tmp_path, shifted(shift), *flags, data=[*IMAGES[:-1], "batch_size=16"], ranks=ranks
+    )
+    assert invalid(checks) == []
+    assert "rounding hides of the gradient of shift" in checks["self-check"].detail
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 ).replace(

@@ -74,7 +74,7 @@ def twins() -> tuple[PlainModel, PlainModel]:
 def test_a_few_draws_allow_for_any_other() -> None:
     twin, single = twins()
     exact = step_of(twin)
-    draws = RoundingDraws(single, step_of)
+    draws = RoundingDraws.of(single, step_of)
     of = functools.partial(away, exact=exact)
     largest = max(of(each) for each in draws.more)
     others = [of(step_of(single.rounded(draw))) for draw in range(DRAWS, DRAWS + 8)]
@@ -90,7 +90,7 @@ def test_no_more_draws_are_taken_of_what_the_first_explains() -> None:
         computed.append(model)
         return 1e-6 if model is single else 3e-6
 
-    draws = RoundingDraws(single, compute)
+    draws = RoundingDraws.of(single, compute)
     assert draws.allowed(8e-6, 1e-9, float) == pytest.approx(8e-6)
     assert draws.allowed(1e-5, 1e-5, float) == 1e-5
     assert computed == [single]
@@ -102,7 +102,7 @@ def test_no_more_draws_are_taken_of_what_the_first_explains() -> None:
 
 def test_what_is_no_number_allows_nothing() -> None:
     _, single = twins()
-    draws = RoundingDraws(single, lambda model: 1e-6 if model is single else float("nan"))
+    draws = RoundingDraws.of(single, lambda model: 1e-6 if model is single else float("nan"))
     assert draws.allowed(1.0, 0.0, float) == pytest.approx(8e-6)
 
 

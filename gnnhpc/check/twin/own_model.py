@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
+from gnnhpc.check.twin.forward_rounding import ForwardRounding
 from gnnhpc.check.twin.layer import seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
@@ -21,9 +22,11 @@ from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
-from gnnhpc.models.loose_state import own_generators, plain_values, take_plain_values
+from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
+
+X = TypeVar("X", Tensor, Tensor | SparseRows)
 
 
 class OwnModelTwin:
@@ -48,15 +51,28 @@ class OwnModelTwin:
             if not value.requires_grad
         )
         self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
-        self._built = plain_values(layers)
+        self._rounding: ForwardRounding | None = None
 
-    @property
-    def draws_rounding(self) -> bool:
-        """Whether a step may be taken again from where it began: not where forwards move buffers,
-        or numbers, as they have in the steps that were taken."""
-        layers = self._replicas[0]
-        moves = any(True for _ in layers.buffers()) or own_generators(layers)
-        return not moves and plain_values(layers) == self._built
+    def copied(self) -> OwnModelTwin | None:
+        """Another with the same parameters, whose forwards move nothing of this one; None where a
+        layer keeps what cannot be copied, such as an output with its gradient's graph."""
+        parameters = (each for layers in self._replicas for each in layers.parameters())
+        shared = {id(each): each for each in parameters}
+        other = copy.copy(self)
+        try:
+            other._replicas = copy.deepcopy(self._replicas, shared)
+        # A user's object may refuse in any way.
+        except Exception:
+            return None
+        return other
+
+    def rounded(self, rounding: ForwardRounding) -> OwnModelTwin | None:
+        """A copy whose inputs and parameters are off by one rounding: what a layer adds up is then
+        off by as much as its terms round, also where little is left of them."""
+        other = self.copied()
+        if other is not None:
+            other._rounding = rounding
+        return other
 
     def initial(self) -> dict[str, Tensor]:
         return {
@@ -95,18 +111,24 @@ class OwnModelTwin:
         """
         layers = self._replicas[piece.replica]
         layers.train(training)
-        x = _run_inputs(piece, self.dtype)
+        x = self._rounded(_run_inputs(piece, self.dtype))
         outputs: list[Tensor | SparseInput] = []
         for name, layer in zip(self.names, layers, strict=True):
             own = {
                 # One that is frozen may be of whole numbers.
-                key: parameters[f"{name}.{key}"].to(held.dtype)
+                key: self._rounded(parameters[f"{name}.{key}"].to(held.dtype))
                 for key, held in layer.named_parameters()
                 if f"{name}.{key}" in parameters
             }
             x = functional_call(layer, own, (_own(x), piece.context))
             outputs.append(_dense(x))
         return outputs
+
+    def _rounded(self, x: X) -> X:
+        """With this draw's errors; numbers that are stored sparsely, or whole, have none."""
+        if self._rounding is None or not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        return self._rounding.of(x)
 
     def end_minibatch(self) -> None:
         for layers in self._replicas:

@@ -43,8 +43,6 @@ def plain_layer(model: object, outline: LayerOutline) -> TwinLayer | None:
 class PlainModel:
     """`layers` in order; running statistics are each replica's own."""
 
-    draws_rounding = True
-
     def __init__(
         self,
         experiment: Experiment,
@@ -127,12 +125,17 @@ class PlainModel:
         self.kinks = scene.kinks
         return outputs
 
-    def rounded(self, draw: int) -> PlainModel:
-        """This model with every layer's output off by one rounding; its statistics are its own."""
-        rounding = ForwardRounding(draw)
+    def copied(self) -> PlainModel:
+        """Another of the same layers, with statistics of its own."""
         other = copy.copy(self)
-        other.layers = [RoundedLayer(layer, rounding) for layer in self.layers]
         other._statistics = copy.deepcopy(self._statistics)
+        return other
+
+    def rounded(self, draw: int) -> PlainModel:
+        """A copy with every layer's output off by one rounding."""
+        rounding = ForwardRounding(draw)
+        other = self.copied()
+        other.layers = [RoundedLayer(layer, rounding) for layer in self.layers]
         return other
 
     def end_minibatch(self) -> None:

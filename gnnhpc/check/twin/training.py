@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,8 @@ class TwinModel(Protocol):
     dtype: torch.dtype
     kinks: list[Kink]
 
-    @property
-    def draws_rounding(self) -> bool:
-        """Whether its backward takes `rounding`, in a step that is taken again."""
+    def copied(self) -> Self | None:
+        """One whose forwards move nothing of this one; None where there can be none."""
         ...
 
     def initial(self) -> dict[str, Tensor]:
@@ -77,6 +76,8 @@ class TwinStep:
     kinks: list[Kink]
     largest_score: float
     """Of the last layer's outputs, the largest magnitude."""
+    buffers: Mapping[int, Mapping[str, Tensor]]
+    """Of each replica, as the step left them."""
 
 
 def train_step(
@@ -128,6 +129,7 @@ def train_step(
         trained,
         kinks,
         largest_score,
+        {replica: model.buffers(replica) for replica in {piece.replica for piece in pieces}},
     )
 
 

@@ -1,0 +1,84 @@
+"""What rounding makes of a user's own model, whose layers are known by what they compute alone.
+
+There is no twin of it in another precision. So the same layers compute once more, with each result
+of an operation of torch's off by one rounding, forward and backward: a normalisation of numbers
+that are nearly alike, as of units that are saturated, makes that a hundred times as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from gnnhpc.check.rounding_draws import RoundingDraws
+from gnnhpc.check.twin.forward_rounding import ForwardRounding
+from gnnhpc.check.twin.own_model import OwnModelTwin
+
+FURTHEST = 0.01
+"""Of outputs, relative to their size: a draw that moves them further is not of rounding alone, as
+where layers count in floating point, and allows nothing."""
+
+T = TypeVar("T")
+Outputs = Sequence[Sequence[object]]
+"""Of each piece, those of each layer."""
+
+
+class RoundedOperations(TorchDispatchMode):
+    """Within it each new tensor that an operation gives is off by one rounding."""
+
+    def __init__(self, rounding: ForwardRounding) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rounding = rounding
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        # What is a view, or was written in place, belongs to another tensor.
+        if any(each.alias_info is not None for each in func._schema.returns):
+            return found
+        return tree_map_only(Tensor, self._of, found)
+
+    def _of(self, x: Tensor) -> Tensor:
+        known = x.is_floating_point() and x.layout == torch.strided
+        return self._rounding.of(x) if known else x
+
+
+def own_draws(
+    began: OwnModelTwin,
+    compute: Callable[[OwnModelTwin], T],
+    exact: T,
+    outputs_of: Callable[[T], Outputs],
+) -> RoundingDraws[T]:
+    """Of what `compute` made of a user's layers as they were when it `began`, which was `exact`."""
+
+    def draw(number: int) -> T:
+        rounding = ForwardRounding(number)
+        rounded = began.rounded(rounding)
+        if rounded is None:
+            return exact
+        try:
+            with RoundedOperations(rounding):
+                found = compute(rounded)
+        # Who computes with whole numbers in floating point may ask for row -1.
+        except Exception:
+            return exact
+        return found if _is_near(outputs_of(found), outputs_of(exact)) else exact
+
+    return RoundingDraws(exact, draw)
+
+
+def _is_near(found: Outputs, exact: Outputs) -> bool:
+    for pieces in zip(found, exact, strict=True):
+        for ours, theirs in zip(*pieces, strict=True):
+            if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
+                away = float((ours.double() - theirs.double()).norm())
+                # Not `<=` turned round: what is no number is not near.
+                if not away <= FURTHEST * float(theirs.double().norm()):
+                    return False
+    return True
