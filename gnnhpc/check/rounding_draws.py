@@ -34,8 +34,9 @@ class RoundingDraws(Generic[T]):
 
     @classmethod
     def of(cls, single: PlainModel, compute: Callable[[PlainModel], T]) -> RoundingDraws[T]:
-        """Of what `compute` makes of the twin in single precision."""
-        return cls(compute(single), lambda draw: compute(single.rounded(draw)))
+        """Of what `compute` makes of the twin in single precision, each as it is now."""
+        began = single.copied()
+        return cls(compute(single), lambda draw: compute(began.rounded(draw)))
 
     @cached_property
     def more(self) -> list[T]:

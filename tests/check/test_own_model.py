@@ -305,24 +305,42 @@ FAST = ["--set", "optimizer={name: adam, lr: 0.1}", "--set", "train_steps=60"]
 """Units are soon saturated: what a normalisation makes of them is rounding a hundred times."""
 
 
-def a_gradient_that_is_too_small(folder: Path) -> None:
+def after_each_step(does: Callable[[Stage], None], folder: Path) -> None:
     add_folder(folder)
 
     def step(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> Any:
         found = true(engine, *args)
-        for name, parameter in engine.plan.stage.named_parameters():
-            if "narrow" in name and parameter.grad is not None:
-                parameter.grad.mul_(0.99)
+        does(engine.plan.stage)
         return found
 
     around(SequentialEngine, "train_step", step)
 
 
-@pytest.mark.parametrize("planted", [False, True])
-def test_saturated_units_before_batchnorm(planted: bool, tmp_path: Path) -> None:
-    plant = a_gradient_that_is_too_small if planted else None
-    found = invalid(checked(tmp_path, NORMALIZING, *FAST, plant=plant))
-    assert "self-check" in found if planted else found == []
+def scale_a_gradient(stage: Stage) -> None:
+    for name, parameter in stage.named_parameters():
+        if "narrow" in name and parameter.grad is not None:
+            parameter.grad.mul_(0.99)
+
+
+def scale_a_variance(stage: Stage) -> None:
+    for name, buffer in stage.named_buffers():
+        if name.endswith("running_var"):
+            buffer.mul_(1.001)
+
+
+def test_saturated_units_before_batchnorm_accuse_nobody(tmp_path: Path) -> None:
+    assert invalid(checked(tmp_path, NORMALIZING, *FAST)) == []
+
+
+@pytest.mark.parametrize(
+    ("does", "told"), [(scale_a_gradient, "gradients: narrow"), (scale_a_variance, "buffers: ")]
+)
+def test_what_is_wrong_with_them_is_found(
+    does: Callable[[Stage], None], told: str, tmp_path: Path
+) -> None:
+    checks = checked(tmp_path, NORMALIZING, *FAST, plant=partial(after_each_step, does))
+    assert "self-check" in invalid(checks)
+    assert told in checks["self-check"].detail
 
 
 def shifted(before: str) -> str:
