@@ -398,6 +398,21 @@ def test_a_gradient_of_nothing_before_batchnorm_accuses_nobody(
     assert "rounding hides of the gradient of shift" in checks["self-check"].detail
 
 
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+def test_a_parameters_hook_accuses_nobody(layout: str, tmp_path: Path) -> None:
+    """As one that clips gradients, which it does to each micro-batch's."""
+    clipped = MODEL.replace(
+        "self.lin = nn.Linear(inputs, outputs)",
+        "self.lin = nn.Linear(inputs, outputs)\n"
+        "        self.lin.weight.register_hook(lambda given: given.clamp(-1e-3, 1e-3))",
+    )
+    assert clipped != MODEL
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    checks = checked(tmp_path, clipped, *flags, ranks=1 if layout == "seq" else 2)
+    assert invalid(checks) == []
+    assert checks["slope"].verdict == "suspect"
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 ).replace(

@@ -50,6 +50,13 @@ class OwnModelTwin:
             for key, value in layer.named_parameters()
             if not value.requires_grad
         )
+        self._hooks = {
+            f"{name}.{key}": list(value._backward_hooks.values())
+            for name, layer in zip(self.names, layers, strict=True)
+            for key, value in layer.named_parameters()
+            if value._backward_hooks
+        }
+        """Of parameters, which a copy of them has not."""
         self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
         self._rounding: ForwardRounding | None = None
 
@@ -116,13 +123,23 @@ class OwnModelTwin:
         for name, layer in zip(self.names, layers, strict=True):
             own = {
                 # One that is frozen may be of whole numbers.
-                key: self._rounded(parameters[f"{name}.{key}"].to(held.dtype))
+                key: self._hooked(f"{name}.{key}", parameters[f"{name}.{key}"].to(held.dtype))
                 for key, held in layer.named_parameters()
                 if f"{name}.{key}" in parameters
             }
             x = functional_call(layer, own, (_own(x), piece.context))
             outputs.append(_dense(x))
         return outputs
+
+    def _hooked(self, name: str, value: Tensor) -> Tensor:
+        """With its hooks, which see one micro-batch's gradient, as in a run."""
+        value = self._rounded(value)
+        hooks = self._hooks.get(name, [])
+        if hooks and value.requires_grad:
+            value = value.view_as(value)
+            for hook in hooks:
+                value.register_hook(hook)
+        return value
 
     def _rounded(self, x: X) -> X:
         """With this draw's errors; numbers that are stored sparsely, or whole, have none."""
