@@ -2,18 +2,22 @@
 
 There is no twin of it in another precision. So the same layers compute once more, with each result
 of an operation of torch's off by one rounding, forward and backward: a normalisation of numbers
-that are nearly alike, as of units that are saturated, makes that a hundred times as large.
+that are nearly alike, as of units that are saturated, makes that a hundred times as large. What is
+decided on the way, by a comparison or in whole numbers, must be as it was: each number is rounded
+by itself, also two that are the same one in a run, so such a draw may decide what no run does.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.twin.forward_rounding import ForwardRounding
@@ -28,17 +32,46 @@ Outputs = Sequence[Sequence[object]]
 """Of each piece, those of each layer."""
 
 
-class RoundedOperations(TorchDispatchMode):
-    """Within it each new tensor that an operation gives is off by one rounding."""
+_STEPS = (
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "frac",
+    "sign",
+    "sgn",
+    "remainder",
+    "fmod",
+    "heaviside",
+)
+"""Beginnings of the names of operations that decide, and give it in floating point."""
+_EMPTY = ("empty", "new_empty")
+"""Of those that give what was in memory before."""
 
-    def __init__(self, rounding: ForwardRounding) -> None:
+
+class DecidedOtherwiseError(Exception):
+    """A draw's comparison or whole number is another one."""
+
+
+class RoundedOperations(TorchDispatchMode):
+    """Within it each new tensor that an operation gives is off by one rounding, if there is one.
+
+    Raises DecidedOtherwiseError at the first decision that is not the one in `expected`.
+    """
+
+    def __init__(
+        self, rounding: ForwardRounding | None, expected: Sequence[bytes] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rounding = rounding
+        self._rounding, self._expected = rounding, expected
+        self.decisions: list[bytes] = []
+        """Digests of what was decided, in order."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
+        self._decide(func._schema.name.partition("::")[2], found)
         # What is a view, or was written in place, belongs to another tensor.
         if any(each.alias_info is not None for each in func._schema.returns):
             return found
@@ -46,7 +79,23 @@ class RoundedOperations(TorchDispatchMode):
 
     def _of(self, x: Tensor) -> Tensor:
         known = x.is_floating_point() and x.layout == torch.strided
-        return self._rounding.of(x) if known else x
+        return self._rounding.of(x) if known and self._rounding is not None else x
+
+    def _decide(self, operation: str, found: Any) -> None:
+        if operation.startswith(_EMPTY):
+            return
+        for x in tree_leaves(found):
+            if not isinstance(x, Tensor) or x.layout != torch.strided:
+                continue
+            whole = not (x.is_floating_point() or x.is_complex())
+            if not whole and not operation.startswith(_STEPS):
+                continue
+            values = x.detach().resolve_conj().cpu().contiguous().flatten().view(torch.uint8)
+            digest = hashlib.sha256(values.numpy().tobytes()).digest()
+            number = len(self.decisions)
+            self.decisions.append(digest)
+            if self._expected is not None and self._expected[number : number + 1] != [digest]:
+                raise DecidedOtherwiseError
 
 
 def own_draws(
@@ -57,13 +106,21 @@ def own_draws(
 ) -> RoundingDraws[T]:
     """Of what `compute` made of a user's layers as they were when it `began`, which was `exact`."""
 
+    @functools.cache
+    def decisions() -> list[bytes]:
+        again, operations = began.rounded(None), RoundedOperations(None)
+        with operations:
+            if again is not None:
+                compute(again)
+        return operations.decisions
+
     def draw(number: int) -> T:
         rounding = ForwardRounding(number)
         rounded = began.rounded(rounding)
         if rounded is None:
             return exact
         try:
-            with RoundedOperations(rounding):
+            with RoundedOperations(rounding, decisions()):
                 found = compute(rounded)
         # Who computes with whole numbers in floating point may ask for row -1.
         except Exception:

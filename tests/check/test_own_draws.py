@@ -18,7 +18,7 @@ X = torch.rand(50, 3, generator=torch.Generator().manual_seed(1)) + 0.5
 class Layers:
     """In the place of a user's: what is drawn of them is what they compute."""
 
-    def rounded(self, rounding: ForwardRounding) -> Layers:
+    def rounded(self, rounding: ForwardRounding | None) -> Layers:
         return self
 
 
@@ -55,8 +55,11 @@ def test_gradients_are_off_too() -> None:
         lambda x: (x * 0.0 + 4.0).long().float(),
         lambda x: X[(x[:, 0] * 0.0 + 49.0).long() + 1 - (x[:, 0] * 0.0 + 1.0).long()],
         lambda x: x * float("inf"),
+        lambda x: x + 1e-3 * (x * 1.0 == (x * 1.0).amax(1, True)),
+        lambda x: torch.where(x * 1.0 >= (x * 1.0).topk(2, 1).values[:, -1:], x, x * 1.001),
+        lambda x: x + 1e-3 * (x * 0.0 + 2.0).floor(),
     ],
-    ids=["counts", "rows", "no numbers"],
+    ids=["counts", "rows", "no numbers", "equal", "winners", "floor"],
 )
 def test_what_is_not_rounding_allows_no_more_than_that(compute: Callable[[Tensor], Tensor]) -> None:
     for away in drawn(compute):

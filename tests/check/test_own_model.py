@@ -413,6 +413,34 @@ def test_a_parameters_hook_accuses_nobody(layout: str, tmp_path: Path) -> None:
     assert checks["slope"].verdict == "suspect"
 
 
+def scale_in_backward(stage: Stage) -> None:
+    for parameter in stage.parameters():
+        parameter.register_hook(lambda given: given * 0.99)
+
+
+def hooked_once(folder: Path) -> None:
+    add_folder(folder)
+
+    def made(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> None:
+        true(engine, *args)
+        scale_in_backward(engine.plan.stage)
+
+    around(SequentialEngine, "__init__", made)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_layer_that_compares_hides_no_wrong_gradient(planted: bool, tmp_path: Path) -> None:
+    """No draw of rounding may decide otherwise than the run."""
+    winners = MODEL.replace(
+        "return x - x.mean(0)",
+        "return torch.where(x * 2.0 >= (x * 2.0).topk(64, 1).values[:, -1:], x, 0.0 * x)",
+    )
+    assert winners != MODEL
+    plant = hooked_once if planted else None
+    found = invalid(checked(tmp_path, winners, "--set", "train_steps=4", plant=plant))
+    assert {"self-check", "last self-check"} <= set(found) if planted else found == []
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 ).replace(

@@ -73,7 +73,7 @@ class OwnModelTwin:
             return None
         return other
 
-    def rounded(self, rounding: ForwardRounding) -> OwnModelTwin | None:
+    def rounded(self, rounding: ForwardRounding | None) -> OwnModelTwin | None:
         """A copy whose inputs and parameters are off by one rounding: what a layer adds up is then
         off by as much as its terms round, also where little is left of them."""
         other = self.copied()
