@@ -35,7 +35,7 @@ from gnnhpc.check.compare_gradients import (
 from gnnhpc.check.compare_state import compare_buffers, compare_moves
 from gnnhpc.check.kinks import explain_by_kinks
 from gnnhpc.check.lost_in_rounding import lost_in_rounding
-from gnnhpc.check.own_draws import own_draws
+from gnnhpc.check.own_draws import draws_of
 from gnnhpc.check.rounding_draws import ROUNDING_FACTOR, RoundingDraws, finite
 from gnnhpc.check.seen_ranks import SeenRanks, TensorsOf
 from gnnhpc.check.twin.optimizer_rule import OptimizerRule
@@ -154,12 +154,9 @@ class StepComparison:
         def taken(model: TwinModel) -> TwinStep:
             return train_step(model, pieces, before, step, self.experiment.outputs)
 
-        if isinstance(began, OwnModelTwin):
-            return own_draws(began, taken, twin, lambda each: each.activations)
-        if self.single is None:
-            return None
-        draws = RoundingDraws.of(self.single, taken)
-        self.rounding = max([self.rounding, *self._rounding_of(draws.first, twin).values()])
+        draws = draws_of(began, self.single, taken, twin, lambda each: each.activations)
+        if draws is not None and draws.first is not twin:
+            self.rounding = max([self.rounding, *self._rounding_of(draws.first, twin).values()])
         return draws
 
     def _rounding_of(self, rounded: TwinStep, twin: TwinStep) -> dict[str, float]:
@@ -400,12 +397,9 @@ class StepComparison:
             return evaluate(model, pieces, parameters, 0)
 
         pieces = self.pieces("test", 0)
-        began, rounded = self.twin.copied(), None
+        began = self.twin.copied()
         activations = taken(self.twin)
-        if isinstance(began, OwnModelTwin):
-            rounded = own_draws(began, taken, activations, lambda each: each)
-        elif self.single is not None:
-            rounded = RoundingDraws.of(self.single, taken)
+        rounded = draws_of(began, self.single, taken, activations, lambda each: each)
         self._buffers("evaluation's statistics", lambda rank: rank.evaluation_buffers)
         self._inputs("test", 0, pieces)
         self._activations("test", 0, pieces, activations, rounded, lambda each: each)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import Array, Ids, array_of
-from gnnhpc.check.own_draws import own_draws
-from gnnhpc.check.rounding_draws import RoundingDraws
+from gnnhpc.check.own_draws import draws_of
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
@@ -39,14 +38,11 @@ class EvaluatedPiece:
         twin in the run's precision explains besides."""
         began = twin.copied()
         expected = self.outputs(twin)
-        relative = _relative(found, expected)
-        if isinstance(began, OwnModelTwin):
-            draws = own_draws(began, self.outputs, expected, _as_one_layers)
-        elif single is not None:
-            draws = RoundingDraws.of(single, self.outputs)
-        else:
+        relative = relative_difference(found, expected)
+        draws = draws_of(began, single, self.outputs, expected, _as_one_layers)
+        if draws is None:
             return relative, tolerance
-        away = functools.partial(_relative, exact=expected)
+        away = functools.partial(relative_difference, exact=expected)
         return relative, draws.allowed(relative, tolerance, away)
 
     def outputs(self, twin: PlainModel | OwnModelTwin) -> Array:
@@ -69,5 +65,5 @@ def _as_one_layers(outputs: Array) -> list[list[Tensor]]:
     return [[torch.from_numpy(outputs)]]
 
 
-def _relative(found: Array, exact: Array) -> float:
+def relative_difference(found: Array, exact: Array) -> float:
     return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-300)

@@ -22,6 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.twin.forward_rounding import ForwardRounding
 from gnnhpc.check.twin.own_model import OwnModelTwin
+from gnnhpc.check.twin.plain_model import PlainModel
+from gnnhpc.check.twin.training import TwinModel
 
 FURTHEST = 0.01
 """Of outputs, relative to their size: a draw that moves them further is not of rounding alone, as
@@ -30,7 +32,6 @@ where layers count in floating point, and allows nothing."""
 T = TypeVar("T")
 Outputs = Sequence[Sequence[object]]
 """Of each piece, those of each layer."""
-
 
 _STEPS = (
     "floor",
@@ -128,6 +129,22 @@ def own_draws(
         return found if _is_near(outputs_of(found), outputs_of(exact)) else exact
 
     return RoundingDraws(exact, draw)
+
+
+def draws_of(
+    began: TwinModel | None,
+    single: PlainModel | None,
+    compute: Callable[[OwnModelTwin | PlainModel], T],
+    exact: T,
+    outputs_of: Callable[[T], Outputs],
+) -> RoundingDraws[T] | None:
+    """Of a user's own layers, or of the twin in single precision; None where there is neither.
+
+    `began` is the twin as it was before it computed what is `exact`.
+    """
+    if isinstance(began, OwnModelTwin):
+        return own_draws(began, compute, exact, outputs_of)
+    return None if single is None else RoundingDraws.of(single, compute)
 
 
 def _is_near(found: Outputs, exact: Outputs) -> bool:

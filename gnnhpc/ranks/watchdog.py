@@ -163,7 +163,7 @@ class Watchdog:
     def _measure(self, checks: int) -> str:
         activity = self._activity
         # To look through all processes takes milliseconds; half of the time is left for it.
-        looks = lists_children() or 2 * self._idle_checks >= self._limit
+        looks = _lists_children() or 2 * self._idle_checks >= self._limit
         children = list(_stats_of(_children())) if looks else None
         used = _used(children)
         self._busy += self._used is not None and used.shows_work(self._used, activity.spins)
@@ -308,14 +308,14 @@ def _waits_for_storage(children: Iterable[list[str]]) -> bool:
 
 
 @functools.cache
-def lists_children() -> bool:
+def _lists_children() -> bool:
     """Whether the system lists a process's children: not every kernel is built so (proc(5))."""
     return any(TASKS.glob("*/children"))
 
 
 def _children() -> list[Path]:
     """The folders in /proc of the processes that this one started and that run."""
-    if not lists_children():
+    if not _lists_children():
         own = str(os.getpid())
         everyone = PROCESSES.glob("[0-9]*")
         return [each for each in everyone for stats in _stats_of([each]) if stats[1] == own]

@@ -18,6 +18,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Check, Result
+from tests.check.test_rounding_draws import scaled_gradient
 from tests.defects.patching import around
 from tests.tools.forked import started
 
@@ -413,19 +414,9 @@ def test_a_parameters_hook_accuses_nobody(layout: str, tmp_path: Path) -> None:
     assert checks["slope"].verdict == "suspect"
 
 
-def scale_in_backward(stage: Stage) -> None:
-    for parameter in stage.parameters():
-        parameter.register_hook(lambda given: given * 0.99)
-
-
-def hooked_once(folder: Path) -> None:
+def out_scaled_in_backward(folder: Path) -> None:
     add_folder(folder)
-
-    def made(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> None:
-        true(engine, *args)
-        scale_in_backward(engine.plan.stage)
-
-    around(SequentialEngine, "__init__", made)
+    scaled_gradient(0.99, "out")
 
 
 @pytest.mark.parametrize("planted", [False, True])
@@ -436,7 +427,7 @@ def test_a_layer_that_compares_hides_no_wrong_gradient(planted: bool, tmp_path: 
         "return torch.where(x * 2.0 >= (x * 2.0).topk(64, 1).values[:, -1:], x, 0.0 * x)",
     )
     assert winners != MODEL
-    plant = hooked_once if planted else None
+    plant = out_scaled_in_backward if planted else None
     found = invalid(checked(tmp_path, winners, "--set", "train_steps=4", plant=plant))
     assert {"self-check", "last self-check"} <= set(found) if planted else found == []
 

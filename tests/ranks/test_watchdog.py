@@ -347,7 +347,7 @@ def test_processes_are_found_where_the_system_does_not_list_them(
     """As on kernels without CONFIG_PROC_CHILDREN."""
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
         listed = watchdog._children()
-        monkeypatch.setattr(watchdog, "lists_children", lambda: False)
+        monkeypatch.setattr(watchdog, "_lists_children", lambda: False)
         found = watchdog._children()
         told = told_of(lambda: time.sleep(0.01), monkeypatch, 6)
         process.kill()
