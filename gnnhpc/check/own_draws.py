@@ -46,6 +46,63 @@ _STEPS = (
     "heaviside",
 )
 """Beginnings of the names of operations that decide, and give it in floating point."""
+_EXACT = frozenset(
+    (
+        "abs",
+        "amax",
+        "amin",
+        "cat",
+        "clamp",
+        "clamp_max",
+        "clamp_min",
+        "clone",
+        "constant_pad_nd",
+        "embedding",
+        "eye",
+        "fill",
+        "flip",
+        "full",
+        "full_like",
+        "gather",
+        "hardtanh",
+        "index",
+        "index_select",
+        "masked_fill",
+        "masked_scatter",
+        "masked_select",
+        "max",
+        "max_pool2d_with_indices",
+        "maximum",
+        "min",
+        "minimum",
+        "nan_to_num",
+        "neg",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "relu",
+        "repeat",
+        "roll",
+        "scatter",
+        "select_backward",
+        "slice_backward",
+        "sort",
+        "stack",
+        "take",
+        "threshold",
+        "threshold_backward",
+        "topk",
+        "tril",
+        "triu",
+        "where",
+        "zeros",
+        "zeros_like",
+    )
+)
+"""Those that select, copy or make numbers, and round none: what they give is one of their inputs,
+and may be compared with it."""
 _EMPTY = ("empty", "new_empty")
 """Of those that give what was in memory before."""
 
@@ -72,9 +129,10 @@ class RoundedOperations(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        self._decide(func._schema.name.partition("::")[2], found)
+        operation = func._schema.name.partition("::")[2]
+        self._decide(operation, found)
         # What is a view, or was written in place, belongs to another tensor.
-        if any(each.alias_info is not None for each in func._schema.returns):
+        if operation in _EXACT or any(each.alias_info for each in func._schema.returns):
             return found
         return tree_map_only(Tensor, self._of, found)
 

@@ -329,8 +329,24 @@ def scale_a_variance(stage: Stage) -> None:
             buffer.mul_(1.001)
 
 
-def test_saturated_units_before_batchnorm_accuse_nobody(tmp_path: Path) -> None:
-    assert invalid(checked(tmp_path, NORMALIZING, *FAST)) == []
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        (
+            "return self.norm(self.lin(x).tanh())",
+            "self.last = self.norm(self.lin(x).tanh())\n        return self.last",
+        ),
+        ("return self.lin(x)\n", "x = self.lin(x)\n        return x - x.amax(1, True)\n"),
+    ],
+    ids=["alone", "an output kept", "a maximum, whose backward compares"],
+)
+def test_saturated_units_before_batchnorm_accuse_nobody(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    assert before in NORMALIZING
+    layers = NORMALIZING.replace(before, after) if before else NORMALIZING
+    assert invalid(checked(tmp_path, layers, *FAST)) == []
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,17 @@ class OwnModelTwin:
 
     def copied(self) -> OwnModelTwin | None:
         """Another with the same parameters, whose forwards move nothing of this one; None where a
-        layer keeps what cannot be copied, such as an output with its gradient's graph."""
+        layer keeps what cannot be copied."""
         parameters = (each for layers in self._replicas for each in layers.parameters())
-        shared = {id(each): each for each in parameters}
+        known: dict[int, Any] = {id(each): each for each in parameters}
+        modules = (module for layers in self._replicas for module in layers.modules())
+        # As an output that a layer keeps: torch copies none that has a gradient's graph.
+        for value in (value for module in modules for value in vars(module).values()):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                known[id(value)] = value.detach().clone()
         other = copy.copy(self)
         try:
-            other._replicas = copy.deepcopy(self._replicas, shared)
+            other._replicas = copy.deepcopy(self._replicas, known)
         # A user's object may refuse in any way.
         except Exception:
             return None
