@@ -448,6 +448,34 @@ def test_a_layer_that_compares_hides_no_wrong_gradient(planted: bool, tmp_path: 
     assert {"self-check", "last self-check"} <= set(found) if planted else found == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *(
+            (
+                "self.lin(x).tanh()",
+                "checkpoint(lambda y: self.lin(y).tanh(), x, use_reentrant=" + reentrant + ")",
+            )
+            for reentrant in ("False", "True")
+        ),
+        ("self.norm = nn.Linear(16, 16)", "self.norm = nn.utils.weight_norm(nn.Linear(16, 16))"),
+        (
+            "self.norm = nn.Linear(16, 16)",
+            "self.norm = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))",
+        ),
+    ],
+    ids=["checkpoint", "reentrant checkpoint", "weight_norm", "weight_norm parametrization"],
+)
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+def test_torchs_own_tools_in_a_layer_accuse_nobody(
+    before: str, after: str, layout: str, tmp_path: Path
+) -> None:
+    assert before in NORMALIZING
+    layers = "from torch.utils.checkpoint import checkpoint\n" + NORMALIZING.replace(before, after)
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    assert invalid(checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)) == []
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 ).replace(

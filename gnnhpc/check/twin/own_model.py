@@ -5,13 +5,14 @@ What its layers compute is taken as it is; engine, data, loss, optimizer and eva
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
 
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.forward_rounding import ForwardRounding
@@ -26,6 +27,7 @@ from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.spec.experiment import Experiment
 
+M = TypeVar("M", bound=nn.Module)
 X = TypeVar("X", Tensor, Tensor | SparseRows)
 
 
@@ -57,22 +59,19 @@ class OwnModelTwin:
             if value._backward_hooks
         }
         """Of parameters, which a copy of them has not."""
-        self._replicas = [copy.deepcopy(layers) for _ in range(experiment.layout.replicas)]
+        self._replicas = [_copied(layers) for _ in range(experiment.layout.replicas)]
         self._rounding: ForwardRounding | None = None
+        self._given: dict[nn.Module, contextlib.ExitStack] = {}
+        """Around layers that have a step's parameters: until the next forward, as a backward may
+        compute one again."""
 
     def copied(self) -> OwnModelTwin | None:
         """Another with the same parameters, whose forwards move nothing of this one; None where a
         layer keeps what cannot be copied."""
-        parameters = (each for layers in self._replicas for each in layers.parameters())
-        known: dict[int, Any] = {id(each): each for each in parameters}
-        modules = (module for layers in self._replicas for module in layers.modules())
-        # As an output that a layer keeps: torch copies none that has a gradient's graph.
-        for value in (value for module in modules for value in vars(module).values()):
-            if isinstance(value, Tensor) and not value.is_leaf:
-                known[id(value)] = value.detach().clone()
         other = copy.copy(self)
+        other._given = {}
         try:
-            other._replicas = copy.deepcopy(self._replicas, known)
+            other._replicas = [_copied(each, each.parameters()) for each in self._replicas]
         # A user's object may refuse in any way.
         except Exception:
             return None
@@ -96,11 +95,11 @@ class OwnModelTwin:
     def random_layer(self, piece: Piece) -> str | None:
         """The first layer whose output in training differs from one time to the next, if any; also
         one that would be called again and draws from a generator that it has."""
-        layers = copy.deepcopy(self._replicas[0]).train()
+        layers = _copied(self._replicas[0]).train()
         x = _run_inputs(piece, self.dtype)
         with torch.no_grad():
             for name, layer in zip(self.names, layers, strict=True):
-                copies = [copy.deepcopy(layer) for _ in range(2)]
+                copies = [_copied(layer) for _ in range(2)]
                 outputs = [_dense(each(_own(x), piece.context)) for each in copies]
                 drawn = own_generators(copies[0]) != own_generators(layer)
                 if drawn or not torch.equal(outputs[0], outputs[1]):
@@ -132,9 +131,17 @@ class OwnModelTwin:
                 for key, held in layer.named_parameters()
                 if f"{name}.{key}" in parameters
             }
-            x = functional_call(layer, own, (_own(x), piece.context))
+            self._give(layer, own)
+            x = layer(_own(x), piece.context)
             outputs.append(_dense(x))
         return outputs
+
+    def _give(self, layer: nn.Module, parameters: dict[str, Tensor]) -> None:
+        if layer in self._given:
+            self._given.pop(layer).close()
+        self._given[layer] = contextlib.ExitStack()
+        given = _reparametrize_module(layer, parameters, tie_weights=True)
+        self._given[layer].enter_context(given)
 
     def _hooked(self, name: str, value: Tensor) -> Tensor:
         """With its hooks, which see one micro-batch's gradient, as in a run."""
@@ -186,6 +193,16 @@ class OwnModelTwin:
             for name, layer in zip(self.names, self._replicas[replica], strict=True)
             for key, value in layer.named_buffers()
         }
+
+
+def _copied(module: M, shared: Iterable[Tensor] = ()) -> M:
+    """With the same `shared` tensors, and without a gradient's graph of those that it keeps, as of
+    an output, or of a weight that it has computed."""
+    known: dict[int, Any] = {id(each): each for each in shared}
+    for value in (value for each in module.modules() for value in vars(each).values()):
+        if isinstance(value, Tensor) and not value.is_leaf:
+            known[id(value)] = value.detach().clone()
+    return copy.deepcopy(module, known)
 
 
 def _run_inputs(piece: Piece, dtype: torch.dtype) -> Tensor | SparseRows:

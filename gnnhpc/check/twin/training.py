@@ -116,16 +116,14 @@ def train_step(
         activations.append([_detached(each) for each in found])
     model.end_minibatch()
     loss = total / sum(labelled for _, labelled in row_losses)
-    gradients: Sequence[Tensor | None] = ()
     if trained:
-        gradients = torch.autograd.grad(
-            loss, list(trained.values()), retain_graph=bool(kinks), allow_unused=True
-        )
+        # And not `torch.autograd.grad`, which torch's reentrant checkpoint refuses.
+        loss.backward(retain_graph=bool(kinks))
     return TwinStep(
         activations,
         float(loss.detach()),
         row_losses,
-        {n: _array(g) for n, g in zip(trained, gradients, strict=True) if g is not None},
+        {n: _array(leaf.grad) for n, leaf in trained.items() if leaf.grad is not None},
         trained,
         kinks,
         largest_score,
