@@ -137,9 +137,10 @@ def _part_plans(
 
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:
     """Raises InputError for a layer with other parameters than its outline counts, with one that
-    has no shape yet, or with one to train that is not of the experiment's precision; and for a
-    buffer that is not dense."""
+    has no shape yet, that another layer has too, or that is to train and not of the experiment's
+    precision; and for a buffer that is not dense."""
     where = f"model {experiment.model.name}"
+    owners: dict[int, str] = {}
     for layer, module in zip(stage.outlines, stage.layers, strict=True):
         for name, buffer in module.named_buffers():
             if buffer.layout != torch.strided or buffer.is_nested:
@@ -147,6 +148,10 @@ def _check_parameters(experiment: Experiment, stage: Stage) -> None:
                 raise InputError(where, f"layer {layer.name}, {name}", found, "dense buffers")
         for name, parameter in module.named_parameters():
             key = f"layer {layer.name}, {name}"
+            owner = owners.setdefault(id(parameter), layer.name)
+            if owner != layer.name:
+                own = "parameters of its own, as layers may lie on several stages"
+                raise InputError(where, key, f"one of layer {owner}", own)
             if isinstance(parameter, UninitializedParameter):
                 lazy = "no shape yet, as of a lazy module"
                 raise InputError(where, key, lazy, "a shape by `build`")

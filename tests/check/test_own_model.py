@@ -155,6 +155,24 @@ def test_parameters_that_cannot_train_are_named(made: str, told: str, tmp_path: 
     assert f"model centred:Centred: layer out, {told}" in running.err(0)
 
 
+def test_a_parameter_of_two_layers_is_named(tmp_path: Path) -> None:
+    shared = MODEL.replace("class Out(", "SHARED = nn.Parameter(torch.ones(()))\n\n\nclass Out(")
+    shared = shared.replace("super().__init__()", "super().__init__(); self.shared = SHARED")
+    shared = shared.replace(
+        "class Centre(nn.Module):",
+        """class Centre(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.also = SHARED
+""",
+    )
+    (tmp_path / "centred.py").write_text(shared)
+    command = ["run", "--model", "centred:Centred", *GRAPHS, "--out", tmp_path / "out"]
+    with started(command, 1, tmp_path, plant=partial(add_folder, tmp_path)) as running:
+        assert running.wait() == [2], running.err(0)
+    assert "layer out, shared: found one of layer centre; allowed: parameters" in running.err(0)
+
+
 NORMED = MODEL.replace(
     "self.lin = nn.Linear(inputs, outputs)",
     "self.lin = nn.utils.parametrizations.spectral_norm(nn.Linear(inputs, outputs))",
