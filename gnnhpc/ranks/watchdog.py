@@ -11,7 +11,6 @@ where a first step compiles its kernels or loads them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -162,13 +161,14 @@ class Watchdog:
 
     def _measure(self, checks: int) -> str:
         activity = self._activity
-        # To look through all processes takes milliseconds; half of the time is left for it.
-        looks = _lists_children() or 2 * self._idle_checks >= self._limit
-        children = list(_stats_of(_children())) if looks else None
-        used = _used(children)
+        # To look through all processes takes milliseconds: in the last half of the time alone, or
+        # the last checks of a short one, as two looks and the other ranks have to come before it.
+        everyone = self._idle_checks >= min(self._limit // 2, self._limit - 4)
+        children = list(_stats_of(_descendants() if everyone else _children()))
+        used = _used(children, everyone)
         self._busy += self._used is not None and used.shows_work(self._used, activity.spins)
         self._used = used
-        if _waits_for_storage(children or ()) or build.is_under_way():
+        if _waits_for_storage(children) or build.is_under_way():
             self._storage_check = checks
         return json.dumps(
             {
@@ -269,34 +269,34 @@ class _Used:
 
     own_s: float
     """Seconds of processors, without the thread that asks."""
-    children_s: float | None
-    """Seconds of processes that it started, as a loader's workers or a compiler; None where they
-    were not looked at."""
+    children_s: float
+    """Seconds of processes that it started, as a loader's workers or a compiler, and that the
+    system lists."""
+    everyone: bool
+    """Whether these are also those that others of them started, as by a driver of a compiler."""
     pages: int
     """Of memory that it was the first to use."""
 
     def shows_work(self, before: _Used, spins: bool) -> bool:
         """Whether it has computed since, where it may spin instead (`spins`) or not."""
-        now_s, then_s = self.children_s, before.children_s
-        if now_s is not None and then_s is not None and now_s - then_s > _BUSY_CPU_S:
+        if self.everyone == before.everyone and self.children_s - before.children_s > _BUSY_CPU_S:
             return True
         if spins:
             return self.pages - before.pages > _BUSY_PAGES
         return self.own_s - before.own_s > _BUSY_CPU_S
 
 
-def _used(children: Sequence[list[str]] | None) -> _Used:
-    """With what the system says of the processes that this one started and that run."""
-    children_s = None
-    if children is not None:
-        ticks = sum(int(fields[11]) + int(fields[12]) for fields in children)
-        ended = os.times()
-        children_s = ticks / os.sysconf("SC_CLK_TCK") + ended.children_user + ended.children_system
+def _used(children: Sequence[list[str]], everyone: bool) -> _Used:
+    """With what the system says of processes that this one started and that run, and of those that
+    have ended."""
+    ticks = sum(int(used) for fields in children for used in fields[11:15])
+    ended = os.times()
     # Without this thread: of many threads it takes as long to look as some work would.
     own, this = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_THREAD))
     return _Used(
         own_s=time.process_time() - time.thread_time(),
-        children_s=children_s,
+        children_s=ticks / os.sysconf("SC_CLK_TCK") + ended.children_user + ended.children_system,
+        everyone=everyone,
         pages=own.ru_minflt - this.ru_minflt,
     )
 
@@ -307,30 +307,31 @@ def _waits_for_storage(children: Iterable[list[str]]) -> bool:
     return any(fields[0] == _WAITS_FOR_STORAGE for fields in (*threads, *children))
 
 
-@functools.cache
-def _lists_children() -> bool:
-    """Whether the system lists a process's children: not every kernel is built so (proc(5))."""
-    return any(TASKS.glob("*/children"))
-
-
-def _children() -> list[Path]:
-    """The folders in /proc of the processes that this one started and that run."""
-    if not _lists_children():
-        own = str(os.getpid())
-        everyone = PROCESSES.glob("[0-9]*")
-        return [each for each in everyone for stats in _stats_of([each]) if stats[1] == own]
-    found = []
+def _children() -> Iterator[Path]:
+    """The folders in /proc of the processes that this one started and that run; none where the
+    system does not list them (proc(5))."""
     for listing in TASKS.glob("*/children"):
         # A thread may end while it is looked at.
         with contextlib.suppress(OSError):
-            found += [PROCESSES / pid for pid in listing.read_text().split()]
+            yield from (PROCESSES / pid for pid in listing.read_text().split())
+
+
+def _descendants() -> list[Path]:
+    """The same, and those that these started, and so on; of all processes, by their parents."""
+    children: dict[str, list[Path]] = {}
+    for each in PROCESSES.glob("[0-9]*"):
+        for stats in _stats_of([each]):
+            children.setdefault(stats[1], []).append(each)
+    found = list(children.get(str(os.getpid()), ()))
+    for each in found:
+        found += children.get(each.name, ())
     return found
 
 
 def _stats_of(tasks: Iterable[Path]) -> Iterator[list[str]]:
     """What the system says of each that still runs, after its name, which may hold anything: first
-    its state, then its parent; user and system time, in clock ticks, are 11 and 12 behind the state
-    (proc(5))."""
+    its state, then its parent; behind the state 11 and 12 are user and system time, in clock ticks,
+    13 and 14 those of its children that it has waited for (proc(5))."""
     for task in tasks:
         with contextlib.suppress(OSError):
             yield (task / "stat").read_text().rpartition(")")[2].split()

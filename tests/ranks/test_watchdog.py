@@ -341,19 +341,27 @@ def test_a_host_that_compiles_within_a_step_of_a_gpu_does_not_hang(
     assert not told_of(does, monkeypatch, 6)
 
 
-def test_processes_are_found_where_the_system_does_not_list_them(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("command", ["exec {}", "{}; true"], ids=["child", "child's child"])
+def test_a_process_that_computes_for_this_one_is_found(
+    command: str, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on kernels without CONFIG_PROC_CHILDREN."""
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
-        listed = watchdog._children()
-        monkeypatch.setattr(watchdog, "_lists_children", lambda: False)
-        found = watchdog._children()
+    """As by a driver of a compiler; and on kernels without CONFIG_PROC_CHILDREN."""
+    if not listed:
+        monkeypatch.setattr(watchdog, "_children", lambda: iter(()))
+    burn = f"{sys.executable} -c 'while True: pass'"
+    with subprocess.Popen(["sh", "-c", command.format(burn)], start_new_session=True) as process:
         told = told_of(lambda: time.sleep(0.01), monkeypatch, 6)
-        process.kill()
-    assert PROCESSES / str(process.pid) in found
-    assert not set(listed) - set(found)
+        os.killpg(process.pid, signal.SIGKILL)
     assert not told
+
+
+def test_children_are_descendants_too() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 60; true"], start_new_session=True) as process:
+        while len(found := set(watchdog._descendants())) < 2:
+            time.sleep(0.01)
+        assert PROCESSES / str(process.pid) in found
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
