@@ -27,6 +27,11 @@ class AttemptPaths:
         return int(match[1])
 
     @property
+    def cell(self) -> str:
+        """The id of the cell."""
+        return self.root.parent.name
+
+    @property
     def result(self) -> Path:
         return self.root / "result.json"
 

@@ -52,6 +52,8 @@ class AttemptResult:
     """Names the job of Slurm's that made the attempt."""
     twice: int | None = None
     """A valid attempt of the same job before it: the job was requeued after its result."""
+    damaged: bool = False
+    """What the cell measured last is then not known."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
     except InputError as error:
         cause = str(error).removeprefix(f"{attempt.root}/")
         return AttemptResult(
-            attempt.number, "failed", _written_at(attempt.result), False, (), cause
+            attempt.number, "failed", _written_at(attempt.result), False, (), cause, damaged=True
         )
     told = AttemptResult(
         attempt=attempt.number,
@@ -119,8 +121,19 @@ def read_attempt_result(attempt: AttemptPaths) -> AttemptResult | None:
         cause=_failure_text(result.failure) if result.failure else None,
         job=result.slurm_job,
     )
-    damage = _cut_records(attempt, result) if told.valid else None
-    return replace(told, status="failed", valid=False, cause=damage) if damage else told
+    damage = _of_another(attempt, result)
+    if damage is None and told.valid:
+        damage = _cut_records(attempt, result)
+    if damage is None:
+        return told
+    return replace(told, status="failed", valid=False, cause=damage, damaged=True)
+
+
+def _of_another(attempt: AttemptPaths, result: Result) -> str | None:
+    """Whose result lies there, where it is not this attempt's."""
+    if (result.cell, result.attempt) == (attempt.cell, attempt.number):
+        return None
+    return f"result.json: found that of attempt {result.attempt} of {result.cell}"
 
 
 def _cut_records(attempt: AttemptPaths, result: Result) -> str | None:

@@ -158,10 +158,13 @@ def _read_cells(
 
 
 def _deciding_result(attempts: list[AttemptPaths]) -> AttemptResult | None:
-    """The newest valid result, else that of the newest attempt if it has one."""
+    """The newest valid result, or a damaged one that is newer; else that of the newest attempt if
+    it has one."""
     first: AttemptResult | None = None
     for number, attempt in enumerate(attempts):
         result = read_attempt_result(attempt)
+        if result is not None and result.damaged:
+            return result
         if result is not None and result.valid:
             return replace(result, twice=_measured_before(result, attempts[number + 1 :]))
         if number == 0:

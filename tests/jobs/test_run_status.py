@@ -255,6 +255,19 @@ def test_the_newest_valid_attempt_counts(run: RunPaths) -> None:
     assert found.detail == "attempt 2 is not valid"
 
 
+@pytest.mark.parametrize("changes", [{"cell": "another"}, {"attempt": 1}])
+def test_a_result_of_another_attempt_or_cell_decides_as_in_a_report(
+    changes: dict[str, Any], run: RunPaths
+) -> None:
+    """What the cell measured last is not known, though an earlier attempt was valid."""
+    one = cell(run)
+    finish(attempt(run, one), one)
+    finish(attempt(run, one), one, **changes)
+    whose = {"cell": one.id, "attempt": 2} | changes
+    told = f"result.json: found that of attempt {whose['attempt']} of {whose['cell']}"
+    assert (only(run).state, only(run).detail) == ("failed", told)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 99}'])
 def test_a_damaged_result_is_a_failure_that_says_so(text: str, run: RunPaths) -> None:
     one = cell(run)
