@@ -71,6 +71,9 @@ def _cancel_jobs(paths: RunPaths, jobs: Sequence[str], users: set[str]) -> list[
     finally:
         # They are of before; a `status` or `list` that comes next is to see what was cancelled.
         forget_answers()
+    if left is None:
+        unknown = ", but Slurm does not say whether it has ended"
+        return [f"Slurm job {job}{unknown}" for job in jobs]
     return [
         f"Slurm job {job}" + (", whose ranks have not ended yet" if job in left else "")
         for job in jobs

@@ -170,15 +170,22 @@ def _ended_cell(paths: RunPaths, cell: LocalCell, before: int, seconds: float) -
 
 
 def _keep_log(paths: RunPaths, cell: LocalCell, job: submitit.Job[int]) -> None:
-    """Copy what the ranks printed before they opened their own logs to the run's logs folder."""
+    """Copy what the ranks printed before they opened their own logs to the run's logs folder.
+
+    Where it cannot be written, as on a full disk, a line says so, and other cells are run: their
+    own files say what became of them.
+    """
     target = paths.logs / f"{cell.array}-{cell.index}-local-{job.job_id}.log"
-    paths.logs.mkdir(exist_ok=True)
-    with target.open("w", encoding="utf-8") as stream:
-        for rank in range(cell.ranks):
-            path: Path = job.task(rank).paths.stdout
-            with contextlib.suppress(OSError):
-                text = path.read_text(encoding="utf-8", errors="replace")
-                stream.writelines(f"{rank}: {line}\n" for line in text.splitlines())
+    try:
+        paths.logs.mkdir(exist_ok=True)
+        with target.open("w", encoding="utf-8") as stream:
+            for rank in range(cell.ranks):
+                path: Path = job.task(rank).paths.stdout
+                with contextlib.suppress(FileNotFoundError):
+                    text = path.read_text(encoding="utf-8", errors="replace")
+                    stream.writelines(f"{rank}: {line}\n" for line in text.splitlines())
+    except OSError as error:
+        print(f"{target}: cannot be written ({error.strerror})", file=sys.stderr, flush=True)
 
 
 def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:

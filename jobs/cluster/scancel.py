@@ -34,9 +34,9 @@ def scancel(jobs: Sequence[str]) -> None:
         raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
 
 
-def scancel_for_good(jobs: Sequence[str], users: Iterable[str]) -> set[str]:
+def scancel_for_good(jobs: Sequence[str], users: Iterable[str]) -> set[str] | None:
     """Cancel these jobs of these users, and once more what comes back; returns those that still
-    end.
+    end, or None where Slurm does not say.
 
     A job whose ranks have just asked for its requeue, and save, does not hear scancel: it waits in
     the queue again once they have ended. Raises as `scancel` does.
@@ -50,7 +50,7 @@ def scancel_for_good(jobs: Sequence[str], users: Iterable[str]) -> set[str]:
         try:
             listed = [job for job in ask_squeue(asked) if job.job_id in jobs and not job.has_ended]
         except SlurmSilentError:
-            return set()
+            return None
         back = {job.job_id for job in listed if job.state != "COMPLETING"}
         if back:
             # It refuses where a task has ended meanwhile.

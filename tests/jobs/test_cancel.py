@@ -72,6 +72,14 @@ def test_a_job_that_goes_on_ending_is_told(
     assert calls(tmp_path / "bin", "scancel") == ["17"]
 
 
+def test_a_slurm_that_falls_silent_after_it_is_told_of(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_queue, "_WAITS_S", ())
+    program(tmp_path / "bin", "squeue", queued(run, "RUNNING"), "exit 1")
+    assert cancel(run.root) == ["Slurm job 17, but Slurm does not say whether it has ended"]
+
+
 def status_in_list(run: Path) -> RunStatus:
     (known,) = [each for each in known_runs(run.parent) if each.run == run]
     assert known.status is not None

@@ -68,8 +68,15 @@ def test_a_sweep_runs_and_parts_of_it_again(
     out = capsys.readouterr().out
     assert "[1/1] gat-pp2 0: done" in out
     assert "1 done, 0 failed" in out
+
+    # A log that cannot be written, as on a full disk, hides no result.
+    (run / "logs").rename(run / "before")
+    (run / "logs").touch()
+    assert main([*again, "--wait"]) == 0
+    assert "local" in (line := capsys.readouterr().err)
+    assert line.endswith(".log: cannot be written (File exists)\n")
     tries = {cell.array: cell.attempts for cell in jobs.status(run).cells}
-    assert tries == {"gat-seq": 1, "gat-pp2": 2}
+    assert tries == {"gat-seq": 1, "gat-pp2": 3}
 
     assert main(["rerun", str(run), "--missing", "--cluster", "local"]) == 2
     assert "no cell to run again (2 done)" in capsys.readouterr().err
