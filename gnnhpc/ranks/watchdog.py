@@ -164,8 +164,10 @@ class Watchdog:
         # To look through all processes takes milliseconds: in the last half of the time alone, or
         # the last checks of a short one, as two looks and the other ranks have to come before it.
         everyone = self._idle_checks >= min(self._limit // 2, self._limit - 4)
+        # Before those that run: one that ends meanwhile is in neither, and counted when next seen.
+        ended = os.times()
         children = list(_stats_of(_descendants() if everyone else _children()))
-        used = _used(children, everyone)
+        used = _used(children, ended, everyone)
         self._busy += self._used is not None and used.shows_work(self._used, activity.spins)
         self._used = used
         if _waits_for_storage(children) or build.is_under_way():
@@ -286,11 +288,10 @@ class _Used:
         return self.own_s - before.own_s > _BUSY_CPU_S
 
 
-def _used(children: Sequence[list[str]], everyone: bool) -> _Used:
+def _used(children: Sequence[list[str]], ended: os.times_result, everyone: bool) -> _Used:
     """With what the system says of processes that this one started and that run, and of those that
     have ended."""
     ticks = sum(int(used) for fields in children for used in fields[11:15])
-    ended = os.times()
     # Without this thread: of many threads it takes as long to look as some work would.
     own, this = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_THREAD))
     return _Used(
