@@ -66,6 +66,9 @@ class Verdict:
     step is not among `gradients`."""
     dead: list[str] = field(default_factory=list)
     """Layers whose gradient was exactly zero in every step, as the twin's was."""
+    hidden: Mapping[str, float] = field(default_factory=dict)
+    """Of a user's own model, in words, what differed by more than the tolerance, and the share of
+    it that rounding explains."""
 
     @property
     def worst(self) -> float:

@@ -77,6 +77,9 @@ class StepComparison:
     """What single precision alone makes of a layer's gradient in the twin."""
     lost: list[str] = field(default_factory=list)
     """Layers whose gradient differed in a step by no more than rounding explains."""
+    hidden: dict[str, float] = field(default_factory=dict)
+    """Of a user's own model, what differed no more than draws explain, in words, and how far these
+    explain it."""
     _dead: dict[str, bool] = field(default_factory=dict)
     """Of each layer, whether it has had no gradient other than zero, here and in the twin."""
     _gradients: list[Difference] = field(default_factory=list)
@@ -119,6 +122,7 @@ class StepComparison:
             self.rounding,
             self.lost,
             dead,
+            self.hidden,
         )
 
     def diverges(self) -> bool:
@@ -238,6 +242,7 @@ class StepComparison:
                 if found.relative > allowed and rounded is not None and found.place is not None:
                     away = functools.partial(_away, number, outputs, found.place, activations_of)
                     allowed = rounded.allowed(found.relative, allowed, away)
+                    self._hide(f"the outputs of {layer}", found.relative, allowed)
                 cause = f"{layer} in {phase} step {step}, {found.where}"
                 self._note("outputs", found.relative, cause, allowed)
                 if self.causes:
@@ -294,7 +299,11 @@ class StepComparison:
             lost = lost_in_rounding(began, pieces, before, step, outputs, twin, self.layers, eps)
             compared = self._above_rounding(compared, allowed, lost)
         if largest(compared) > allowed and not self.causes and rounded is not None:
-            compared = self._above_rounding(compared, allowed, self._drawn(rounded, twin))
+            drawn = self._drawn(rounded, twin)
+            for each in compared:
+                share = allowed + ROUNDING_FACTOR * drawn[each.layer]
+                self._hide(f"the gradient of {each.layer}", each.relative, share)
+            compared = self._above_rounding(compared, allowed, drawn)
         self._gradients = _worse(self._gradients, compared)
         worst = largest(compared)
         self.worst["gradients"] = max(self.worst.get("gradients", 0.0), worst)
@@ -313,6 +322,11 @@ class StepComparison:
         ]
         self.lost += [layer for layer in explained if layer not in self.lost]
         return [d for d in compared if d.layer not in explained]
+
+    def _hide(self, what: str, relative: float, share: float) -> None:
+        """Keep that rounding explains this share of something, if it is needed and enough."""
+        if isinstance(self.twin, OwnModelTwin) and self.tolerance < relative <= share:
+            self.hidden[what] = max(self.hidden.get(what, 0.0), share)
 
     def _drawn(self, rounded: RoundingDraws[TwinStep], twin: TwinStep) -> dict[str, float]:
         """Of each layer, how far the furthest draw is off."""
@@ -388,6 +402,7 @@ class StepComparison:
                 if relative > allowed and rounded is not None:
                     away = functools.partial(_buffer_away, replica, name, expected)
                     allowed = rounded.allowed(relative, allowed, away)
+                    self._hide(f"buffer {name}", relative, allowed)
                 self._note(what, relative, f"{name} on replica {replica} differs", allowed)
             if not self.causes:
                 self.twin.restore(replica, ours)

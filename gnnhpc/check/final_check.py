@@ -224,6 +224,8 @@ def _compare(
         f"{whose} outputs of {count} {what}, computed again in one process from the "
         f"final parameters, differ by {worst:.1e}{'' if passed else where}"
     )
+    if passed and worst > TOLERANCE[experiment.dtype]:
+        detail += f", of which rounding explains up to {allowed:.1e}"
     values = {"worst": worst, "seconds": round(time.perf_counter() - began, 3)}
     name = TRAINING_NAME if training else "final-check"
     return Check(name, "ok" if passed else "invalid", detail, values)

@@ -55,6 +55,9 @@ from gnnhpc.train.setup import TrainingParts, set_up
 COST_S = 3.0
 COST_SHARE = 0.05
 """What self-checks may take: the larger of these seconds and this share of the attempt."""
+UNTOLD = 0.03
+"""Where rounding may make more than this of what a user's layers compute, an error of that size
+would pass."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,16 @@ class SelfCheck:
         if self.verdict is not None and self.verdict.lost:
             lost = ", ".join(self.verdict.lost)
             detail += f", but for what rounding hides of the gradient of {lost} in a step"
-        return Check(name, "ok", f"{detail}{whose}; {cost}", values)
+        hidden = self.verdict.hidden if self.verdict is not None else {}
+        if hidden:
+            values |= {"hidden": {what: round(share, 6) for what, share in hidden.items()}}
+            detail += "; rounding may make " + ", ".join(
+                f"{100 * min(share, 1.0):.2g} % of {what}" for what, share in hidden.items()
+            )
+        untold = any(share > UNTOLD for share in hidden.values())
+        if untold:
+            detail += ", so that little can be told of that"
+        return Check(name, "unknown" if untold else "ok", f"{detail}{whose}; {cost}", values)
 
 
 def self_check(

@@ -494,6 +494,49 @@ def test_torchs_own_tools_in_a_layer_accuse_nobody(
     assert invalid(checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)) == []
 
 
+def out_turned_in_backward(folder: Path) -> None:
+    add_folder(folder)
+    scaled_gradient(-1.0, "narrow")
+
+
+def outputs_too_large_in_evaluation(folder: Path) -> None:
+    add_folder(folder)
+
+    def made(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> None:
+        true(engine, *args)
+        layer = engine.plan.stage.layers[2]
+        layer.register_forward_hook(lambda m, _, out: out if m.training else out * 1.0005)
+
+    around(SequentialEngine, "__init__", made)
+
+
+@pytest.mark.parametrize(
+    ("computes", "plant", "told"),
+    [
+        (
+            "torch.softmax(self.lin(x) * 2e3, 1)",
+            out_turned_in_backward,
+            "% of the gradient of narrow, so that little can be told of that",
+        ),
+        (
+            "nn.functional.layer_norm(self.lin(x) * 1e-3 + 3, (16,))",
+            outputs_too_large_in_evaluation,
+            "% of the outputs of centre",
+        ),
+    ],
+    ids=["gradient", "outputs"],
+)
+def test_what_rounding_may_hide_is_told_with_its_size(
+    computes: str, plant: Callable[[Path], None], told: str, tmp_path: Path
+) -> None:
+    """An error of that size may pass, and must not pass for one that was looked for."""
+    layers = NORMALIZING.replace("self.norm(self.lin(x).tanh())", computes)
+    assert layers != NORMALIZING
+    checks = checked(tmp_path, layers, "--set", "train_steps=4", plant=plant)
+    check = checks["self-check"]
+    assert check.verdict == "invalid" or told in check.detail
+
+
 DROPPING = MODEL.replace(
     "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
 ).replace(
