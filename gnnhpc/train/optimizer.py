@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from gnnhpc.engines.flat_gradients import dense_strides
 from gnnhpc.engines.stage import Stage
 from gnnhpc.spec.experiment import Experiment
 
@@ -36,4 +37,6 @@ def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimiz
     options = experiment.optimizer
     if options.name == "sgd":
         return _SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
-    return _Adam(parameters, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+    # The fused form goes through memory, and past the elements of a slice of something larger.
+    fused = all(p.stride() == dense_strides(p) for p in parameters) or None
+    return _Adam(parameters, lr=options.lr, weight_decay=options.weight_decay, fused=fused)
