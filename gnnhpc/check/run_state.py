@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gnnhpc.models.set_buffers import set_buffers
 from gnnhpc.train.setup import TrainingParts
 
 
@@ -13,9 +14,10 @@ def go_on_from(run: TrainingParts, small: TrainingParts) -> None:
 
     Raises KeyError where the run holds other layers than planned.
     """
-    held = dict(run.stage.named_parameters()) | dict(run.stage.named_buffers())
-    for name, tensor in [*small.stage.named_parameters(), *small.stage.named_buffers()]:
-        tensor.copy_(held[name])
+    held = dict(run.stage.named_parameters())
+    for name, parameter in small.stage.named_parameters():
+        parameter.copy_(held[name])
+    set_buffers(small.stage, dict(run.stage.named_buffers()))
     if small.optimizer is None or run.optimizer is None:
         return
     # Not by load_state_dict, which keeps the run's own tensors and imports torch's compiler.

@@ -494,6 +494,80 @@ def test_torchs_own_tools_in_a_layer_accuse_nobody(
     assert invalid(checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)) == []
 
 
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+@pytest.mark.parametrize(
+    ("made", "computes"),
+    [
+        (
+            "nn.Conv2d(4, 4, 3, padding=1).to(memory_format=torch.channels_last)",
+            "self.lin(x) + self.made(x.view(-1, 4, 2, 2)).flatten(1)",
+        ),
+        (
+            "nn.ParameterList([torch.randn(16, 16).mul(0.25).t()])",
+            "self.lin(x) + x @ self.made[0]",
+        ),
+        (
+            "nn.ParameterList([torch.randn(16, 32)[:, ::2].mul_(0.25)])",
+            "self.lin(x) + x @ self.made[0]",
+        ),
+    ],
+    ids=["channels last", "transposed", "every second column"],
+)
+def test_parameters_in_another_order_of_memory_train_as_others(
+    made: str, computes: str, layout: str, tmp_path: Path
+) -> None:
+    layers = NORMALIZING.replace("nn.BatchNorm1d(16)", "None").replace(
+        "self.norm(self.lin(x).tanh())", computes
+    )
+    layers += "\n\nbuild = Centre.__init__\n\n\ndef init(self):\n    build(self)\n"
+    layers += f"    self.made = {made}\n\n\nCentre.__init__ = init\n"
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
+    assert invalid(checks) == []
+
+
+MAKES_A_BUFFER = """y = self.lin(x)
+        if self.m is None:
+            self.m = y.detach().mean(0)
+        return y - self.m"""
+GROWS_A_BUFFER = """y = self.lin(x)
+        if self.training:
+            last = [] if self.m is None else [self.m]
+            self.m = torch.cat([*last, y.detach().mean(0, keepdim=True)])[-3:]
+        return y - self.m.mean(0)"""
+KEEPS_ITS_OUTPUT = """y = self.lin(x)
+        if self.training:
+            self.m = y.detach()
+        return y / (1 + y.abs().mean())"""
+
+
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+@pytest.mark.parametrize("begins", ["None", "torch.zeros(1, 16)"], ids=["none", "small"])
+@pytest.mark.parametrize(
+    "computes",
+    [MAKES_A_BUFFER, GROWS_A_BUFFER, KEEPS_ITS_OUTPUT],
+    ids=["made once", "grows", "an output"],
+)
+def test_buffers_that_a_forward_makes_accuse_nobody(
+    computes: str, begins: str, layout: str, tmp_path: Path
+) -> None:
+    layers = NORMALIZING.replace("return self.norm(self.lin(x).tanh())", computes).replace(
+        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
+        f"self.lin = nn.Linear(16, 16)\n        self.register_buffer('m', {begins})",
+    )
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
+    assert invalid(checks) == []
+
+
+def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
+    layers = NORMALIZING.replace("nn.BatchNorm1d(16)", "nn.Embedding(8, 16, sparse=True)").replace(
+        "self.norm(self.lin(x).tanh())",
+        "self.lin(x) + self.norm((x.detach().sigmoid() * 7.99).long()).sum(1)",
+    )
+    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
+
+
 def out_turned_in_backward(folder: Path) -> None:
     add_folder(folder)
     scaled_gradient(-1.0, "narrow")

@@ -25,6 +25,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.set_buffers import set_buffers
 from gnnhpc.spec.experiment import Experiment
 
 M = TypeVar("M", bound=nn.Module)
@@ -178,8 +179,13 @@ class OwnModelTwin:
     def restore(self, replica: int, state: Mapping[str, Array]) -> None:
         """Take one replica's buffers from what a run holds."""
         for name, layer in zip(self.names, self._replicas[replica], strict=True):
-            for key, buffer in layer.named_buffers():
-                buffer.copy_(torch.from_numpy(state[f"{name}.{key}"]))
+            start = f"{name}."
+            held = {
+                key.removeprefix(start): torch.from_numpy(value)
+                for key, value in state.items()
+                if key.startswith(start)
+            }
+            set_buffers(layer, held, self.dtype)
 
     def take_values(self, replica: int, values: Mapping[str, Any], *, known: bool) -> None:
         """And the numbers and words that its layers keep as plain attributes; `known`: those alone

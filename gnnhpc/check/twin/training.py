@@ -160,5 +160,6 @@ def _detached(x: Tensor | SparseInput) -> Tensor | SparseInput:
 
 
 def _array(gradient: Tensor) -> Array:
-    found: Array = gradient.detach().double().numpy()
+    dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
+    found: Array = dense.detach().double().numpy()
     return found
