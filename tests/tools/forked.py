@@ -53,6 +53,7 @@ PRELOADED = [
     "gnnhpc.train.loop",
     "gnnhpc.train.progress",
     "gnnhpc.train.setup",
+    "tests.tools.dgl_imported",
 ]
 Plant = Callable[[], None]
 
