@@ -236,11 +236,12 @@ def _with_values(
 ) -> float | None:
     """How far outputs are from those of a user's layers that have counted what the run's have; None
     where such values do not fit, as of a cache's that is not there."""
-    for known in (False, True):
+    of_no_rows = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
+    for given, known in itertools.product((values, of_no_rows), (False, True)):
         twin, _ = twin_of(part)
         assert isinstance(twin, OwnModelTwin)
         twin.restore(replica, again.state)
-        twin.take_values(replica, values, known=known)
+        twin.take_values(replica, given, known=known)
         try:
             return relative_difference(ours.values, again.outputs(twin))
         except Exception:

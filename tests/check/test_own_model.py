@@ -560,6 +560,17 @@ def test_buffers_that_a_forward_makes_accuse_nobody(
     assert invalid(checks) == []
 
 
+@pytest.mark.parametrize("layout", ["seq", "dp2-pp2"])
+def test_a_tensor_that_a_forward_makes_is_the_evaluations_too(layout: str, tmp_path: Path) -> None:
+    layers = NORMALIZING.replace("return self.norm(self.lin(x).tanh())", MAKES_A_BUFFER).replace(
+        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
+        "self.lin, self.m = nn.Linear(16, 16), None",
+    )
+    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "batch_size=16"]
+    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 4)
+    assert invalid(checks) == []
+
+
 def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
     layers = NORMALIZING.replace("nn.BatchNorm1d(16)", "nn.Embedding(8, 16, sparse=True)").replace(
         "self.norm(self.lin(x).tanh())",
