@@ -234,8 +234,10 @@ def _compare(
 def _with_values(
     part: CheckSlice, again: EvaluatedPiece, ours: _Outputs, replica: int, values: Mapping[str, Any]
 ) -> float | None:
-    """How far outputs are from those of a user's layers that have counted what the run's have; None
-    where such values do not fit, as of a cache's that is not there."""
+    """How far outputs are, at the least, from those of a user's layers that keep what the run's do:
+    of numbers and words alone, or tensors too. None where no such values fit, as of a cache's that
+    is not there."""
+    found = []
     of_no_rows = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
     for given, known in itertools.product((values, of_no_rows), (False, True)):
         twin, _ = twin_of(part)
@@ -243,10 +245,11 @@ def _with_values(
         twin.restore(replica, again.state)
         twin.take_values(replica, given, known=known)
         try:
-            return relative_difference(ours.values, again.outputs(twin))
+            relative = relative_difference(ours.values, again.outputs(twin))
         except Exception:
             continue
-    return None
+        found.append(math.inf if math.isnan(relative) else relative)
+    return min(found, default=None)
 
 
 def _pieces(
