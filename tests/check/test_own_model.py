@@ -560,15 +560,25 @@ def test_buffers_that_a_forward_makes_accuse_nobody(
     assert invalid(checks) == []
 
 
+MAKES_A_TENSOR = NORMALIZING.replace(
+    "return self.norm(self.lin(x).tanh())", MAKES_A_BUFFER
+).replace(
+    "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
+    "self.lin, self.m = nn.Linear(16, 16), None",
+)
+
+
 @pytest.mark.parametrize("layout", ["seq", "dp2-pp2"])
 def test_a_tensor_that_a_forward_makes_is_the_evaluations_too(layout: str, tmp_path: Path) -> None:
-    layers = NORMALIZING.replace("return self.norm(self.lin(x).tanh())", MAKES_A_BUFFER).replace(
-        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
-        "self.lin, self.m = nn.Linear(16, 16), None",
-    )
     flags = ["--layout", layout, "--set", "train_steps=4", "--set", "batch_size=16"]
-    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 4)
+    checks = checked(tmp_path, MAKES_A_TENSOR, *flags, ranks=1 if layout == "seq" else 4)
     assert invalid(checks) == []
+
+
+def test_evaluations_of_such_a_layer_that_are_wrong_are_found(tmp_path: Path) -> None:
+    flags = ["--set", "train_steps=4"]
+    checks = checked(tmp_path, MAKES_A_TENSOR, *flags, plant=outputs_too_large_in_evaluation)
+    assert "final-check" in invalid(checks)
 
 
 def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
