@@ -238,8 +238,11 @@ def _with_values(
     of numbers and words alone, or tensors too. None where no such values fit, as of a cache's that
     is not there."""
     found = []
-    of_no_rows = {name: value for name, value in values.items() if not isinstance(value, Tensor)}
-    for given, known in itertools.product((values, of_no_rows), (False, True)):
+    tried = [values]
+    without_tensors = {n: value for n, value in values.items() if not isinstance(value, Tensor)}
+    if len(without_tensors) < len(values):
+        tried.append(without_tensors)
+    for given, known in itertools.product(tried, (False, True)):
         twin, _ = twin_of(part)
         assert isinstance(twin, OwnModelTwin)
         twin.restore(replica, again.state)

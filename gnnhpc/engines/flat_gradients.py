@@ -72,8 +72,8 @@ def norm_of(flats: Sequence[Tensor]) -> float | None:
 def flatten(parameters: Sequence[Tensor]) -> Tensor:
     """A buffer of zeros, of which each parameter's gradient is a view from now on.
 
-    It lies as its parameter does, where that is dense: torch's fused Adam goes through the memory
-    of both in one order, whatever their strides say (2.13).
+    A gradient lies as its parameter does, where that is dense: torch's fused Adam goes through the
+    memory of both in one order, whatever their strides say (2.13).
     """
     sizes = [p.numel() for p in parameters]
     flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)

@@ -19,18 +19,19 @@ def set_buffers(
     """
     done: dict[int, tuple[Tensor, Tensor]] = {}
     for place, child in module.named_modules():
-        for name, buffer in child._buffers.items():
+        for name, buffer in [*child._buffers.items()]:
             path = f"{place}.{name}" if place else name
             if buffer is None:
                 if path in held:
                     value = held[path]
                     kind = dtype if value.is_floating_point() else None
-                    child._buffers[name] = value.detach().to(kind or value.dtype, copy=True)
+                    setattr(child, name, value.detach().to(kind or value.dtype, copy=True))
                 continue
             # One buffer may have several names, of which the first is held.
             if id(buffer) not in done:
                 done[id(buffer)] = buffer, _with_value(buffer, held[path])
-            child._buffers[name] = done[id(buffer)][1]
+            if done[id(buffer)][1] is not buffer:
+                setattr(child, name, done[id(buffer)][1])
 
 
 def _with_value(buffer: Tensor, value: Tensor) -> Tensor:

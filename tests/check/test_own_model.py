@@ -494,6 +494,14 @@ def test_torchs_own_tools_in_a_layer_accuse_nobody(
     assert invalid(checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)) == []
 
 
+def computing(computes: str, keeps: str) -> str:
+    """Layers of sixteen units that compute so, and keep this beside a linear layer."""
+    built = f"self.lin = nn.Linear(16, 16)\n        {keeps}"
+    return NORMALIZING.replace("return self.norm(self.lin(x).tanh())", computes).replace(
+        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)", built
+    )
+
+
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize(
     ("made", "computes"),
@@ -516,11 +524,7 @@ def test_torchs_own_tools_in_a_layer_accuse_nobody(
 def test_parameters_in_another_order_of_memory_train_as_others(
     made: str, computes: str, layout: str, tmp_path: Path
 ) -> None:
-    layers = NORMALIZING.replace("nn.BatchNorm1d(16)", "None").replace(
-        "self.norm(self.lin(x).tanh())", computes
-    )
-    layers += "\n\nbuild = Centre.__init__\n\n\ndef init(self):\n    build(self)\n"
-    layers += f"    self.made = {made}\n\n\nCentre.__init__ = init\n"
+    layers = computing(f"return {computes}", f"self.made = {made}")
     flags = ["--layout", layout, "--set", "train_steps=4"]
     checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
     assert invalid(checks) == []
@@ -551,21 +555,13 @@ KEEPS_ITS_OUTPUT = """y = self.lin(x)
 def test_buffers_that_a_forward_makes_accuse_nobody(
     computes: str, begins: str, layout: str, tmp_path: Path
 ) -> None:
-    layers = NORMALIZING.replace("return self.norm(self.lin(x).tanh())", computes).replace(
-        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
-        f"self.lin = nn.Linear(16, 16)\n        self.register_buffer('m', {begins})",
-    )
+    layers = computing(computes, f"self.register_buffer('m', {begins})")
     flags = ["--layout", layout, "--set", "train_steps=4"]
     checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
     assert invalid(checks) == []
 
 
-MAKES_A_TENSOR = NORMALIZING.replace(
-    "return self.norm(self.lin(x).tanh())", MAKES_A_BUFFER
-).replace(
-    "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)",
-    "self.lin, self.m = nn.Linear(16, 16), None",
-)
+MAKES_A_TENSOR = computing(MAKES_A_BUFFER, "self.m = None")
 
 
 @pytest.mark.parametrize("layout", ["seq", "dp2-pp2"])
@@ -581,10 +577,17 @@ def test_evaluations_of_such_a_layer_that_are_wrong_are_found(tmp_path: Path) ->
     assert "final-check" in invalid(checks)
 
 
+def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:
+    layers = computing(
+        "return self.script(self.lin(x))", "self.script = torch.jit.script(nn.BatchNorm1d(16))"
+    )
+    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
+
+
 def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
-    layers = NORMALIZING.replace("nn.BatchNorm1d(16)", "nn.Embedding(8, 16, sparse=True)").replace(
-        "self.norm(self.lin(x).tanh())",
-        "self.lin(x) + self.norm((x.detach().sigmoid() * 7.99).long()).sum(1)",
+    layers = computing(
+        "return self.lin(x) + self.rows((x.detach().sigmoid() * 7.99).long()).sum(1)",
+        "self.rows = nn.Embedding(8, 16, sparse=True)",
     )
     assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
 

@@ -160,6 +160,5 @@ def _detached(x: Tensor | SparseInput) -> Tensor | SparseInput:
 
 
 def _array(gradient: Tensor) -> Array:
-    dense = gradient.to_dense() if gradient.layout != torch.strided else gradient
-    found: Array = dense.detach().double().numpy()
+    found: Array = gradient.detach().to_dense().double().numpy()
     return found
