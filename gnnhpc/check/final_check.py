@@ -234,25 +234,18 @@ def _compare(
 def _with_values(
     part: CheckSlice, again: EvaluatedPiece, ours: _Outputs, replica: int, values: Mapping[str, Any]
 ) -> float | None:
-    """How far outputs are, at the least, from those of a user's layers that keep what the run's do:
-    of numbers and words alone, or tensors too. None where no such values fit, as of a cache's that
-    is not there."""
-    found = []
-    tried = [values]
-    without_tensors = {n: value for n, value in values.items() if not isinstance(value, Tensor)}
-    if len(without_tensors) < len(values):
-        tried.append(without_tensors)
-    for given, known in itertools.product(tried, (False, True)):
+    """How far outputs are from those of a user's layers that have counted what the run's have; None
+    where such values do not fit, as of a cache's that is not there."""
+    for known in (False, True):
         twin, _ = twin_of(part)
         assert isinstance(twin, OwnModelTwin)
         twin.restore(replica, again.state)
-        twin.take_values(replica, given, known=known)
+        twin.take_values(replica, values, known=known)
         try:
-            relative = relative_difference(ours.values, again.outputs(twin))
+            return relative_difference(ours.values, again.outputs(twin))
         except Exception:
             continue
-        found.append(math.inf if math.isnan(relative) else relative)
-    return min(found, default=None)
+    return None
 
 
 def _pieces(

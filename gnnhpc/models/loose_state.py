@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gnnhpc.models.generators import MOST, Generator, generators_of, state_of
-from gnnhpc.models.own_attributes import OF_EVERY_MODULE, is_large, users_modules
+from gnnhpc.models.own_attributes import OF_EVERY_MODULE, users_modules
 
 OF_GENERATOR = "generator "
 """How the words for one begin."""
@@ -38,13 +38,13 @@ def loose_state(module: nn.Module) -> dict[str, str]:
 
 
 def plain_values(module: nn.Module) -> dict[str, Any]:
-    """By module and attribute, the numbers and words of a user's modules, short lists, tuples and
-    dictionaries of these, and tensors that are not large, on the CPU."""
+    """By module and attribute, the numbers and words of a user's modules, and short lists, tuples
+    and dictionaries of these."""
     return {
-        f"{name}.{key}": _without_graph(value) if type(value) is Tensor else value
+        f"{name}.{key}": value
         for name, each in users_modules(module).items()
         for key, value in vars(each).items()
-        if key not in OF_EVERY_MODULE and (_is_plain(value) or _is_small(value))
+        if key not in OF_EVERY_MODULE and _is_plain(value)
     }
 
 
@@ -57,16 +57,7 @@ def take_plain_values(
         for full, value in values.items():
             of, _, key = full.rpartition(".")
             if of == place and not (known and type(vars(each).get(key)) is not type(value)):
-                vars(each)[key] = copy.deepcopy(value)
-
-
-def _is_small(value: Any) -> bool:
-    return type(value) is Tensor and value.layout == torch.strided and not is_large(value)
-
-
-def _without_graph(value: Tensor) -> Tensor:
-    # A copy: of a part of something larger, all of that would be sent.
-    return value.detach().to("cpu", copy=True)
+                vars(each)[key] = copy.copy(value)
 
 
 def _is_plain(value: Any) -> bool:

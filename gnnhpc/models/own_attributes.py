@@ -46,7 +46,7 @@ def attributes_of(module: nn.Module, *, with_large: bool = True) -> Attributes:
         if type(value) in _CONTAINERS:
             if len(value) <= _MOST:
                 contents.append((value, copy.copy(value)))
-        elif not with_large and is_large(value):
+        elif not with_large and _is_large(value):
             large[name] = weakref.ref(value)
     for name in large:
         del values[name]
@@ -70,7 +70,7 @@ def set_attributes(modules: Iterable[nn.Module], each: Sequence[Attributes]) -> 
                 fill(contents)
 
 
-def is_large(value: Any) -> bool:
+def _is_large(value: Any) -> bool:
     return isinstance(value, Tensor) and value.numel() * value.element_size() > _LARGE_BYTES
 
 

@@ -561,20 +561,62 @@ def test_buffers_that_a_forward_makes_accuse_nobody(
     assert invalid(checks) == []
 
 
-MAKES_A_TENSOR = computing(MAKES_A_BUFFER, "self.m = None")
+FOLDED = """class Out(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.lin = nn.Linear(inputs, outputs, bias=False)
+        self.w = None
+
+    def forward(self, x, context):
+        if self.training:
+            self.w = None
+            return self.lin(x)
+        if self.w is None:
+            self.w = self.lin.weight.detach() * 1.0
+        return nn.functional.linear(x, self.w)
+"""
 
 
-@pytest.mark.parametrize("layout", ["seq", "dp2-pp2"])
-def test_a_tensor_that_a_forward_makes_is_the_evaluations_too(layout: str, tmp_path: Path) -> None:
-    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "batch_size=16"]
-    checks = checked(tmp_path, MAKES_A_TENSOR, *flags, ranks=1 if layout == "seq" else 4)
-    assert invalid(checks) == []
+def evaluated_with_weights_of_before(folder: Path) -> None:
+    """Of the step before, once a run's own engine has done more steps than a check's."""
+    add_folder(folder)
+    seen: dict[int, list[list[Tensor]]] = {}
+
+    def step(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> Any:
+        held = [p.detach().clone() for p in engine.plan.stage.parameters()]
+        seen.setdefault(id(engine), []).append(held)
+        return true(engine, *args)
+
+    def evaluate(true: Callable[..., Any], engine: SequentialEngine, *args: Any) -> Any:
+        steps = seen.get(id(engine), [])
+        if len(steps) <= 4:
+            return true(engine, *args)
+        parameters = [*engine.plan.stage.parameters()]
+        present = [p.detach().clone() for p in parameters]
+        try:
+            put(parameters, steps[-1])
+            return true(engine, *args)
+        finally:
+            put(parameters, present)
+
+    around(SequentialEngine, "train_step", step)
+    around(SequentialEngine, "evaluate", evaluate)
 
 
-def test_evaluations_of_such_a_layer_that_are_wrong_are_found(tmp_path: Path) -> None:
-    flags = ["--set", "train_steps=4"]
-    checks = checked(tmp_path, MAKES_A_TENSOR, *flags, plant=outputs_too_large_in_evaluation)
+def put(parameters: list[Any], values: list[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+def test_a_weight_that_an_evaluation_keeps_hides_no_wrong_one(tmp_path: Path) -> None:
+    """A final check that took the layer's own tensors would hold the run against itself."""
+    layers = MODEL[: MODEL.index("class Out(nn.Module):")] + FOLDED
+    flags = ["--set", "train_steps=12", "--set", "optimizer={name: adam, lr: 0.01}"]
+    checks = checked(tmp_path, layers, *flags, plant=evaluated_with_weights_of_before)
     assert "final-check" in invalid(checks)
+    sound = checked(tmp_path / "sound", layers, *flags)
+    assert invalid(sound) == []
 
 
 def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:

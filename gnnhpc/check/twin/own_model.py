@@ -188,8 +188,8 @@ class OwnModelTwin:
             set_buffers(layer, held, self.dtype)
 
     def take_values(self, replica: int, values: Mapping[str, Any], *, known: bool) -> None:
-        """And what its layers keep as plain attributes: numbers, words and tensors; `known`: those
-        alone that they have now."""
+        """And the numbers and words that its layers keep as plain attributes; `known`: those alone
+        that they have now."""
         for name, layer in zip(self.names, self._replicas[replica], strict=True):
             take_plain_values(layer, name, values, known=known)
 
