@@ -23,9 +23,6 @@ BEGINNING_S: Final[Mapping[Kind, float]] = {"forward": 0.0, "backward": 3e-4, "w
 """And what a micro-batch's work may take to begin: autograd a tenth of a millisecond."""
 ENDING_S: Final = 3e-4
 """And its span to end once its work has: other hooks look at what it gave."""
-BETWEEN_S: Final = 2e-3
-"""And of a backward where threads come and go, as torchgpipe's do: what it does by itself between
-partitions."""
 REFILL_S: Final = 1e-4
 """And what follows each time that another process had the processor: its caches fill again."""
 _BEFORE: Final = "before its stage began to compute"
@@ -60,7 +57,6 @@ class LooseSpans:
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[record.phase, kind] += total > 0
-            ending_s = BETWEEN_S if kind == "backward" and times.come_and_go else ENDING_S
             begins = _of(seen.begins, kind, loss_part if kind == "backward" else None)
             if kind == "backward":
                 begins |= seen.loss_begins
@@ -73,7 +69,7 @@ class LooseSpans:
             }
             for where, moments, beside, each_s in (
                 (_BEFORE, begins, _before, BEGINNING_S[kind]),
-                (_AFTER, ends, _after, ending_s),
+                (_AFTER, ends, _after, ENDING_S),
                 (_NOTHING, none, _whole, ENDING_S),
             ):
                 found = sum(

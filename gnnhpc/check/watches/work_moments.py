@@ -58,6 +58,9 @@ class WorkMoments:
     """Of the step, as hooks saw them: what they say is worked out after it."""
     _in_step: bool = False
     _going_back: Place | None = None
+    """Whose backward began last."""
+    _reached_first: Place | None = None
+    """Whose backward has come to the part with the first layer that trains."""
     _of_weights: Place | None = None
     """Whose gradients of weights are computed."""
     _from_s: float = 0.0
@@ -67,7 +70,9 @@ class WorkMoments:
             called.on_left.append(self._gradient_is_left)
             called.parts[0].register_forward_pre_hook(partial(self._forward_begins, part))
             called.parts[-1].register_forward_hook(partial(self._forward_ends, part))
-            for parameter in _first_trained(called):
+            first, parameters = _first_trained(called)
+            called.parts[first].register_forward_hook(partial(self._first_forward_ends, part))
+            for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
         if loss is not None:
             # Of the last part alone.
@@ -77,7 +82,7 @@ class WorkMoments:
         """`from_s` is the clock at the step's first barrier."""
         self._events = []
         self._in_step, self._from_s = True, from_s
-        self._going_back = self._of_weights = None
+        self._going_back = self._reached_first = self._of_weights = None
 
     def end_step(self) -> None:
         """What is computed from here on is no work of the step."""
@@ -143,6 +148,17 @@ class WorkMoments:
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda _gradient: self._backward_begins(place))
 
+    def _first_forward_ends(
+        self, part: int, _stage: nn.Module, given: tuple[Any, ...], output: Any
+    ) -> None:
+        """An engine may go back through one micro-batch's last parts before another's first."""
+        place = part, given[1].microbatch
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(lambda _gradient: self._reaches_first(place))
+
+    def _reaches_first(self, place: Place) -> None:
+        self._reached_first = place
+
     def _loss_is_there(self, part: int, microbatch: int, value: Tensor) -> None:
         place = part, microbatch
         self._end("forward", place)
@@ -163,8 +179,8 @@ class WorkMoments:
     def _gradient_is_there(self, _parameter: Tensor) -> None:
         if self._of_weights is not None:
             self._end("weights", self._of_weights)
-        elif self._going_back is not None:
-            self._end("backward", self._going_back)
+        elif self._reached_first is not None:
+            self._end("backward", self._reached_first)
 
     def _gradient_is_left(self, left: LeftGradient) -> None:
         if self._going_back is not None:
@@ -179,11 +195,12 @@ class WorkMoments:
         return gradient
 
 
-def _first_trained(stage: Stage) -> list[nn.Parameter]:
-    """Of its first layer that has some, those that train; one of them where they have their
-    gradients all at once, as each that is told takes some microseconds."""
-    for layer in stage.layers:
-        if found := [p for p in layer.parameters() if p.requires_grad]:
-            at_once = isinstance(layer, AddsGradients) and layer.adds_gradients
-            return found[:1] if at_once else found
-    return []
+def _first_trained(stage: Stage) -> tuple[int, list[nn.Parameter]]:
+    """Of its first layer that has some, those that train, and which part has the layer; one of them
+    where they have their gradients all at once, as each that is told takes some microseconds."""
+    for index, part in enumerate(stage.parts):
+        for layer in part.layers:
+            if found := [p for p in layer.parameters() if p.requires_grad]:
+                at_once = isinstance(layer, AddsGradients) and layer.adds_gradients
+                return index, found[:1] if at_once else found
+    return 0, []
