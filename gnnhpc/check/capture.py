@@ -108,6 +108,8 @@ class RankSeen:
     """Of training steps, where a library draws them."""
     evaluation_buffers: dict[str, Array] = field(default_factory=dict)
     """Those that the evaluation used."""
+    kinds: dict[str, torch.dtype] = field(default_factory=dict)
+    """Of the buffers before the first step: what kind of number."""
 
 
 def signs(width: int) -> Tensor:
@@ -159,7 +161,7 @@ class CapturingEngine:
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         self._begin("test", batch)
-        self.seen.evaluation_buffers = _arrays(self.stage.named_buffers())
+        self.seen.evaluation_buffers = _arrays(all_buffers(self.stage))
         outputs = self.engine.evaluate(batch)
         self._keeps = False
         return outputs
@@ -212,7 +214,7 @@ class CapturingEngine:
                     self._loss,
                     _arrays((n, p.grad) for n, p in stage.named_parameters() if p.grad is not None),
                     _arrays(stage.named_parameters()),
-                    _arrays(stage.named_buffers()),
+                    _arrays(all_buffers(stage)),
                 )
             )
 
@@ -229,8 +231,12 @@ def first_seen(
     stage: Stage, optimizer: torch.optim.Optimizer | None, replica: int, number: int
 ) -> RankSeen:
     """Before the first step."""
-    parameters, buffers = _arrays(stage.named_parameters()), _arrays(stage.named_buffers())
-    return RankSeen(replica, number, parameters, buffers, _optimizer_states(stage, optimizer))
+    found = all_buffers(stage)
+    return RankSeen(
+        *(replica, number, _arrays(stage.named_parameters()), _arrays(found)),
+        _optimizer_states(stage, optimizer),
+        kinds={name: buffer.dtype for name, buffer in found},
+    )
 
 
 def _optimizer_states(
@@ -251,6 +257,11 @@ def _optimizer_states(
                 np.full_like(value, held["step"]),
             )
     return found
+
+
+def all_buffers(stage: Stage) -> list[tuple[str, Tensor]]:
+    """By each of their names."""
+    return [*stage.named_buffers(remove_duplicate=False)]
 
 
 def _arrays(tensors: Any) -> dict[str, Array]:

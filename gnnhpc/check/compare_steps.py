@@ -202,9 +202,10 @@ class StepComparison:
         found = self._same_on_replicas("parameters", lambda each: each.initial)
         for replica in range(self.seen.replicas):
             buffers = self.seen.of_replica(replica, lambda each: each.buffers)
+            kinds = self.seen.kinds_of(replica)
             for model in (self.twin, self.single):
                 if model is not None:
-                    model.restore(replica, buffers)
+                    model.restore(replica, buffers, kinds)
         rule.states = {n: s for each in self.seen.ranks for n, s in each.optimizer.items()}
         return found
 
@@ -405,7 +406,7 @@ class StepComparison:
                     self._hide(f"buffer {name}", relative, allowed)
                 self._note(what, relative, f"{name} on replica {replica} differs", allowed)
             if not self.causes:
-                self.twin.restore(replica, ours)
+                self.twin.restore(replica, ours, {})
 
     def _evaluation(self, parameters: dict[str, Array]) -> None:
         def taken(model: TwinModel) -> list[Activations]:

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.check.capture import Array, Ids, array_of
+from gnnhpc.check.capture import Array, Ids, all_buffers, array_of
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
 from gnnhpc.check.evaluated_again import EvaluatedPiece, relative_difference
@@ -65,6 +65,8 @@ class _Seen:
     outputs: list[_Outputs]
     values: dict[str, Any]
     """Plain attributes of a user's layers."""
+    kinds: dict[str, torch.dtype]
+    """Of buffers, what kind of number."""
 
 
 class _Outputs(NamedTuple):
@@ -87,7 +89,8 @@ def final_check(
     whose micro-batches `contexts` are, `layers` what was kept of an evaluation layer by layer."""
     began = time.perf_counter()
     stage = parts.stage
-    state = dict(stage.named_parameters()) | dict(stage.named_buffers())
+    buffers = dict(all_buffers(stage))
+    state = dict(stage.named_parameters()) | buffers
     arrays = {name: np.array(array_of(t)) for name, t in state.items()}
     if layers:
         return check_layers(experiment, mesh, arrays, layers)
@@ -97,7 +100,8 @@ def final_check(
         return Check("final-check", "unknown", detail, {"edges": edges})
     chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
     values = plain_values(stage)
-    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, values))
+    kinds = {name: buffer.dtype for name, buffer in buffers.items()}
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, values, kinds))
     found = None
     if mesh.rank == 0:
         with parts.timer.storage("reading the twin's data"), one_thread():
@@ -123,7 +127,7 @@ def training_check(
     chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
     # As of BatchNorm, which lets each row depend on all.
     has_buffers = any(mesh.gather_objects(len(list(parts.stage.buffers())) > 0))
-    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, {}))
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, {}, {}))
     found = None
     if mesh.rank == 0 and not has_buffers:
         with parts.timer.storage("reading the twin's data"), one_thread():
@@ -194,18 +198,26 @@ def _compare(
     worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
     for replica in range(experiment.layout.replicas):
         ranks = [each for each in seen if each.replica == replica]
-        state = {n: v for each in ranks for n, v in each.state.items()}
+        held = _held(ranks)
         for model in (twin, single):
             if model is not None:
-                model.restore(replica, state)
-        counts = {n: v for each in ranks for n, v in each.values.items()}
+                model.restore(replica, held.state, held.kinds)
         for ours in (o for each in ranks for o in each.outputs):
             piece, rows = piece_of(ours, replica)
-            again = EvaluatedPiece(piece, rows, state, step, training)
-            relative, allowed = again.difference(ours.values, twin, single, allowed)
-            if counts and not relative <= allowed:
-                counted = _with_values(part, again, ours, replica, counts)
+            again = EvaluatedPiece(piece, rows, held.state, step, training)
+            failure = None
+            try:
+                relative, allowed = again.difference(ours.values, twin, single, allowed)
+            # A user's layers may need what they have kept from training, and fail in any way.
+            except Exception as error:
+                if not isinstance(twin, OwnModelTwin):
+                    raise
+                relative, failure = math.nan, error
+            if held.values and not relative <= allowed:
+                counted = _with_values(part, again, ours, replica, held)
                 relative = relative if counted is None else counted
+            if failure is not None and math.isnan(relative):
+                return _not_computed(failure)
             if training and not (
                 math.isfinite(relative) or np.isfinite(again.outputs(single or twin)).all()
             ):
@@ -231,16 +243,41 @@ def _compare(
     return Check(name, "ok" if passed else "invalid", detail, values)
 
 
+def _not_computed(failure: Exception) -> Check:
+    (first, *_) = [*str(failure).splitlines(), ""]
+    detail = (
+        "layers that are built anew and have the run's parameters and buffers do not compute: "
+        f"{type(failure).__name__}: {first}"
+    )
+    return Check("final-check", "unknown", detail, {})
+
+
+class _Held(NamedTuple):
+    """By one replica, by full name."""
+
+    state: dict[str, Array]
+    kinds: dict[str, torch.dtype]
+    values: dict[str, Any]
+
+
+def _held(ranks: Sequence[_Seen]) -> _Held:
+    return _Held(
+        {n: v for each in ranks for n, v in each.state.items()},
+        {n: kind for each in ranks for n, kind in each.kinds.items()},
+        {n: v for each in ranks for n, v in each.values.items()},
+    )
+
+
 def _with_values(
-    part: CheckSlice, again: EvaluatedPiece, ours: _Outputs, replica: int, values: Mapping[str, Any]
+    part: CheckSlice, again: EvaluatedPiece, ours: _Outputs, replica: int, held: _Held
 ) -> float | None:
     """How far outputs are from those of a user's layers that have counted what the run's have; None
     where such values do not fit, as of a cache's that is not there."""
     for known in (False, True):
         twin, _ = twin_of(part)
         assert isinstance(twin, OwnModelTwin)
-        twin.restore(replica, again.state)
-        twin.take_values(replica, values, known=known)
+        twin.restore(replica, held.state, held.kinds)
+        twin.take_values(replica, held.values, known=known)
         try:
             return relative_difference(ours.values, again.outputs(twin))
         except Exception:

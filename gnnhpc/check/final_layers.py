@@ -77,7 +77,7 @@ def _compare(
             return None
         for model in (twin, single):
             if model is not None:
-                model.restore(replica, state)
+                model.restore(replica, state, {})
         piece = EvaluatedPiece(_piece(layer), layer.rows, state, experiment.test_steps - 1)
         tolerance = TOLERANCE[experiment.dtype]
         found = array_of(layer.outputs)

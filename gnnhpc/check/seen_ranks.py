@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from gnnhpc.check.capture import Array, RankSeen, SeenActivation, SeenEdges, SeenTargets
 
@@ -47,6 +48,11 @@ class SeenRanks:
             if rank.replica == replica:
                 found |= tensors(rank)
         return found
+
+    def kinds_of(self, replica: int) -> dict[str, torch.dtype]:
+        """What kind of number each of its buffers had before the first step."""
+        ranks = [rank for rank in self.ranks if rank.replica == replica]
+        return {name: kind for rank in ranks for name, kind in rank.kinds.items()}
 
     def unequal(self, tensors: TensorsOf) -> tuple[int, str] | None:
         """The first replica with other bits than replica 0, and the tensor that has them."""

@@ -9,32 +9,35 @@ from torch import Tensor, nn
 
 
 @torch.no_grad()
-def set_buffers(
-    module: nn.Module, held: Mapping[str, Tensor], dtype: torch.dtype | None = None
-) -> None:
-    """In place where shapes are alike; a forward may have made a buffer, or one of another shape.
+def set_buffers(module: nn.Module, held: Mapping[str, Tensor]) -> None:
+    """In place where shape and kind of number are alike: a forward may have made a buffer, or
+    another one, and may have dropped it.
 
-    `held` is by name. Floating point numbers of buffers that were None are of `dtype`, or as held.
-    Raises KeyError where the module has a buffer that is not held.
+    `held` is by name, all names of a buffer that has several.
     """
-    done: dict[int, tuple[Tensor, Tensor]] = {}
+    done: dict[int, Tensor] = {}
     for place, child in module.named_modules():
+        start = f"{place}." if place else ""
         for name, buffer in [*child._buffers.items()]:
-            path = f"{place}.{name}" if place else name
-            if buffer is None:
-                if path in held:
-                    value = held[path]
-                    kind = dtype if value.is_floating_point() else None
-                    setattr(child, name, value.detach().to(kind or value.dtype, copy=True))
+            value = held.get(f"{start}{name}")
+            if value is None:
+                child._buffers[name] = None
                 continue
-            # One buffer may have several names, of which the first is held.
-            if id(buffer) not in done:
-                done[id(buffer)] = buffer, _with_value(buffer, held[path])
-            if done[id(buffer)][1] is not buffer:
-                setattr(child, name, done[id(buffer)][1])
+            if buffer is None or id(buffer) not in done:
+                given = _with_value(buffer, value)
+                done |= {} if buffer is None else {id(buffer): given}
+            else:
+                given = done[id(buffer)]
+            child._buffers[name] = given
+        for path, value in held.items():
+            name = path.removeprefix(start)
+            if path == start + name and "." not in name and name not in child._buffers:
+                vars(child).pop(name, None)
+                child.register_buffer(name, value.clone())
 
 
-def _with_value(buffer: Tensor, value: Tensor) -> Tensor:
-    if buffer.shape == value.shape:
-        return buffer.copy_(value)
-    return value.detach().to(buffer.device, buffer.dtype, copy=True)
+def _with_value(buffer: Tensor | None, value: Tensor) -> Tensor:
+    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+        device = value.device if buffer is None else buffer.device
+        return value.detach().to(device, copy=True)
+    return buffer.copy_(value)

@@ -561,6 +561,67 @@ def test_buffers_that_a_forward_makes_accuse_nobody(
     assert invalid(checks) == []
 
 
+OTHER_KINDS = {
+    "order": "mean.argsort()",
+    "truth": "mean > 0",
+    "longer": "mean.double()",
+    "short": "mean.bfloat16()",
+    "shorter": "mean.half()",
+}
+"""Of numbers, of buffers that a forward makes once."""
+
+
+@pytest.mark.parametrize("begins", ["None", "torch.zeros(0)"], ids=["none", "empty"])
+def test_buffers_of_other_numbers_that_a_forward_makes_accuse_nobody(
+    begins: str, tmp_path: Path
+) -> None:
+    lines = ["y = self.lin(x)", "mean = y.detach().mean(0)"]
+    for name, made in OTHER_KINDS.items():
+        lines += [f"if self.{name} is None or self.{name}.numel() != 16:"]
+        lines += [f"    self.{name} = {made}"]
+    lines += [f"y = y - self.{name}.float() / 16" for name in OTHER_KINDS]
+    keeps = [f"self.register_buffer('{name}', {begins})" for name in OTHER_KINDS]
+    layers = computing("\n        ".join([*lines, "return y"]), "\n        ".join(keeps))
+    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
+
+
+COMES_AND_GOES = """y = self.lin(x)
+        if self.training:
+            self.dropped = None
+        if self.dropped is not None:
+            y = y - self.dropped
+        if not hasattr(self, 'new'):
+            self.register_buffer('new', y.detach().mean(0))
+        if self.plain is None:
+            del self.plain
+            self.register_buffer('plain', y.detach().mean(0))
+        return y - self.new - self.plain"""
+
+
+@pytest.mark.parametrize("layout", ["seq", pytest.param("pp2", marks=pytest.mark.slow)])
+def test_buffers_that_a_forward_drops_or_registers_accuse_nobody(
+    layout: str, tmp_path: Path
+) -> None:
+    keeps = "self.register_buffer('dropped', torch.ones(16)); self.plain = None"
+    flags = ["--layout", layout, "--set", "train_steps=4"]
+    layers = computing(COMES_AND_GOES, keeps)
+    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
+    assert invalid(checks) == []
+
+
+def test_layers_that_need_what_training_kept_are_told(tmp_path: Path) -> None:
+    """The final check builds layers anew, which have not trained."""
+    computes = """y = self.lin(x)
+        if self.training:
+            self.kept = y.detach().mean(0)
+        return y - self.kept"""
+    checks = checked(tmp_path, computing(computes, ""), "--set", "train_steps=4")
+    assert invalid(checks) == []
+    told = checks["final-check"]
+    assert told.verdict == "unknown"
+    assert "AttributeError: 'Centre' object has no attribute 'kept'" in told.detail
+
+
 FOLDED = """class Out(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()

@@ -176,16 +176,21 @@ class OwnModelTwin:
                 for buffers in each:
                     buffers[name].copy_(mean)
 
-    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
-        """Take one replica's buffers from what a run holds."""
+    def restore(
+        self, replica: int, state: Mapping[str, Array], kinds: Mapping[str, torch.dtype]
+    ) -> None:
+        """Take one replica's buffers from what a run holds; of those without a kind of number the
+        twin's own stays."""
         for name, layer in zip(self.names, self._replicas[replica], strict=True):
             start = f"{name}."
+            own = {key: b.dtype for key, b in layer.named_buffers(remove_duplicate=False)}
+            own |= {k.removeprefix(start): v for k, v in kinds.items() if k.startswith(start)}
             held = {
                 key.removeprefix(start): torch.from_numpy(value)
                 for key, value in state.items()
                 if key.startswith(start)
             }
-            set_buffers(layer, held, self.dtype)
+            set_buffers(layer, {k: v.to(own[k]) for k, v in held.items() if k in own})
 
     def take_values(self, replica: int, values: Mapping[str, Any], *, known: bool) -> None:
         """And the numbers and words that its layers keep as plain attributes; `known`: those alone

@@ -152,7 +152,9 @@ class PlainModel:
             for statistics in each:
                 statistics.mean, statistics.variance = mean, variance
 
-    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
+    def restore(
+        self, replica: int, state: Mapping[str, Array], _kinds: Mapping[str, torch.dtype]
+    ) -> None:
         """Take one replica's running statistics from what a run holds."""
         for name, statistics in self._statistics[replica].items():
             statistics.mean = torch.from_numpy(state[f"{name}.running_mean"]).to(self.dtype)

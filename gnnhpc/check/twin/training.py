@@ -54,8 +54,11 @@ class TwinModel(Protocol):
 
     def average_statistics(self) -> None: ...
 
-    def restore(self, replica: int, state: Mapping[str, Array]) -> None:
-        """Take one replica's buffers from what a run holds."""
+    def restore(
+        self, replica: int, state: Mapping[str, Array], kinds: Mapping[str, torch.dtype]
+    ) -> None:
+        """Take one replica's buffers from what a run holds; of those without a kind of number the
+        twin's own stays."""
         ...
 
     def buffers(self, replica: int) -> dict[str, Tensor]: ...

@@ -1,4 +1,4 @@
-"""When a micro-batch's backward has ended, also where another's last parts come before its first."""
+"""When a micro-batch's backward ends, also where another's last parts come before its first."""
 
 from __future__ import annotations
 
