@@ -119,3 +119,5 @@ def print_submission(done: Submission) -> None:
         print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:
         print(f"{len(done.cells) - done.failed} done, {done.failed} failed")
+        command = as_typed(*(("jobs", "status") if done.failed else ("analysis", "report")))
+        print(f"next: {command} {quote(str(done.run))}")

@@ -7,14 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from shlex import quote
 
 from rich.console import Console
 from rich.table import Table
 
+from gnnhpc.core.cli_support import as_typed
 from jobs.printing.cost_text import cost_json, cost_lines
 from jobs.state.run_cost import RunCost
 from jobs.state.run_status import RunStatus
-from jobs.state.states import MAY_RUN, UNKNOWN, CellStatus
+from jobs.state.states import MAY_RUN, UNFINISHED, UNKNOWN, CellStatus
 
 _HEADINGS = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
 _ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
@@ -56,6 +58,21 @@ def print_status(status: RunStatus, *, cells: bool, cost: RunCost | None = None)
         out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
     for line in cost_lines(cost) if cost else ():
         out.print(line, markup=False)
+    if (command := next_command(status)) is not None:
+        out.print(f"next: {command}", markup=False)
+
+
+def next_command(status: RunStatus) -> str | None:
+    """Once nothing runs: the cells again that have no valid result, or a report."""
+    if status.live:
+        return None
+    counts, run = status.counts(), quote(str(status.run))
+    if any(state in counts for state in UNFINISHED):
+        which = "--missing" if "missing" in counts else "--failed"
+        return f"{as_typed('jobs', 'rerun')} {run} {which}"
+    if not status.complete:
+        return f"{as_typed('jobs', 'rerun')} {run} --flagged"
+    return f"{as_typed('analysis', 'report')} {run}"
 
 
 def status_line(status: RunStatus) -> str:

@@ -27,6 +27,7 @@ from jobs.cluster.slurm_queue import QueueAnswer, QueuedJob, answer_file, parse_
 from jobs.folder.log_files import find_log
 from jobs.folder.run_folder import create_run_folder
 from jobs.folder.submission_records import record_submission
+from jobs.printing.status_table import next_command
 from jobs.spec.planning import plan
 from jobs.state import run_reading
 from jobs.state.run_reading import read_run
@@ -560,7 +561,26 @@ def test_status_has_a_line_a_cell_and_a_summary(
         out = capsys.readouterr().out
         assert "ValueError: [red]loss" in out
         assert "run: 1 failed, 3 missing" in out
+        assert out.endswith(f"next: python -m jobs rerun {run.root} --missing\n")
     assert out.count("gat-pp2") >= 2
+
+
+@pytest.mark.parametrize(
+    ("ended", "command"),
+    [
+        (["done", "running", "failed"], None),
+        (["done", "unknown"], None),
+        (["done", "interrupted", "flagged"], "python -m jobs rerun {run} --failed"),
+        (["failed", "missing"], "python -m jobs rerun {run} --missing"),
+        (["done", "flagged"], "python -m jobs rerun {run} --flagged"),
+        (["done", "done"], "python -m analysis report {run}"),
+    ],
+)
+def test_a_status_says_what_comes_next(
+    ended: list[str], command: str | None, run: RunPaths
+) -> None:
+    known = RunStatus(run.root, tuple(states(*ended)), "")
+    assert next_command(known) == (command and command.format(run=run.root))
 
 
 def test_a_status_counts_in_one_order(run: RunPaths) -> None:
