@@ -102,8 +102,9 @@ def report(
     if left_out:
         missing = int((loaded.cells["status"] == "missing").sum())
         which = f", {missing} of them not run" if missing else ""
+        which = ": not run" if missing == left_out else which
         total = len(loaded.cells)
-        print(f"{left_out} of {total} cells left out{which}: see the report's first page")
+        print(f"{left_out} of {total} cells left out{which}; see the report's first page")
     print(f"report: {folder / 'report.html'}")
     # `status` reads neither records nor other cells, so that it cannot tell.
     found = loaded.checks[loaded.checks["name"].isin((DAMAGED, SIBLINGS))]

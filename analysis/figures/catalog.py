@@ -122,8 +122,8 @@ FIGURE_KINDS = (
         "speedup",
         "Speedup over the baseline that the axis names (samples a second, training), with "
         "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
-        "parts a stage (zero-bubble, zbv: by order). A hollow mark is above it without a reason "
-        "in the seconds of its layers: not valid.",
+        "parts a stage (zero-bubble, zbv: by order). An arrow: the interval goes on. A run with a "
+        "hollow mark is not valid: faster than the bound, and its layers' seconds say not why.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
     ),
@@ -151,7 +151,7 @@ FIGURE_KINDS = (
         "step, in parts that add up: the schedule's bubble, up to the bound; forwards computed "
         "again; micro-batches, which a sequential run pays too; company, the same passes slower "
         "than alone; imbalance of stages; waiting beyond these, as for transfers; all-reduce; the "
-        "rest. Pale bars are gains; an interval may end beyond the axis.",
+        "rest. Pale bars are gains. An arrow: the interval goes on.",
         lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(

@@ -31,6 +31,12 @@ INTERVAL_CAP_PT = 3.6
 """Half the width of an interval's caps, points; marks are 5 wide."""
 IN_FRONT = 4
 """Order of drawing: in front of lines and marks."""
+GOES_ON_UP, GOES_ON_RIGHT = "^", ">"
+ARROW: dict[str, Any] = {
+    "ls": "none", "ms": 5.0, "mfc": INTERVAL_COLOUR, "mec": "white", "mew": 0.4,
+    "zorder": IN_FRONT + 1, "clip_on": False,
+}  # fmt: skip
+"""Of an interval that goes on beyond the axis."""
 _HEIGHT_IN = 2.6
 _MOST_ROWS = 6
 _NARROWEST_IN = 2.2
@@ -101,8 +107,11 @@ def plot_by_microbatches(
     interval: tuple[str, str] | None = None,
     reference: str | None = None,
     positions: Sequence[int] | None = None,
+    top: float = math.inf,
 ) -> None:
     """Plot a line a layout against micro-batches, with intervals, and `reference` as ticks.
+
+    Intervals that go on beyond `top`, the axis's upper end, end in an arrow there.
 
     Counts are at equal distances, layouts side by side so that their intervals can be seen. Marks
     of rows that are not valid, such as an unexplained speedup above its bound, are hollow.
@@ -139,7 +148,7 @@ def plot_by_microbatches(
                 zorder=3,
             )
         if interval is not None:
-            error_bars(axes, across, mine, column, interval)
+            error_bars(axes, across, mine, column, interval, top)
         tell(axes, told_of_rows(across, mine, "microbatches", column, interval, reference))
     every = math.ceil(len(counts) / 10)
     axes.set_xticks(range(0, len(counts), every), [str(m) for m in counts[::every]])
@@ -164,11 +173,13 @@ def error_bars(
     rows: pd.DataFrame,
     column: str,
     interval: tuple[str, str],
+    top: float = math.inf,
 ) -> None:
     """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
 
-    They are in front of the marks, with caps wider than these and a white edge, so that an
-    interval smaller than its mark is seen, in grey too.
+    One that goes on beyond `top` ends in an arrow there. They are in front of the marks, with caps
+    wider than these and a white edge, so that an interval smaller than its mark is seen, in grey
+    too.
     """
     from matplotlib.patheffects import withStroke
 
@@ -177,6 +188,8 @@ def error_bars(
     value, places = rows[column].to_numpy(dtype=float)[known], np.asarray(across)[known]
     if not known.any():
         return
+    cut = high > top
+    high = np.minimum(high, top)
     drawn = axes.errorbar(
         places,
         value,
@@ -190,6 +203,9 @@ def error_bars(
     )
     for part in (*drawn.lines[1], *drawn.lines[2]):
         part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
+    beyond = np.asarray(across)[known & cut]
+    if len(beyond):
+        axes.plot(beyond, np.full(len(beyond), top), marker=GOES_ON_UP, **ARROW)
 
 
 def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:

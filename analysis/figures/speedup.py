@@ -5,6 +5,7 @@ Each function takes a study and returns a figure, or the reason why the run has 
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -63,12 +64,21 @@ def speedup(study: Study) -> Figure | str:
     rows = rows.loc[np.concatenate(compared)]
     with styled():
         figure, axes = _by_variant(
-            study, rows, "speedup", interval=("speedup_low", "speedup_high"), reference="bound"
+            *(study, rows, "speedup"),
+            interval=("speedup_low", "speedup_high"),
+            reference="bound",
+            top=_speedup_top(rows),
         )
         axes[0].set_ylabel(f"speedup over {study.baseline_name} (ratio)")
-        axes[0].set_ylim(bottom=0)
+        axes[0].set_ylim(0, _speedup_top(rows))
         add_legend(figure, axes, [reference_handle("bound")])
     return figure
+
+
+def _speedup_top(rows: pd.DataFrame) -> float:
+    """Above every speedup and bound; intervals may go on beyond twice these."""
+    marks = float(rows[["speedup", "bound"]].astype(float).max().max())
+    return min(2 * marks, 1.05 * max(marks, float(rows["speedup_high"].astype(float).max())))
 
 
 def efficiency(study: Study) -> Figure | str:
@@ -120,12 +130,13 @@ def _by_variant(
     *,
     interval: tuple[str, str] | None = None,
     reference: str | None = None,
+    top: float = math.inf,
 ) -> tuple[Figure, list[Axes]]:
     parts = list(study.panels(rows))
     figure, axes = panel_grid(len(parts))
     title_panels(figure, axes, [title for title, _ in parts], study.title)
     for one, (_, part) in zip(axes, parts, strict=False):
-        plot_by_microbatches(one, part, column, interval=interval, reference=reference)
+        plot_by_microbatches(one, part, column, interval=interval, reference=reference, top=top)
         one.set_xlabel(_CHUNKS if study.graphs else _MICROBATCHES)
     return figure, axes
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures.hover import tell
-from analysis.figures.panels import IN_FRONT, panel_grid, title_panels
+from analysis.figures.panels import ARROW, GOES_ON_RIGHT, IN_FRONT, panel_grid, title_panels
 from analysis.figures.studies import Study, figure_label
 from analysis.figures.style import layout_look, layout_order, styled
 from analysis.summary.lost_time import PREFIX
@@ -29,7 +29,7 @@ PARTS = {
 """The parts of a step and their words, from the ideal to the measured step."""
 _MEASURED = "measured"
 _ROOM = 1.15
-"""How far the axis reaches beyond the longest step; an interval may reach further."""
+"""How far the axis reaches beyond the longest step; an interval may go on beyond it."""
 
 
 def waterfall(study: Study) -> Figure | str:
@@ -45,9 +45,10 @@ def waterfall(study: Study) -> Figure | str:
     with styled():
         figure, axes = panel_grid(len(order), sharex=True)
         title_panels(figure, axes, [_title(study, row) for row in order], study.title)
+        end_ms = _ROOM * 1e3 * max(row["mean_s"] for row in order)
         for one, row in zip(axes, order, strict=False):
-            _draw(one, row)
-        axes[0].set_xlim(0.0, _ROOM * 1e3 * max(row["mean_s"] for row in order))
+            _draw(one, row, end_ms)
+        axes[0].set_xlim(0.0, end_ms)
     return figure
 
 
@@ -59,7 +60,8 @@ def _title(study: Study, row: dict[Any, Any]) -> str:
     return f"{name}{', ' + variant if variant else ''}{share}"
 
 
-def _draw(axes: Axes, row: dict[Any, Any]) -> None:
+def _draw(axes: Axes, row: dict[Any, Any], end_ms: float) -> None:
+    """Where the axis ends at `end_ms`."""
     look = layout_look(str(row["layout"]))
     at, told = 0.0, []
     names = [*PARTS.values(), _MEASURED]
@@ -89,9 +91,11 @@ def _draw(axes: Axes, row: dict[Any, Any]) -> None:
     if low < high:
         mean = 1e3 * row["mean_s"]
         axes.errorbar(
-            mean, last, xerr=[[mean - low], [high - mean]], ecolor="#000000", elinewidth=0.8,
-            capsize=2.4, ls="none", zorder=IN_FRONT,
+            mean, last, xerr=[[mean - low], [min(high, end_ms) - mean]], ecolor="#000000",
+            elinewidth=0.8, capsize=2.4, ls="none", zorder=IN_FRONT,
         )  # fmt: skip
+        if high > end_ms:
+            axes.plot(end_ms, last, marker=GOES_ON_RIGHT, **ARROW)
     told.append((1e3 * row["mean_s"], float(last), f"{_MEASURED}: {1e3 * row['mean_s']:.4g} ms"))
     tell(axes, told)
     axes.set_yticks(range(len(names)), names)

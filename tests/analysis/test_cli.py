@@ -172,7 +172,7 @@ def test_a_damaged_cell_is_reported_with_its_line(
     # `status`, which reads no records, takes the cell for done.
     assert main(["report", str(root)]) == 1
     printed = capsys.readouterr()
-    assert "1 of 2 cells left out: see the report's first page" in printed.out
+    assert "1 of 2 cells left out; see the report's first page" in printed.out
     assert "rank-0000.jsonl:2: found damaged JSON" in printed.err
     page = (root / "report" / "report.md").read_text()
     assert "1 of the invalid cells have damaged records and are set apart" in page
@@ -223,7 +223,7 @@ def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Pa
     lines = done.stdout.partition("-----\n")[2].splitlines()
     assert lines[0].split()[:4] == ["model", "data", "layout", "m"]
     assert lines[-2:] == [
-        "1 of 4 cells left out: see the report's first page",
+        "1 of 4 cells left out; see the report's first page",
         f"report: {out / 'report.html'}",
     ]
     assert not (copy / "report").exists()

@@ -259,6 +259,21 @@ def test_intervals_are_seen_in_front_of_marks_and_none_is_drawn_without_bounds(v
     assert not figure.axes[0].containers
 
 
+def test_an_interval_that_goes_on_beyond_the_axis_ends_in_an_arrow(vig: Study) -> None:
+    """One of few runs may be as wide as ten times all marks, which would leave these no height."""
+    (axes,) = drawn(speedup.speedup(vig)).axes
+    assert all(one.get_clip_on() for one in axes.get_lines())
+    summary = vig.summary.copy()
+    chosen = (summary["layout"] == "pp4") & (summary["microbatches"] == 10)
+    summary.loc[chosen, "speedup_high"] = 300.0
+    (axes,) = drawn(speedup.speedup(replace(vig, summary=summary))).axes
+    top = axes.get_ylim()[1]
+    assert top < 10
+    arrows = [one for one in axes.get_lines() if not one.get_clip_on()]
+    assert [float(np.asarray(one.get_ydata())[0]) for one in arrows] == [top]
+    assert [one.get_marker() for one in arrows] == ["^"]
+
+
 def test_marks_say_their_numbers_where_they_are(vig: Study, gat: Study, tmp_path: Path) -> None:
     rows = vig.summary[vig.summary["phase"] == "train"]
     figure = drawn(speedup.speedup(vig))
