@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.tools import ranks
+from tests.tools import forked, ranks
 
 # Tests compare numbers, not speed; one thread keeps them the same and the machine usable.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,7 +39,7 @@ def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def spawn() -> Callable[..., list[Any]]:
     """Call a module-level function on N real ranks: `values = spawn(function, 4, argument)`."""
-    return ranks.spawn
+    return forked.spawn
 
 
 @pytest.fixture

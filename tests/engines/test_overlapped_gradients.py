@@ -19,7 +19,7 @@ from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 MIB = 1e-4
 """A bucket a layer, of the small models here."""

@@ -24,7 +24,8 @@ from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.transfer import Receiver, Sender
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
-from tests.tools.ranks import run_ranks, spawn
+from tests.tools.forked import spawn
+from tests.tools.ranks import run_ranks
 
 pytestmark = pytest.mark.distributed
 SLOTS, ROWS = 4, 1_000

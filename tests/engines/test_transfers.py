@@ -24,7 +24,7 @@ from gnnhpc.ranks.mesh import _connect, _link_groups, join, leave
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 pytestmark = pytest.mark.distributed
 Way = Literal["plain", "shared", "staged", "linked"]

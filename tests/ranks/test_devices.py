@@ -26,7 +26,7 @@ from gnnhpc.ranks.devices import (
 )
 from gnnhpc.ranks.environment import Environment, read_environment
 from gnnhpc.ranks.mesh import Mesh, _connect, _link_groups, join, leave
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 
 def here(local_rank: int) -> Environment:

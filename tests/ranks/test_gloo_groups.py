@@ -12,7 +12,7 @@ import torch.distributed as dist
 from gnnhpc.core.layout import Layout
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import join, leave
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 SERVES_SOCKETS = "gloo_tcp_loop"
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.tools.ranks import RankError, lease_port, run_ranks, spawn
+from tests.tools.forked import spawn
+from tests.tools.ranks import RankError, lease_port, run_ranks
 
 
 def add_ranks(offset: int) -> tuple[int, float]:
@@ -44,7 +45,7 @@ def test_a_failed_rank_is_named_with_its_traceback() -> None:
 
 def test_a_hung_rank_is_killed() -> None:
     with pytest.raises(RankError, match="still running and were killed"):
-        spawn(hang_on_rank_one, 2, timeout=2.0)
+        spawn(hang_on_rank_one, 2, timeout_s=2.0)
 
 
 def test_outputs_of_failed_ranks_can_be_looked_at() -> None:

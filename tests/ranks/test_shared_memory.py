@@ -15,7 +15,7 @@ from gnnhpc.ranks import shared_memory
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import join, leave
 from gnnhpc.ranks.shared_memory import Peer, SharedMemory, find_peers, is_wanted
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 distributed = pytest.mark.distributed
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "1"}

@@ -22,7 +22,8 @@ from gnnhpc.ranks.store import connect
 from gnnhpc.records.run_paths import RunPaths
 from tests.ranks.listening import listening_addresses, needs_ipv6
 from tests.ranks.test_environment import TORCHRUN
-from tests.tools.ranks import ROOT, lease_port, spawn
+from tests.tools.forked import spawn
+from tests.tools.ranks import ROOT, lease_port
 
 EVERYWHERE = {"0.0.0.0", "::"}
 STEP = {

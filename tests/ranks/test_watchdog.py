@@ -27,7 +27,7 @@ from gnnhpc.ranks import watchdog
 from gnnhpc.ranks.environment import read_environment
 from gnnhpc.ranks.mesh import Mesh, join, leave
 from gnnhpc.ranks.watchdog import PROCESSES, VARIABLE, hang_seconds, watching
-from tests.tools.ranks import spawn
+from tests.tools.forked import spawn
 
 Verdicts = list[tuple[int, str]]
 RANKS = 3

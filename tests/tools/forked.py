@@ -1,8 +1,8 @@
 """Ranks that start in no time: forked from a process that has imported torch and computed nothing.
 
-Each is a process of its own that runs `python -m gnnhpc` with torchrun's variables, as
-`tests.tools.ranks.run_ranks` would start it, without the seconds of importing. A plant is a
-function that the process calls first, to do damage from inside.
+Each is a process of its own that runs `python -m gnnhpc`, or calls a function, with torchrun's
+variables, as `tests.tools.ranks.run_ranks` would start it, without the seconds of importing. A
+plant is a function that the process calls first, to do damage from inside.
 """
 
 from __future__ import annotations
@@ -10,20 +10,24 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TypeVar
 
 from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
-from tests.tools.ranks import lease_port
+from tests.tools.ranks import RankError, RankOutput, describe, lease_port, rank_environment
 
 # A rank calls it before it imports numpy, which these have when they start.
 keep_numpy_to_one_thread()
 
 PRELOADED = [
+    "pytest",
     "rich.console",
     "rich.table",
     "torch",
@@ -56,6 +60,7 @@ PRELOADED = [
     "tests.tools.dgl_imported",
 ]
 Plant = Callable[[], None]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,88 @@ def started(
                 process.join()
 
 
+def spawn(
+    function: Callable[..., Value],
+    world_size: int,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120.0,
+    grace_s: float = 60.0,
+) -> list[Value]:
+    """Call a module-level function on every rank, in one thread; its values, by rank.
+
+    The function finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in os.environ, so that
+    `torch.distributed.init_process_group("gloo")` needs nothing else. Where a rank fails the others
+    have `grace_s` seconds to notice. Raises RankError where one failed or hung.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with tempfile.TemporaryDirectory() as name, lease_port() as port:
+        folder = Path(name)
+        ranks = range(world_size)
+        variables = [rank_environment(n, world_size, port) | dict(env or {}) for n in ranks]
+        processes = [
+            context.Process(target=_call, args=(folder, variables[n], function, arguments))
+            for n in ranks
+        ]
+        try:
+            for process in processes:
+                process.start()
+            hung = not _all_ended(processes, timeout_s, grace_s)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        if hung or any(process.exitcode for process in processes):
+            outputs = [
+                RankOutput(n, process.exitcode or 0, *_printed(folder, n))
+                for n, process in enumerate(processes)
+            ]
+            raise RankError(describe(outputs, hung))
+        return [pickle.loads((folder / f"{n}.value").read_bytes()) for n in ranks]
+
+
+def _all_ended(processes: Sequence[ForkServerProcess], timeout_s: float, grace_s: float) -> bool:
+    """False when time is up, or `grace_s` after the first failure."""
+    deadline, failed = time.monotonic() + timeout_s, False
+    while any(process.is_alive() for process in processes):
+        if not failed and any(process.exitcode for process in processes):
+            failed = True
+            deadline = min(deadline, time.monotonic() + grace_s)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _call(
+    folder: Path,
+    variables: dict[str, str],
+    function: Callable[..., Value],
+    arguments: tuple[object, ...],
+) -> None:
+    import torch
+
+    rank = int(variables["RANK"])
+    _print_to(folder, rank)
+    os.environ.clear()
+    os.environ.update(variables)
+    torch.set_num_threads(int(variables["OMP_NUM_THREADS"]))
+    value = function(*arguments)
+    (folder / f"{rank}.value").write_bytes(pickle.dumps(value))
+
+
+def _print_to(folder: Path, rank: int) -> None:
+    for descriptor, name in ((1, "out"), (2, "err")):
+        opened = os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+
+
+def _printed(folder: Path, rank: int) -> list[str]:
+    return [(folder / f"{rank}.{name}").read_text(errors="replace") for name in ("out", "err")]
+
+
 def _variables(
     rank: int, world_size: int, port: int, env: Mapping[str, str] | None
 ) -> dict[str, str]:
@@ -132,10 +219,7 @@ def _variables(
 def _be_rank(
     argv: list[str], folder: Path, rank: int, variables: dict[str, str], plant: Plant | None
 ) -> None:
-    for descriptor, name in ((1, "out"), (2, "err")):
-        opened = os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(opened, descriptor)
-        os.close(opened)
+    _print_to(folder, rank)
     for name in [n for n in os.environ if n.startswith(("SLURM_", "SUBMITIT_", "GNNHPC_"))]:
         del os.environ[name]
     os.environ.update(variables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import importlib
 import os
 import pickle
@@ -15,12 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
-Value = TypeVar("Value")
 ROOT = Path(__file__).parents[2]
 
 
@@ -65,7 +62,7 @@ def run_ranks(
                     ranks.append(
                         subprocess.Popen(
                             [str(part) for part in command],
-                            env=_environment(rank, world_size, port) | dict(env or {}),
+                            env=rank_environment(rank, world_size, port) | dict(env or {}),
                             cwd=cwd,
                             stdin=subprocess.DEVNULL,
                             stdout=out,
@@ -86,32 +83,8 @@ def run_ranks(
             for rank, process in enumerate(ranks)
         ]
     if check and (hung or any(output.returncode for output in outputs)):
-        raise RankError(_describe(outputs, hung))
+        raise RankError(describe(outputs, hung))
     return outputs
-
-
-def spawn(
-    function: Callable[..., Value],
-    world_size: int,
-    *arguments: object,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 120.0,
-) -> list[Value]:
-    """Call a module-level function on every rank; its values, by rank.
-
-    The function finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in os.environ, so that
-    `torch.distributed.init_process_group("gloo")` needs nothing else.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        call = Path(folder) / "call"
-        call.write_bytes(pickle.dumps((function.__module__, function.__qualname__, arguments)))
-        run_ranks(
-            [sys.executable, "-m", "tests.tools.ranks", folder],
-            world_size,
-            env=env,
-            timeout=timeout,
-        )
-        return [pickle.loads((Path(folder) / f"{n}").read_bytes()) for n in range(world_size)]
 
 
 @contextlib.contextmanager
@@ -143,7 +116,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """This process's variables, and torchrun's."""
     outside = {
         name: value
         for name, value in os.environ.items()
@@ -188,7 +162,8 @@ def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _describe(outputs: list[RankOutput], hung: bool) -> str:
+def describe(outputs: list[RankOutput], hung: bool) -> str:
+    """The end of what each printed to stderr."""
     parts = ["ranks were still running and were killed" if hung else "a rank failed"]
     for output in outputs:
         tail = "\n".join(output.stderr.splitlines()[-25:])
@@ -197,9 +172,9 @@ def _describe(outputs: list[RankOutput], hung: bool) -> str:
 
 
 def _main(folder: Path) -> None:
+    """Call the function that FOLDER/call names, and leave its value in FOLDER by rank."""
     module, name, arguments = pickle.loads((folder / "call").read_bytes())
-    function: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-    value = function(*arguments)
+    value = getattr(importlib.import_module(module), name)(*arguments)
     (folder / os.environ["RANK"]).write_bytes(pickle.dumps(value))
 
 
