@@ -27,6 +27,28 @@ settings.register_profile("gnnhpc", deadline=None)
 settings.load_profile("gnnhpc")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases that a test's `quick` does not name are slow."""
+    unnamed: dict[str, set[str]] = {}
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is None or not isinstance(item, pytest.Function):
+            continue
+        test, case = item.nodeid.partition("[")[0], item.callspec.id
+        if case not in quick.args:
+            item.add_marker(pytest.mark.slow)
+        unnamed.setdefault(test, set(quick.args)).discard(case)
+    if any("::" in argument for argument in config.args):
+        # Cases that were asked for by name leave others out.
+        return
+    for test, names in unnamed.items():
+        if names:
+            raise pytest.UsageError(
+                f"{test}: quick: found {sorted(names)}, which no case is called"
+            )
+
+
 @pytest.fixture
 def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data root that $GNNHPC_DATA names."""

@@ -20,8 +20,14 @@ _GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.Ra
 
 
 def seed_all(seed: int) -> None:
-    """Torch's, Python's and numpy's of this process."""
-    torch.manual_seed(seed)
+    """Torch's, Python's and numpy's of this process.
+
+    Not by `torch.manual_seed`, which keeps the stack of every call for devices that there may be: a
+    millisecond, of which a sampled batch or a small step has few.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 

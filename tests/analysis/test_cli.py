@@ -193,6 +193,7 @@ def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Path) -> None:
     """In a process of its own: prints the summary, replaces its own files and no others."""
     copy = tmp_path / "on a laptop"

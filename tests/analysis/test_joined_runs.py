@@ -170,6 +170,7 @@ def test_an_invalid_cell_stays_visible_beside_a_valid_one(tmp_path: Path) -> Non
     assert set(summarise(run)["cells_used"]) == {3, 4}
 
 
+@pytest.mark.slow
 def test_the_report_says_how_runs_were_joined_and_writes_into_none_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_png_carries_the_same_as_text(
     }
 
 
+@pytest.mark.quick("loss", "speedup")
 @pytest.mark.parametrize("kind", ["speedup", "step-times", "loss", "timeline"])
 def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind: str) -> None:
     """A border of a few pixels stays white."""

@@ -116,6 +116,7 @@ def text(troubled: tuple[Run, Path]) -> str:
     return (troubled[1] / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_cell_is_counted_once(troubled: tuple[Run, Path]) -> None:
     counts = count_cells(troubled[0].cells)
     assert (counts.invalid, counts.failed, counts.missing, counts.flagged) == (1, 1, 2, 1)

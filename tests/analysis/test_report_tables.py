@@ -210,6 +210,7 @@ def test_blocks_of_other_settings_are_rows_of_their_own(tmp_path: Path) -> None:
     assert list(forward["n"]) == [3 * 8 * 11, 3 * 4 * 11, 3 * 8 * 11]
 
 
+@pytest.mark.slow
 def test_rows_say_in_print_and_in_files_what_tells_them_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

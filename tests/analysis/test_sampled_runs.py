@@ -48,6 +48,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @real
 def test_replicas_and_threads_vouch_for_one_another_and_other_semantics_do_not(ran: Path) -> None:

@@ -384,6 +384,7 @@ def test_tensors_too_small_for_a_second_thread_accuse_nobody(tmp_path: Path) -> 
     assert found["threads_used"].verdict == "ok", found["threads_used"]
 
 
+@pytest.mark.quick("half a wall", "busy twice", "forward between steps", "no forward spans")
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_named(tmp_path: Path, name: str) -> None:
     plant, experiment, env, (check, verdict, words) = PLANTED[name]

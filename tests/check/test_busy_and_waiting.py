@@ -75,6 +75,7 @@ def noisy(ran: Ran) -> str:
     return next((check.detail for check in ran.result.audit if check.name == "noisy"), "")
 
 
+@pytest.mark.quick("dp2-pp2")
 @pytest.mark.parametrize(
     "changes",
     [{"layout": "dp2"}, {"layout": "dp2-pp2"}, {"layout": "dp2-pp2", "engine": "pipelining"}],
@@ -98,6 +99,7 @@ def test_waiting_for_a_slow_replica_is_waiting(tmp_path: Path, changes: dict[str
     assert "slept" not in noisy(ran)
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_processor_are_oversubscribed(tmp_path: Path) -> None:
     """What they take from each other is no other process's noise."""
     ran = done(tmp_path, all_on_one_processor, layout="dp2")
@@ -119,6 +121,7 @@ def test_other_threads_do_not_count_as_computing(tmp_path: Path, threads: int) -
     assert set(used) == {threads}
 
 
+@pytest.mark.slow
 def test_what_torchgpipe_does_between_partitions_accuses_nobody(tmp_path: Path) -> None:
     """Nearly a millisecond a micro-batch, which is much of so small a backward."""
     model = {"name": "vig", "blocks": 4, "grapher_width": 3, "ffn_width": 5, "readout_width": 16}
@@ -144,6 +147,7 @@ def slow_counters() -> None:
     timing.steal_s = slow
 
 
+@pytest.mark.slow
 def test_reading_the_machines_counters_is_in_no_step(tmp_path: Path) -> None:
     """Within a step it would be this rank's processor time, and the other's wait."""
     ran = done(tmp_path, slow_counters, layout="dp2")

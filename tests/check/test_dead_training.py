@@ -32,6 +32,7 @@ DIES = vig(
 """Gradients of 1e2 throw all units of the readout far below zero within the first steps."""
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_whose_training_dies_is_told_of_and_not_accused(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, DIES)

@@ -36,6 +36,7 @@ CELLS = {
 }
 
 
+@pytest.mark.quick("gat", "sage")
 @pytest.mark.parametrize("model", ["gat", "gcn", "sage", "gcnii"])
 @given(
     numbers=st.lists(st.integers(0, 149), min_size=1, max_size=5, unique=True),
@@ -78,6 +79,7 @@ def ran(folder: Path, experiment: Experiment, plant: Any = None) -> Ran:
     return run(folder, cell, plant=plant)
 
 
+@pytest.mark.quick("vig dp2", "gat dp2-pp2 with halo")
 @pytest.mark.distributed
 @pytest.mark.parametrize("name", CELLS)
 def test_a_healthy_run_ends_with_what_it_evaluated(name: str, tmp_path: Path) -> None:
@@ -94,6 +96,7 @@ def test_a_healthy_run_ends_with_what_it_evaluated(name: str, tmp_path: Path) ->
         assert "training outputs" not in [each.name for each in found.result.audit]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_without_an_evaluation_there_is_nothing_to_compute_again(tmp_path: Path) -> None:
     found = ran(tmp_path, vig(test_steps=0, test_every=None))
@@ -101,6 +104,7 @@ def test_without_an_evaluation_there_is_nothing_to_compute_again(tmp_path: Path)
     assert "final-check" not in [check.name for check in found.result.audit]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_outputs_of_small_graphs_in_training_are_computed_again(tmp_path: Path) -> None:
     experiment = graphs(microbatches=2)
@@ -170,6 +174,7 @@ def test_a_training_forward_that_goes_wrong_is_found(first: int, tmp_path: Path)
     assert check.values["worst"] > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_that_diverges_with_its_last_step_is_not_accused(tmp_path: Path) -> None:
     rate = {"name": "sgd", "lr": 1e30}
@@ -179,6 +184,7 @@ def test_a_run_that_diverges_with_its_last_step_is_not_accused(tmp_path: Path) -
     assert "diverges" in check.detail
 
 
+@pytest.mark.quick("the last chunk of gat")
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("experiment", "plant"),

@@ -204,6 +204,7 @@ def test_a_run_that_is_sure_of_its_labels_is_not_accused(tmp_path: Path) -> None
     assert "but for what rounding hides of the gradient of " in check.detail
 
 
+@pytest.mark.quick("readout.fc2.bias")
 @pytest.mark.distributed
 @pytest.mark.parametrize("layer", ["readout.fc2.bias", "block1.ffn.fc1.weight"])
 def test_a_wrong_gradient_of_such_a_run_is_named(tmp_path: Path, layer: str) -> None:

@@ -109,6 +109,7 @@ def invalid(checks: dict[str, Check]) -> list[str]:
     return [name for name, check in checks.items() if check.verdict == "invalid"]
 
 
+@pytest.mark.quick("pp2-2-graphs")
 @pytest.mark.parametrize("data", [IMAGES, GRAPHS], ids=["images", "graphs"])
 @pytest.mark.parametrize(("layout", "ranks"), [("seq", 1), ("pp2", 2)])
 def test_rows_that_depend_on_a_whole_micro_batch_accuse_nobody(
@@ -238,6 +239,7 @@ CACHING = COUNTING.replace(
 )
 
 
+@pytest.mark.quick("text0", "text3")
 @pytest.mark.parametrize("text", [COUNTING, COOLING, LATE, FOLDED, CACHING])
 def test_a_number_that_training_moves_is_that_of_the_evaluation(text: str, tmp_path: Path) -> None:
     """As of a layer that warms up: the twin begins with what the run has counted; but not where
@@ -274,6 +276,7 @@ def holding(buffer: str, computes: str) -> str:
     ).replace("kind().to(options.dtype)", "kind()")
 
 
+@pytest.mark.quick("a mask", "complex numbers")
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_a_buffer_may_hold_anything_that_is_dense(kind: str, tmp_path: Path) -> None:
     flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
@@ -347,6 +350,7 @@ def scale_a_variance(stage: Stage) -> None:
             buffer.mul_(1.001)
 
 
+@pytest.mark.quick("alone")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -466,6 +470,7 @@ def test_a_layer_that_compares_hides_no_wrong_gradient(planted: bool, tmp_path: 
     assert {"self-check", "last self-check"} <= set(found) if planted else found == []
 
 
+@pytest.mark.quick("seq-reentrant checkpoint", "pp2-weight_norm")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -502,6 +507,7 @@ def computing(computes: str, keeps: str) -> str:
     )
 
 
+@pytest.mark.quick("channels last-seq", "transposed-seq")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize(
     ("made", "computes"),
@@ -545,6 +551,7 @@ KEEPS_ITS_OUTPUT = """y = self.lin(x)
         return y / (1 + y.abs().mean())"""
 
 
+@pytest.mark.quick("made once-none-pp2", "grows-small-seq")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize("begins", ["None", "torch.zeros(1, 16)"], ids=["none", "small"])
 @pytest.mark.parametrize(
@@ -571,6 +578,7 @@ OTHER_KINDS = {
 """Of numbers, of buffers that a forward makes once."""
 
 
+@pytest.mark.quick("none")
 @pytest.mark.parametrize("begins", ["None", "torch.zeros(0)"], ids=["none", "empty"])
 def test_buffers_of_other_numbers_that_a_forward_makes_accuse_nobody(
     begins: str, tmp_path: Path
@@ -711,6 +719,7 @@ def outputs_too_large_in_evaluation(folder: Path) -> None:
     around(SequentialEngine, "__init__", made)
 
 
+@pytest.mark.quick("gradient")
 @pytest.mark.parametrize(
     ("computes", "plant", "told"),
     [
@@ -803,6 +812,7 @@ def test_forwards_computed_again_give_the_same_outputs(
     assert checks["recomputed outputs"].values == ({"found": 1} if planted else {"looks": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps"), [("1.0", 300), ("10.0", 200)])
 def test_a_loss_that_is_sure_of_its_labels_accuses_nobody(
     rate: str, steps: int, tmp_path: Path

@@ -196,6 +196,7 @@ SHARED_ERROR = vig(
 sketches."""
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_an_error_that_all_images_share_is_not_accused(tmp_path: Path) -> None:
     check = self_check_of(tmp_path, of=SHARED_ERROR, name="last self-check")
@@ -252,6 +253,7 @@ CANCELLING = gat(
 """Of one chunk's outputs of layer1, dropout leaves one number: 0.005, a difference of two ones."""
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_what_dropout_leaves_of_a_few_rows_is_not_accused(tmp_path: Path) -> None:
     check = self_check_of(tmp_path, of=CANCELLING)
@@ -264,6 +266,7 @@ def test_a_run_that_makes_much_of_one_rounding_is_not_accused(tmp_path: Path) ->
     assert check.verdict == "ok", check.detail
 
 
+@pytest.mark.quick("block2.ffn")
 @pytest.mark.distributed
 @pytest.mark.parametrize("layer", ["block2.ffn", "readout"])
 def test_a_wrong_gradient_of_such_a_run_is_named(layer: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ CELL += ["--set", "data.features=12", "--layout", "dp2", "--microbatches", "2"]
 CELL += ["--set", "batch_size=12", "--set", "train_steps=4", "--set", "test_steps=1"]
 
 
+@pytest.mark.quick("ours-replace: false", "dgl-replace: true")
 @pytest.mark.parametrize(
     "options",
     [

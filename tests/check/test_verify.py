@@ -49,6 +49,13 @@ def verify(arguments: list[str], layout: str, folder: Path) -> tuple[list[int | 
         return statuses, ranks.out(0) + ranks.err(0)
 
 
+@pytest.mark.quick(
+    "gat-pp2-1f1b-native",
+    "vig-dp2-pp2-gpipe-native",
+    "gat-dp2-pp2-gpipe-pipelining",
+    "vig-seq-gpipe-native",
+    "gat-pp4-gpipe-native",
+)
 @pytest.mark.parametrize(("model", "layout", "schedule", "engine"), CASES)
 def test_layout_is_its_sequential_twin(
     model: str, layout: str, schedule: str, engine: str, tmp_path: Path
@@ -158,6 +165,7 @@ def test_twin_in_double_precision(model: str, tmp_path: Path) -> None:
     assert "tolerance 1e-10" in said
 
 
+@pytest.mark.slow
 def test_a_layer_on_a_stage_of_its_own_without_parameters(tmp_path: Path) -> None:
     """The published cut leaves dropout alone on the first and third stage."""
     flags = ["--model", "gat", "--set", "data.nodes=80", "--set", "data.edges=300"]

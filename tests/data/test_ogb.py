@@ -86,6 +86,7 @@ def test_a_cut_off_archive_is_named(config: PublishedGraph, tmp_path: Path) -> N
         load_graph(config, tmp_path)
 
 
+@pytest.mark.quick("ogbn-arxiv")
 def test_reading_needs_neither_ogb_nor_pyg(config: PublishedGraph, tmp_path: Path) -> None:
     code = f"""
 import dataclasses, pathlib, sys

@@ -287,5 +287,6 @@ def silent() -> list[str]:
     return said
 
 
+@pytest.mark.slow
 def test_a_rank_that_lives_is_not_waited_for_without_end() -> None:
     assert spawn(silent, 2)[0] == ["Timed out waiting 0.5 s for rank 1"]

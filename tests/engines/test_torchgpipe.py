@@ -152,6 +152,7 @@ def test_replicas_and_audits(tmp_path: Path) -> None:
     assert used.verdict != "invalid", used.detail
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_running_statistics_of_a_whole_run(tmp_path: Path) -> None:
     both: dict[str, Any] = {"batchnorm": "deferred", "microbatches": 2}
@@ -186,6 +187,7 @@ def statistics_moved_again() -> None:
     batchnorm.is_recomputing = lambda: False  # type: ignore[attr-defined]
 
 
+@pytest.mark.quick("context_of_the_first-experiment0-self-check")
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("plant", "experiment", "said"),

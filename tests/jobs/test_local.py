@@ -89,6 +89,7 @@ def test_a_sweep_runs_and_parts_of_it_again(
     assert text.decode() not in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 def test_a_larger_spec_adds_its_new_cells_alone(tmp_path: Path) -> None:
     first = jobs.submit(jobs.plan(spec(microbatches=1)), cluster="local", runs=tmp_path, wait=True)
     larger = jobs.plan(spec(microbatches=1, seeds=[1, 0]))
@@ -131,6 +132,7 @@ def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     assert jobs.cancel(run) == []
 
 
+@pytest.mark.slow
 def test_local_runs_of_one_machine_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def test_local_runs_of_one_machine_take_turns(
     assert jobs.status(second).counts() == {"done": 1}
 
 
+@pytest.mark.slow
 def test_ranks_are_waited_for_though_their_supervisor_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +214,7 @@ def test_ctrl_c_lets_the_ranks_save(tmp_path: Path) -> None:
     assert jobs.status(paths.root).counts() == {"interrupted": 1}
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_folder_cancels_nothing_of_the_first(tmp_path: Path) -> None:
     plan = jobs.plan(spec(train_steps=100_000, microbatches=1))
     run = jobs.submit(plan, cluster="local", runs=tmp_path).run

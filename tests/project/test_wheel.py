@@ -70,6 +70,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
     return Console(python.parent, project, str(python), caches)
 
 
+@pytest.mark.slow
 def test_the_command_is_the_installed_one(console: Console) -> None:
     done = console.run("gnnhpc", "--version")
     assert done.stdout.startswith("gnnhpc ")

@@ -95,6 +95,7 @@ def names(of: tuple[str, str]) -> str:
     return f"{of[0]} host0\n{of[1]} host1\n"
 
 
+@pytest.mark.quick("IPv4")
 @pytest.mark.parametrize(
     "addresses",
     [IPV4, pytest.param(IPV6, marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6"))],

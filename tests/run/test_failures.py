@@ -107,6 +107,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.quick("pp2 native1", "dp2 native")
 @pytest.mark.parametrize("experiment", LAYOUTS, ids=lambda e: f"{e.layout} {e.engine}")
 def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> None:
     cell = ran(tmp_path, experiment, at, 1, 3, fail)
@@ -123,6 +124,7 @@ def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> Non
     assert "ValueError: planted in two lines" in cell.err[1], "and where the launcher listens"
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     """Rank 0 holds the store and would write the result; the other one does it then."""
@@ -137,6 +139,7 @@ def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     assert recorded(cell, 0) == recorded(cell, 1) == [0, 1]
 
 
+@pytest.mark.quick("pp2")
 @pytest.mark.parametrize("experiment", [LAYOUTS[0], LAYOUTS[2]], ids=lambda e: f"{e.layout}")
 def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
     cell = ran(tmp_path, experiment, at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})

@@ -80,6 +80,7 @@ def test_a_rerun_that_was_asked_for_runs(tmp_path: Path) -> None:
     assert again.result.valid
 
 
+@pytest.mark.quick("two ranks")
 @pytest.mark.distributed
 @pytest.mark.parametrize("ranks", CELLS)
 def test_a_job_requeued_more_often_than_it_may_be_is_interrupted(

@@ -21,6 +21,7 @@ from tests.tools.ranks import run_ranks
 HEAVY = {"torch._dynamo", "sympy", "torch.distributed.checkpoint", "torch_geometric", "pandas"}
 
 
+@pytest.mark.quick("gat pp2")
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "experiment",

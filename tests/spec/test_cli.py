@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.cli import main
+from gnnhpc.kernels.build import cache_folder
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import assign_indices, write_manifest
 from tests.tools.cells import gat
@@ -56,6 +57,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, a manifest beside it; no cached data, no launcher's variables."""
     for name in ("RANK", "WORLD_SIZE", "GNNHPC_DATA", "SLURM_PROCID", "SUBMITIT_EXECUTOR"):
         monkeypatch.delenv(name, raising=False)
+    # Compiled once for all tests.
+    monkeypatch.setenv("GNNHPC_KERNEL_CACHE", str(cache_folder()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_manifest(tmp_path / "M", assign_indices([gat(), gat(seed=1)]))
     place = tmp_path / OUT

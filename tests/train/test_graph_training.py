@@ -39,6 +39,7 @@ def test_only_a_step_that_makes_its_mini_batch_says_how_long_that_took(alone: Ra
                 assert (step[name] is not None) == made, (phase, name)
 
 
+@pytest.mark.quick("dp2-pp2-2-gpipe", "pp2-3-1f1b")
 @pytest.mark.parametrize(
     ("layout", "microbatches", "schedule"),
     [
@@ -104,6 +105,7 @@ def test_the_libraries_learn_the_same(implementation: str, alone: Ran, tmp_path:
     assert found.losses() == pytest.approx(alone.losses(), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_micro_batches_may_be_empty_and_stages_be_cut_by_a_profile(tmp_path: Path) -> None:
     """Of 9 graphs to train on the last step has 3, and 3 are evaluated: for 6 micro-batches."""
     data = {"name": "synthetic-graphs", "graphs": 12}
@@ -119,6 +121,7 @@ def test_micro_batches_may_be_empty_and_stages_be_cut_by_a_profile(tmp_path: Pat
             assert found.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     settings = {**TRAIN, "layout": "dp2", "batch_size": 12}
     whole = ran(tmp_path / "whole", graphs(**settings))

@@ -50,6 +50,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return found
 
 
+@pytest.mark.quick("dp2-pp2-24-2")
 @pytest.mark.parametrize(
     ("layout", "batch_size", "microbatches"),
     [
@@ -69,6 +70,7 @@ def test_any_layout_learns_and_judges_what_one_process_does(
     same(together, alone)
 
 
+@pytest.mark.slow
 def test_links_are_judged_on_the_first_stage_where_parts_go_there_and_back(tmp_path: Path) -> None:
     model, sampling = {"name": "sage", "layers": 3}, {"fanouts": [4, 3, 3]}
     settings = TRAIN | {"model": model, "sampling": sampling, "train_steps": 6}
@@ -101,6 +103,7 @@ def test_other_models_too(model: dict[str, Any], tmp_path: Path) -> None:
     same(other, one)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     settings = TRAIN | {"layout": "dp2", "batch_size": 24, "train_steps": 8}
     whole = ran(tmp_path / "whole", linked(**settings))

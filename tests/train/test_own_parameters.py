@@ -82,6 +82,7 @@ def test_a_first_stage_of_any_kind_passes(folder: Path, settings: list[str]) -> 
     assert "PASSED" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_outline_that_miscounts_is_told_at_once(folder: Path) -> None:
     done = verify(folder, "model.first=train", "model.told=0")
     assert done.returncode != 0

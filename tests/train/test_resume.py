@@ -106,6 +106,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
+@pytest.mark.quick("gat")
 @pytest.mark.distributed
 def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     _, attempts = both
@@ -193,6 +194,7 @@ def wrong_from_step_6_on() -> None:
     Stage.forward = planted  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_an_attempt_that_is_found_wrong_when_stopped_is_not_gone_on_from(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
@@ -218,6 +220,7 @@ def killed_in_step(step: int) -> None:
     Stage.forward = planted  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_steps_of_an_attempt_that_was_killed_are_told(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
@@ -256,6 +259,7 @@ def takes_long() -> None:
     time.sleep(60)
 
 
+@pytest.mark.quick("dies-SIGUSR2-statuses1")
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("how", "which", "statuses"),
@@ -302,6 +306,7 @@ def test_an_attempt_that_a_check_ended_is_not_gone_on_from(tmp_path: Path) -> No
     assert passed["why"] == "its attempt was found wrong, no checkpoint: planted: it is wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_attempts_of_another_speed_are_told(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))

@@ -126,6 +126,7 @@ QUICK = [("torch", "dp2"), ("numpy", "pp2")]
 CASES = [(kind, layout) for kind in HELD for layout in ("pp2", "dp2")]
 
 
+@pytest.mark.quick("numpy-pp2")
 @pytest.mark.parametrize(
     ("kind", "layout"),
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
@@ -139,6 +140,7 @@ def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_pat
     assert "not-restored" not in parts[1].result.flags
 
 
+@pytest.mark.quick("generator")
 @pytest.mark.parametrize("kind", LOOSE)
 def test_what_it_does_not_hold_is_told(kind: str, tmp_path: Path) -> None:
     _, parts = whole_and_in_parts(tmp_path, LOOSE[kind])
@@ -167,6 +169,7 @@ def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> N
     assert "step-00000004: cannot be read (" in again.failure.error
 
 
+@pytest.mark.slow
 def test_a_layer_that_draws_is_held_against_the_same_cell_alone(tmp_path: Path) -> None:
     """Repeats draw the same; replicas and stages are called in another order."""
     experiments = [

@@ -42,6 +42,7 @@ def invalid(found: Ran) -> list[str]:
     return [f"{c.name}: {c.detail}" for c in found.result.audit if c.verdict == "invalid"]
 
 
+@pytest.mark.quick("model0-resample")
 @pytest.mark.parametrize(
     ("model", "semantics"),
     [
@@ -84,6 +85,7 @@ def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(tmp_path: Pa
     assert "train_replica_loss" not in found.result.final
 
 
+@pytest.mark.quick("pp2-1f1b-None")
 @pytest.mark.parametrize(
     ("layout", "schedule", "plant"),
     [
@@ -148,6 +150,7 @@ def test_buffers_used_again_change_nothing(layout: str, tmp_path: Path) -> None:
 DENSE = {"name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5}
 
 
+@pytest.mark.quick("device-model0-seq-float32")
 @pytest.mark.parametrize(
     ("features", "model", "layout", "storage"),
     [
@@ -174,6 +177,7 @@ def test_features_are_the_same_from_wherever_they_come(
         assert found.losses(phase) == pytest.approx(wanted.losses(phase), rel=1e-12)
 
 
+@pytest.mark.quick("model0-seq-sampling0")
 @pytest.mark.parametrize(
     ("model", "layout", "sampling"),
     [
@@ -247,6 +251,7 @@ def test_inductive_training_uses_no_edge_of_other_nodes(
     assert min(step["sampled_edges"] for step in other.steps(0, "train")) > max(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "inductive"),
     [
@@ -310,6 +315,7 @@ def test_libraries_sample_the_same_part(sampler: str, tmp_path: Path) -> None:
     assert not invalid(found)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     settings = {**TRAIN, "layout": "dp2", "batch_size": 12}
     whole = ran(tmp_path / "whole", sampled(**settings))
@@ -416,6 +422,7 @@ def look_on() -> None:
     Trainer._stop_step = stop  # type: ignore[method-assign]
 
 
+@pytest.mark.quick("model0-1-1")
 @pytest.mark.parametrize(
     ("model", "replicas", "microbatches"),
     [
@@ -443,6 +450,7 @@ def test_a_large_graph_is_evaluated_layer_by_layer(
         assert one["metrics"]["val_accuracy"] == other["metrics"]["val_accuracy"]
 
 
+@pytest.mark.quick("model0")
 @pytest.mark.parametrize("model", [SAGE, GAT, pytest.param(GCN, marks=pytest.mark.slow)])
 def test_features_in_half_precision_are_read_as_they_are_kept(
     model: dict[str, Any], tmp_path: Path

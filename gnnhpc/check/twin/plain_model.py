@@ -77,7 +77,7 @@ class PlainModel:
         values: dict[str, Tensor] = {}
         with torch.random.fork_rng(devices=[]):
             for name, layer in zip(self.names, self.layers, strict=True):
-                torch.manual_seed(seed_of(self.experiment.seed, name))
+                torch.default_generator.manual_seed(seed_of(self.experiment.seed, name))
                 values |= {f"{name}.{key}": v for key, v in layer.initial(dtype).items()}
         return values
 

@@ -192,6 +192,9 @@ def slope_of(folder: Path, experiment: Experiment, damage: Plant | None = None) 
     return check
 
 
+@pytest.mark.quick(
+    "sage seq native gpipe", "gat pp2 torchgpipe gpipe", "gat pp2 native zero-bubble"
+)
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "experiment",
@@ -219,6 +222,7 @@ def test_a_gradient_of_half_the_length_is_told(tmp_path: Path) -> None:
     assert "changes along its gradient by" in check.detail
 
 
+@pytest.mark.quick("a parameter")
 @pytest.mark.distributed
 @pytest.mark.parametrize("lacks", ["some numbers", "a parameter", "all"])
 def test_a_gradient_that_lacks_a_part_is_told(lacks: str, tmp_path: Path) -> None:

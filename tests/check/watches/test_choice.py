@@ -23,6 +23,7 @@ def test_a_few_steps_are_drawn_of_each_epoch_or_of_some_short_ones(per_epoch: in
     assert len(set(map(tuple, seeds))) == 5
 
 
+@pytest.mark.quick("vig")
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "experiment",

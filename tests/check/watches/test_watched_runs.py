@@ -51,6 +51,7 @@ def judged(ran: Ran) -> dict[str, Check]:
     return {check.name: check for check in ran.result.audit}
 
 
+@pytest.mark.quick("vig dp2-pp2", "gat", "gat pp2 of torch")
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_run_is_looked_at_and_clean(name: str, tmp_path: Path) -> None:
     experiment = HEALTHY[name]
@@ -336,6 +337,14 @@ PLANTED: list[tuple[Experiment, Callable[[], None], str, str]] = [
 ]
 
 
+@pytest.mark.quick(
+    "faster_replica dp2-10",
+    "labels_rolled pp2-0",
+    "other_mask pp2-6",
+    "step_skipped pp2-8",
+    "trains_in_evaluation_mode seq-17",
+    "flattering_accuracy seq-22",
+)
 @pytest.mark.parametrize(
     ("experiment", "plant", "check", "words"),
     [
@@ -389,6 +398,7 @@ def starts_again_at_the_first_batch() -> None:
     ImageBatches.open = from_the_begin  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_clean_and_its_order_is_watched(tmp_path: Path) -> None:
     cell = manifest_of(tmp_path, vig(layout="dp2", microbatches=2, train_steps=9))[0]
     stopped = run(tmp_path, cell, plant=interrupted_and_unshuffled)

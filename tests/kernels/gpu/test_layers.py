@@ -70,6 +70,7 @@ def taken(settings: dict[str, Any], form: str, *, dense: bool) -> tuple[list[Ten
     return found, {code for code, _ in calls.counted() - before}
 
 
+@pytest.mark.quick("gcn-5-stored", "gin-5-dense", "sage-5-max-dense", "sage-5-mean-dense")
 @pytest.mark.parametrize("dense", [False, True], ids=["stored", "dense"])
 @pytest.mark.parametrize("settings", MODELS, ids=lambda each: "-".join(map(str, each.values())))
 def test_a_step_is_that_of_the_forms_in_torch(settings: dict[str, Any], dense: bool) -> None:

@@ -82,6 +82,7 @@ def assert_near(
             assert (one - other).norm() <= largest_score * NEAR[one.dtype] * other.norm()
 
 
+@pytest.mark.quick("torch.float64-None-torch.int32-1-41")
 @pytest.mark.parametrize(
     ("dtype", "mask", "index", "heads", "channels"),
     [
@@ -102,6 +103,7 @@ def test_attention(
     assert_near(taken(attend, *args), taken(gat_torch.attend, *args))
 
 
+@pytest.mark.quick("torch.float64-None-3-5")
 @pytest.mark.parametrize(
     ("dtype", "mask", "heads", "channels"),
     [
@@ -138,6 +140,7 @@ def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
     return [h, first, second]
 
 
+@pytest.mark.quick("gat-large", "gatv2-low")
 @pytest.mark.parametrize("kind", ["large", "low", "zero", "around zero", "no numbers"])
 @pytest.mark.parametrize("model", ["gat", "gatv2"])
 def test_attention_of_odd_scores(model: str, kind: str) -> None:
@@ -168,6 +171,7 @@ def test_attention_of_odd_scores(model: str, kind: str) -> None:
     assert_near(found, expected, LARGE if kind in ("large", "low") else 1.0)
 
 
+@pytest.mark.quick("own-torch.float64-torch.int64")
 @pytest.mark.parametrize(
     ("kind", "dtype", "index"),
     [
@@ -256,6 +260,7 @@ def stored(dtype: torch.dtype) -> SparseRows:
     return SparseRows(rows.crow_indices(), rows.col_indices(), rows.values(), entries, 3)
 
 
+@pytest.mark.quick("11-torch.float32")
 @dtypes
 @pytest.mark.parametrize("width", [11, 150])
 def test_products_of_stored_features(width: int, dtype: torch.dtype) -> None:
