@@ -290,6 +290,7 @@ def test_a_library_before_anothers_layers_is_named_so(tmp_path: Path) -> None:
     assert "DGL before layers of ours" in legend_of(drawn(sampled_figures.epoch_speedup(study)))
 
 
+@pytest.mark.slow
 def test_the_page_has_a_section_of_sampled_training(
     run: Run, summary: pd.DataFrame, tmp_path: Path
 ) -> None:

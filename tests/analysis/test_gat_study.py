@@ -116,6 +116,7 @@ def test_conclusions_follow_from_what_was_measured(rows: GatRows) -> None:
     }
 
 
+@pytest.mark.slow
 def test_two_runs_tell_nothing_and_made_up_features_no_accuracy(tmp_path: Path) -> None:
     two = made(tmp_path / "two", CORA, 2, ("pyg", "dgl"))
     found = conclusions(GatRows(two, summarise(two)))

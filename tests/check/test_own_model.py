@@ -317,6 +317,7 @@ NORMALIZING = (
 )
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_torchs_batchnorm_in_images_accuses_nobody(seed: int, tmp_path: Path) -> None:
     flags = ["--set", "train_steps=4", "--set", f"seed={seed}"]
@@ -350,7 +351,7 @@ def scale_a_variance(stage: Stage) -> None:
             buffer.mul_(1.001)
 
 
-@pytest.mark.quick("alone")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -371,6 +372,7 @@ def test_saturated_units_before_batchnorm_accuse_nobody(
     assert invalid(checked(tmp_path, layers, *FAST)) == []
 
 
+@pytest.mark.quick("scale_a_gradient-gradients: narrow")
 @pytest.mark.parametrize(
     ("does", "told"), [(scale_a_gradient, "gradients: narrow"), (scale_a_variance, "buffers: ")]
 )
@@ -417,6 +419,7 @@ class Shift(nn.Module):
     )
 
 
+@pytest.mark.quick("x * self.by-pp2-float32")
 @pytest.mark.parametrize(
     ("shift", "layout", "dtype"),
     [
@@ -695,6 +698,7 @@ def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:
     assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
 
 
+@pytest.mark.slow
 def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
     layers = computing(
         "return self.lin(x) + self.rows((x.detach().sigmoid() * 7.99).long()).sum(1)",

@@ -179,6 +179,7 @@ def test_a_lock_that_cannot_be_opened_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_thread_may_submit_and_wait(tmp_path: Path) -> None:
     """As a notebook's."""
     plan = jobs.plan(spec(microbatches=1))
@@ -244,6 +245,7 @@ def test_ranks_end_with_their_controller(tmp_path: Path) -> None:
     assert cell.state == "lost"
 
 
+@pytest.mark.slow
 def test_a_cell_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
     """Or the next cell that is run on this machine would be measured beside it."""
     plan = jobs.plan(spec(train_steps=100_000, layouts=["pp2"], microbatches=2))

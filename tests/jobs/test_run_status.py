@@ -339,6 +339,7 @@ def test_a_result_is_its_own_jobs_whatever_the_clocks_of_nodes_say(
     assert only(run).state == "running"
 
 
+@pytest.mark.slow
 def test_an_interrupted_cell_runs_until_its_job_has_left_the_queue(run: RunPaths) -> None:
     """Its ranks ask for another start after their result, and take a while to make an attempt."""
     one = cell(run)

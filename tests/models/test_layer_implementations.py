@@ -164,6 +164,7 @@ def test_the_kernels_and_plain_torch_agree(name: str, monkeypatch: pytest.Monkey
     assert error < 1e-10, layer
 
 
+@pytest.mark.slow
 @given(
     nodes=st.integers(1, 12),
     pairs=st.integers(0, 20),

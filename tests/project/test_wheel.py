@@ -77,6 +77,7 @@ def test_the_command_is_the_installed_one(console: Console) -> None:
     assert f"({console.cwd}/.venv/lib/python" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_names_the_interpreter_and_no_checkout(console: Console) -> None:
     done = console.run("gnnhpc", "submit", "quickstart", "--dry-run")
     assert done.returncode == 0, done.stderr

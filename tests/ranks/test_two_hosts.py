@@ -110,6 +110,7 @@ def test_ranks_meet_at_the_one_address_of_each_host(
     assert listened == [{addresses[0]}, {addresses[1]}]
 
 
+@pytest.mark.slow
 def test_a_host_that_knows_its_own_name_as_a_loopback_address(tmp_path: Path) -> None:
     """As Debian's do. Others come to rank 0 all the same, and its store is on the interface."""
     with_length = (f"{IPV4[0]}/24", f"{IPV4[1]}/24")

@@ -166,6 +166,7 @@ def test_a_rank_told_to_end_finishes_its_step_and_leaves_a_checkpoint(tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_a_stuck_rank_told_to_end_says_so(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_told_and_sleep)
     assert cell.statuses == [1, 1]

@@ -173,6 +173,7 @@ def disturbed() -> None:
     Worker._check_so_far = planted  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_what_was_suspect_of_an_attempt_is_of_those_that_go_on(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
@@ -294,6 +295,7 @@ def found_wrong_at_second_checkpoint() -> None:
     audit_module.audit = planted
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_an_attempt_that_a_check_ended_is_not_gone_on_from(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
