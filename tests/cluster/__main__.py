@@ -1,4 +1,4 @@
-"""Play with the test cluster: python -m tests.cluster start|stop|env|status [--dir DIR]."""
+"""A real Slurm on this machine, as the tests start it: to try sweeps on, and to look into."""
 
 from __future__ import annotations
 
@@ -11,11 +11,29 @@ from pathlib import Path
 
 from tests.cluster import slurm
 
+EPILOG = """\
+start   its daemons and four nodes on this machine; needs root, and slurm-wlm slurmdbd munge
+        mariadb-server
+env     what a shell sets to use it
+status  which daemons run, as JSON
+stop    ends it, and removes its folder
+
+Example:
+  python -m tests.cluster start
+  eval "$(python -m tests.cluster env)"
+  python -m jobs submit quickstart --cluster slurm
+  python -m tests.cluster stop
+"""
 DEFAULT = Path(tempfile.gettempdir()) / f"{slurm.PREFIX}play"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.cluster",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("action", choices=("start", "stop", "env", "status"))
     parser.add_argument(
         "--dir", type=Path, default=DEFAULT, help=f"the cluster's folder ({DEFAULT})"
