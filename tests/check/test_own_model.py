@@ -440,6 +440,7 @@ def test_a_gradient_of_nothing_before_batchnorm_accuses_nobody(
     assert "rounding hides of the gradient of shift" in checks["self-check"].detail
 
 
+@pytest.mark.quick("pp2")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 def test_a_parameters_hook_accuses_nobody(layout: str, tmp_path: Path) -> None:
     """As one that clips gradients, which it does to each micro-batch's."""
@@ -777,6 +778,7 @@ def generators_set_before_each_step(folder: Path) -> None:
     around(NativeEngine, "train_step", step)
 
 
+@pytest.mark.quick("planted-seq", "sound-pp2")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize("planted", [False, True], ids=["sound", "planted"])
 def test_layers_alone_draw_from_the_generators(planted: bool, layout: str, tmp_path: Path) -> None:
@@ -852,6 +854,7 @@ def test_a_parameter_that_a_forward_moves_is_named(tmp_path: Path) -> None:
     assert invalid(checked(tmp_path / "buffer", buffer, "--set", "train_steps=4")) == []
 
 
+@pytest.mark.quick("seq")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 def test_a_layer_may_change_its_input_in_a_hook(layout: str, tmp_path: Path) -> None:
     hooked = MODEL

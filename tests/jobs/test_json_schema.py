@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.models.gat.model import Gat
 from jobs.cli import main
 from jobs.cluster.site_files import read_site_file
-from jobs.printing.json_schema import field_docstrings, site_schema, sweep_schema
+from jobs.printing import json_schema
+from jobs.printing.json_schema import field_docstrings
 from jobs.spec.planning import plan
 from jobs.spec.sweep import GRID_KEYS
 from tests.tools.json_schema import mistakes
 
+sweep_schema, site_schema = map(
+    functools.cache, (json_schema.sweep_schema, json_schema.site_schema)
+)
 FOLDER = Path(__file__).parents[2] / "jobs/sweeps"
 SHIPPED = sorted(FOLDER.rglob("*.yaml"))
 HEADER = "# yaml-language-server: $schema="

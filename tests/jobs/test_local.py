@@ -115,6 +115,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
     assert jobs.status(paths.root).counts() == {"done": 1, "missing": 1}
 
 
+@pytest.mark.slow
 def test_a_run_left_alone_can_be_watched_and_cancelled(tmp_path: Path) -> None:
     plan = jobs.plan(spec(train_steps=100_000, seeds=[0, 1], microbatches=1))
     run = jobs.submit(plan, cluster="local", runs=tmp_path).run

@@ -134,6 +134,7 @@ def test_verify_starts_ranks_of_the_installed_package(console: Console) -> None:
     assert done.stdout.rstrip().endswith("PASSED"), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_types_are_shipped(console: Console) -> None:
     site = next((console.cwd / ".venv/lib").glob("python*/site-packages"))
     assert all((site / package / "py.typed").is_file() for package in PACKAGES)

@@ -42,6 +42,7 @@ def threads() -> Counter[str]:
     return Counter(each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm"))
 
 
+@pytest.mark.quick("lo")
 @pytest.mark.distributed
 @pytest.mark.parametrize("interface", ["", "lo"])
 def test_one_thread_serves_the_sockets_of_all_groups(interface: str) -> None:

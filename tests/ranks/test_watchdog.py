@@ -300,12 +300,16 @@ class Doing:
     work: int = 7
 
 
+TWICE_S = 4.0
+"""Of which what hangs is told of in half."""
+
+
 def told_of(does: Callable[[], object], monkeypatch: pytest.MonkeyPatch, seconds: float) -> bool:
     """Whether a host that does this again and again within a step of a GPU is told of in time."""
     # As many checks, and as much of a processor in one, as there are in a run.
-    monkeypatch.setattr(watchdog, "_EVERY_S", 0.2)
-    monkeypatch.setattr(watchdog, "_BUSY_CPU_S", 0.01)
-    monkeypatch.setenv(VARIABLE, "4")
+    monkeypatch.setattr(watchdog, "_EVERY_S", 0.1)
+    monkeypatch.setattr(watchdog, "_BUSY_CPU_S", 0.005)
+    monkeypatch.setenv(VARIABLE, "2")
     store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     told = threading.Event()
     dog = watchdog.Watchdog(
@@ -343,7 +347,7 @@ def start_a_compiler() -> None:
 def test_a_host_that_compiles_within_a_step_of_a_gpu_does_not_hang(
     does: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not told_of(does, monkeypatch, 8)
+    assert not told_of(does, monkeypatch, TWICE_S)
 
 
 @pytest.mark.quick("child's child-True")
@@ -357,7 +361,7 @@ def test_a_process_that_computes_for_this_one_is_found(
         monkeypatch.setattr(watchdog, "_children", lambda: iter(()))
     burn = f"{sys.executable} -c 'while True: pass'"
     with subprocess.Popen(["sh", "-c", command.format(burn)], start_new_session=True) as process:
-        told = told_of(lambda: time.sleep(0.01), monkeypatch, 8)
+        told = told_of(lambda: time.sleep(0.01), monkeypatch, TWICE_S)
         os.killpg(process.pid, signal.SIGKILL)
     assert not told
 
@@ -382,7 +386,7 @@ def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
     @contextlib.contextmanager
     def others(path: Path) -> Iterator[None]:
         """Holds the lock for twice as long as a rank may do nothing."""
-        taken.wait(8)
+        taken.wait(TWICE_S)
         yield
 
     monkeypatch.setattr(build, "_lock", others)
@@ -390,7 +394,7 @@ def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
     waiting = threading.Thread(target=load_kernel, args=("channel",))
     waiting.start()
     try:
-        assert not told_of(lambda: time.sleep(0.01), monkeypatch, 8)
+        assert not told_of(lambda: time.sleep(0.01), monkeypatch, TWICE_S)
     finally:
         taken.set()
         waiting.join()
@@ -400,6 +404,7 @@ def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
 
 def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 1 never writes to the store, as when it stops in its first second."""
+    monkeypatch.setattr(watchdog, "_EVERY_S", 0.4)
     monkeypatch.setenv(VARIABLE, "2")
     store = torch.distributed.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     told = threading.Event()
@@ -419,6 +424,7 @@ def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.Monk
 
 def test_a_rank_that_hangs_ends_once_rank_0_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 finds the hang first and ends, and the store with it; no collective tells rank 1."""
+    monkeypatch.setattr(watchdog, "_EVERY_S", 0.4)
     monkeypatch.setenv(VARIABLE, "2")
     local = ("127.0.0.1", 0, 2, True)
     store = torch.distributed.TCPStore(*local, wait_for_workers=False)

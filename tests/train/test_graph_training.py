@@ -135,6 +135,7 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> No
     assert resumed.losses() == whole.losses()[start:]
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     """Far better on graphs it was not trained on than the half that a guess gets."""
     data = {"name": "synthetic-graphs", "graphs": 600}

@@ -410,6 +410,7 @@ def measured(balance: list[int], *, fails: bool = False) -> None:
     setup.cut, Trainer._train_step = planted_cut, planted_step  # type: ignore[assignment, method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_one_measurement_has_one_cut(tmp_path: Path) -> None:
     """Although the layers' times, by which it is found, are never the same twice."""

@@ -118,6 +118,7 @@ def test_stages_that_draw_the_same_learn_what_one_process_learns(
         assert together.losses(phase) == pytest.approx(alone.losses(phase), rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_threads_and_micro_batches_change_nothing(workers: int, tmp_path: Path) -> None:
     alone = ran(tmp_path / "one", sampled(**TRAIN))
@@ -228,6 +229,7 @@ def test_what_is_drawn_on_a_device_is_looked_at_too(tmp_path: Path) -> None:
     assert "has other neighbours of node" in cause
 
 
+@pytest.mark.quick("model0")
 @pytest.mark.parametrize("model", [GCN, pytest.param(GAT, marks=pytest.mark.slow)])
 def test_inductive_training_uses_no_edge_of_other_nodes(
     model: dict[str, Any], tmp_path: Path

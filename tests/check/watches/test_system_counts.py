@@ -267,6 +267,7 @@ class SlowStat:
         return self.open().read().encode()
 
 
+@pytest.mark.slow
 def test_what_the_host_takes_while_that_is_read_accuses_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
