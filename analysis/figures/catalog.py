@@ -123,7 +123,7 @@ FIGURE_KINDS = (
         "Speedup over the baseline that the axis names (samples a second, training), with "
         "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
         "parts a stage (zero-bubble, zbv: by order). An arrow: the interval goes on. A run with a "
-        "hollow mark is not valid: faster than the bound, and its layers' seconds say not why.",
+        "hollow mark is not valid: faster than the bound, and its layers do not show why.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
     ),
