@@ -77,7 +77,8 @@ def speedup(study: Study) -> Figure | str:
 
 def _speedup_top(rows: pd.DataFrame) -> float:
     """Above every speedup and bound; intervals may go on beyond twice these."""
-    marks = float(rows[["speedup", "bound"]].astype(float).max().max())
+    drawn = rows[["speedup", "bound"]].to_numpy(dtype=float)
+    marks = float(drawn[np.isfinite(drawn)].max(initial=0.5))
     return min(2 * marks, 1.05 * max(marks, float(rows["speedup_high"].astype(float).max())))
 
 

@@ -269,9 +269,11 @@ def _arrays(tensors: Any) -> dict[str, Array]:
 
 
 def array_of(x: Tensor) -> Array:
-    """In float64, or complex128 of a user's complex buffer."""
+    """In float64, or complex128 of a user's complex buffer; long whole numbers as they are, of
+    which float64 has but those below 2**53."""
     wide = torch.complex128 if x.is_complex() else torch.float64
-    found: Array = x.detach().cpu().to(wide).numpy()
+    kept = x.dtype in (torch.int64, torch.uint64)
+    found: Array = x.detach().cpu().to(x.dtype if kept else wide).numpy()
     return found
 
 

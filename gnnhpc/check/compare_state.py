@@ -53,6 +53,7 @@ def compare_buffers(
         # As of a mask of scores, which holds infinite numbers.
         same = (found == value) | (np.isnan(found) & np.isnan(value))
         with np.errstate(invalid="ignore"):
-            away = float(np.linalg.norm(np.where(same, 0.0, found - value)))
+            apart = found.astype(np.longdouble) - value if np.isrealobj(value) else found - value
+            away = float(np.linalg.norm(np.where(same, 0.0, apart)))
         scale = float(np.linalg.norm(value[np.isfinite(value)]) + np.linalg.norm(spread))
         yield name, away / scale if scale else away

@@ -196,28 +196,24 @@ def _compare(
     step = experiment.train_steps if training else experiment.test_steps - 1
     piece_of = _pieces(part, twin, root, phase, step)
     worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
+    failures: list[str] = []
+    unplaced: list[str] = []
     for replica in range(experiment.layout.replicas):
         ranks = [each for each in seen if each.replica == replica]
         held = _held(ranks)
         for model in (twin, single):
             if model is not None:
                 model.restore(replica, held.state, held.kinds)
+        unplaced += twin.unplaced if isinstance(twin, OwnModelTwin) else []
         for ours in (o for each in ranks for o in each.outputs):
             piece, rows = piece_of(ours, replica)
             again = EvaluatedPiece(piece, rows, held.state, step, training)
-            failure = None
-            try:
-                relative, allowed = again.difference(ours.values, twin, single, allowed)
-            # A user's layers may need what they have kept from training, and fail in any way.
-            except Exception as error:
-                if not isinstance(twin, OwnModelTwin):
-                    raise
-                relative, failure = math.nan, error
-            if held.values and not relative <= allowed:
-                counted = _with_values(part, again, ours, replica, held)
-                relative = relative if counted is None else counted
-            if failure is not None and math.isnan(relative):
-                return _not_computed(failure)
+            relative, allowed, failure = _difference(
+                part, (twin, single), again, ours, replica, held, allowed
+            )
+            if failure is not None:
+                failures.append(failure)
+                continue
             if training and not (
                 math.isfinite(relative) or np.isfinite(again.outputs(single or twin)).all()
             ):
@@ -230,6 +226,10 @@ def _compare(
             if not relative <= worst:
                 worst, where = relative, f" on replica {replica}"
     passed = worst <= allowed
+    if unplaced and not passed:
+        return _unknown(f"have no place for {unplaced[0]}, which a forward makes")
+    if passed and failures:
+        return _unknown(f"do not compute: {failures[0]}")
     what = {"images": "images", "graph": "nodes", "graphs": "graphs"}[experiment.data.facts().kind]
     whose = "a training step's" if training else "the last evaluation's"
     detail = (
@@ -243,13 +243,41 @@ def _compare(
     return Check(name, "ok" if passed else "invalid", detail, values)
 
 
-def _not_computed(failure: Exception) -> Check:
-    (first, *_) = [*str(failure).splitlines(), ""]
-    detail = (
-        "layers that are built anew and have the run's parameters and buffers do not compute: "
-        f"{type(failure).__name__}: {first}"
-    )
+def _difference(
+    part: CheckSlice,
+    models: tuple[PlainModel | OwnModelTwin, PlainModel | None],
+    again: EvaluatedPiece,
+    ours: _Outputs,
+    replica: int,
+    held: _Held,
+    tolerance: float,
+) -> tuple[float, float, str | None]:
+    """How far a run's outputs are from the twin's, how far they may be, and why a user's layers did
+    not compute, if they did not."""
+    twin, single = models
+    relative, allowed, failure = math.nan, tolerance, None
+    try:
+        relative, allowed = again.difference(ours.values, twin, single, tolerance)
+    # A user's layers may need what they have kept from training, and fail in any way.
+    except Exception as error:
+        if not isinstance(twin, OwnModelTwin):
+            raise
+        failure = _in_words(error)
+    if held.values and not relative <= allowed:
+        counted = _with_values(part, again, ours, replica, held)
+        if counted is not None:
+            return counted, allowed, None
+    return relative, allowed, failure
+
+
+def _unknown(why: str) -> Check:
+    detail = f"layers that are built anew and have the run's parameters and buffers {why}"
     return Check("final-check", "unknown", detail, {})
+
+
+def _in_words(error: Exception) -> str:
+    (first, *_) = [*str(error).splitlines(), ""]
+    return f"{type(error).__name__}: {first}"
 
 
 class _Held(NamedTuple):

@@ -1,43 +1,79 @@
-"""Gives a module's buffers what another module of the same layers holds in its own."""
+"""Writes buffers: what another module of the same layers holds in its own, or what was before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
+class _Given(NamedTuple):
+    before: Tensor
+    """Kept, as its identity is looked up."""
+    now: Tensor
+    value: Tensor
+
+
 @torch.no_grad()
-def set_buffers(module: nn.Module, held: Mapping[str, Tensor]) -> None:
+def set_buffers(module: nn.Module, held: Mapping[str, Tensor]) -> list[str]:
     """In place where shape and kind of number are alike: a forward may have made a buffer, or
     another one, and may have dropped it.
 
-    `held` is by name, all names of a buffer that has several.
+    `held` is by name, all names of a buffer that has several. Returns those that no place is known
+    for, as of a module that a forward made.
     """
-    done: dict[int, Tensor] = {}
-    for place, child in module.named_modules():
-        start = f"{place}." if place else ""
-        for name, buffer in [*child._buffers.items()]:
-            value = held.get(f"{start}{name}")
-            if value is None:
+    places = dict(module.named_modules(remove_duplicate=False))
+    for place, child in places.items():
+        for name in [*child._buffers.keys()]:
+            if _path(place, name) not in held:
                 child._buffers[name] = None
-                continue
-            if buffer is None or id(buffer) not in done:
-                given = _with_value(buffer, value)
-                done |= {} if buffer is None else {id(buffer): given}
-            else:
-                given = done[id(buffer)]
-            child._buffers[name] = given
-        for path, value in held.items():
-            name = path.removeprefix(start)
-            if path == start + name and "." not in name and name not in child._buffers:
-                vars(child).pop(name, None)
-                child.register_buffer(name, value.clone())
+    done: dict[int, _Given] = {}
+    unplaced = []
+    for path, value in held.items():
+        place, _, name = path.rpartition(".")
+        owner = places.get(place)
+        if owner is None:
+            unplaced.append(path)
+        elif name not in owner._buffers:
+            owner.__dict__.pop(name, None)
+            owner.register_buffer(name, value.clone())
+        elif (before := owner._buffers[name]) is None:
+            owner._buffers[name] = value.detach().clone()
+        elif (given := done.get(id(before))) is None:
+            now = _with_value(before, value)
+            done[id(before)] = _Given(before, now, value)
+            owner._buffers[name] = now
+        else:
+            # A forward may have given another one to one of a buffer's names.
+            same = _same_bits(given.value, value)
+            owner._buffers[name] = given.now if same else value.detach().clone()
+    return unplaced
 
 
-def _with_value(buffer: Tensor | None, value: Tensor) -> Tensor:
-    if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-        device = value.device if buffer is None else buffer.device
-        return value.detach().to(device, copy=True)
-    return buffer.copy_(value)
+def copy_into(buffer: Tensor, value: Tensor) -> None:
+    """`value` is of numbers that are alike where those of an expanded buffer lie in one place."""
+    for axis, (step, size) in enumerate(zip(buffer.stride(), buffer.shape, strict=True)):
+        if step == 0 and size > 1:
+            buffer, value = buffer.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
+    buffer.copy_(value)
+
+
+def _path(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _with_value(buffer: Tensor, value: Tensor) -> Tensor:
+    # Of an expanded one several numbers lie in one place.
+    lies_apart = all(s != 0 or n == 1 for s, n in zip(buffer.stride(), buffer.shape, strict=True))
+    if lies_apart and buffer.shape == value.shape and buffer.dtype == value.dtype:
+        return buffer.copy_(value)
+    return value.detach().to(buffer.device, copy=True)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    bits = [each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (a, b)]
+    return torch.equal(*bits)

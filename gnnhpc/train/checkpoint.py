@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.set_buffers import copy_into
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
@@ -146,7 +147,7 @@ def load(
     restore_generators(mesh, generators)
     for name, copies in others.items():
         together = torch.stack([buffers[name], *copies])
-        buffers[name].copy_(together.mean(0) if together.is_floating_point() else together[0])
+        copy_into(buffers[name], together.mean(0) if together.is_floating_point() else together[0])
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.models.context import Context
+from gnnhpc.models.set_buffers import copy_into
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord, final_key
 from gnnhpc.spec.experiment import Experiment
@@ -347,7 +348,7 @@ class Trainer:
         flat: Tensor = torch.cat(here) / self.mesh.layout.replicas
         self.mesh.sum_over_replicas(flat)
         for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-            buffer.copy_(part.view_as(buffer))
+            copy_into(buffer, part.view_as(buffer))
 
     def _groups(self, times: StepTimes) -> dict[str, list[float]]:
         """None where layers are on several devices, whose clocks are not the step's."""

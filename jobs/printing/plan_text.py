@@ -17,9 +17,10 @@ from jobs.cluster.blocks import BlockArray, arrays_of, needs_of
 from jobs.cluster.core_hours import most_core_hours
 from jobs.cluster.launch import Launch
 from jobs.printing.cost_text import most_line, predicted_line
-from jobs.printing.status_table import console, format_duration, new_table
+from jobs.printing.status_table import console, format_duration, new_table, next_command
 from jobs.spec.planning import Plan, missing_data, plan_of_new_cells
 from jobs.state.run_cost import predict_cells
+from jobs.state.run_status import status
 
 
 def print_plan(plan: Plan, run: Path, launch: Launch, *, paired: bool = False) -> None:
@@ -119,5 +120,5 @@ def print_submission(done: Submission) -> None:
         print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
     else:
         print(f"{len(done.cells) - done.failed} done, {done.failed} failed")
-        command = as_typed(*(("jobs", "status") if done.failed else ("analysis", "report")))
-        print(f"next: {command} {quote(str(done.run))}")
+        if (command := next_command(status(done.run))) is not None:
+            print(f"next: {command}")

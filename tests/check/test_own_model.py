@@ -634,6 +634,49 @@ def test_layers_that_need_what_training_kept_are_told(tmp_path: Path) -> None:
     assert "AttributeError: 'Centre' object has no attribute 'kept'" in told.detail
 
 
+ODD_BUFFERS = """self.register_buffer('one', torch.zeros(16))
+        self.register_buffer('other', self.one)
+        self.register_buffer('spread', torch.ones(1).expand(16))
+        self.register_buffer('last', torch.full((16,), torch.iinfo(torch.long).max))"""
+USES_ODD_BUFFERS = """y = self.lin(x)
+        if self.training:
+            self.one = self.one + y.detach().mean(0)
+        factor = self.spread * (0.5 + (self.last == torch.iinfo(torch.long).max).float())
+        return y * factor - self.one + self.other * 0.5"""
+
+
+@pytest.mark.parametrize("layout", ["seq", pytest.param("dp2", marks=pytest.mark.slow)])
+def test_odd_buffers_accuse_nobody(layout: str, tmp_path: Path) -> None:
+    """One that two names had, one whose numbers lie in one place, whole numbers beyond 2**53."""
+    layers = computing(USES_ODD_BUFFERS, ODD_BUFFERS)
+    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "batch_size=16"]
+    ranks = 1 if layout == "seq" else 2
+    assert invalid(checked(tmp_path, layers, *flags, ranks=ranks)) == []
+
+
+def test_a_module_that_a_forward_makes_leaves_the_final_check_unknown(tmp_path: Path) -> None:
+    computes = """y = self.lin(x)
+        if not hasattr(self, 'late'):
+            self.late = nn.Module()
+            self.late.register_buffer('q', y.detach().mean(0))
+        return y - self.late.q"""
+    checks = checked(tmp_path, computing(computes, ""), "--set", "train_steps=4")
+    assert invalid(checks) == []
+    assert checks["final-check"].verdict == "unknown"
+    assert "have no place for" in checks["final-check"].detail
+
+
+def test_a_layer_that_cannot_compute_some_rows_hides_no_wrong_ones(tmp_path: Path) -> None:
+    computes = """y = self.lin(x)
+        if self.training:
+            self.kept = y.detach().mean(0)
+        return y if context.microbatch == 0 else y - self.kept"""
+    layers = computing(computes, "").replace("_context", "context")
+    plant = outputs_too_large_in_evaluation
+    checks = checked(tmp_path, layers, "--set", "train_steps=4", plant=plant)
+    assert checks["final-check"].verdict == "invalid"
+
+
 FOLDED = """class Out(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()

@@ -13,6 +13,7 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.models.generators import generators_put_back
 from gnnhpc.models.own_attributes import attributes_of, set_attributes, users_modules
+from gnnhpc.models.set_buffers import copy_into
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -81,7 +82,7 @@ class Passes:
             module._buffers.clear()
             module._buffers.update(buffers)
         for buffer, before in self._buffers:
-            buffer.copy_(before)
+            copy_into(buffer, before)
 
     def sum_of_stages(self, value: float) -> float:
         """Of one replica; every rank gets it."""

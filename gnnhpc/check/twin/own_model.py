@@ -25,7 +25,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.set_buffers import set_buffers
+from gnnhpc.models.set_buffers import copy_into, set_buffers
 from gnnhpc.spec.experiment import Experiment
 
 M = TypeVar("M", bound=nn.Module)
@@ -61,6 +61,8 @@ class OwnModelTwin:
         }
         """Of parameters, which a copy of them has not."""
         self._replicas = [_copied(layers) for _ in range(experiment.layout.replicas)]
+        self.unplaced: list[str] = []
+        """Buffers of the run that the layers have no place for when they are built anew."""
         self._rounding: ForwardRounding | None = None
         self._given: dict[nn.Module, contextlib.ExitStack] = {}
         """Around layers that have a step's parameters: until the next forward, as a backward may
@@ -174,23 +176,26 @@ class OwnModelTwin:
             if name.endswith(("running_mean", "running_var")):
                 mean = torch.stack([buffers[name] for buffers in each]).mean(0)
                 for buffers in each:
-                    buffers[name].copy_(mean)
+                    copy_into(buffers[name], mean)
 
     def restore(
         self, replica: int, state: Mapping[str, Array], kinds: Mapping[str, torch.dtype]
     ) -> None:
         """Take one replica's buffers from what a run holds; of those without a kind of number the
         twin's own stays."""
-        for name, layer in zip(self.names, self._replicas[replica], strict=True):
+        layers = self._replicas[replica]
+        own = {key: b.dtype for key, b in layers.named_buffers(remove_duplicate=False)}
+        held = {}
+        for number, name in enumerate(self.names):
             start = f"{name}."
-            own = {key: b.dtype for key, b in layer.named_buffers(remove_duplicate=False)}
-            own |= {k.removeprefix(start): v for k, v in kinds.items() if k.startswith(start)}
-            held = {
-                key.removeprefix(start): torch.from_numpy(value)
-                for key, value in state.items()
-                if key.startswith(start)
-            }
-            set_buffers(layer, {k: v.to(own[k]) for k, v in held.items() if k in own})
+            for key in (key for key in state if key.startswith(start)):
+                place = f"{number}.{key.removeprefix(start)}"
+                kind = kinds.get(key, own.get(place))
+                # One without a kind is a parameter.
+                if kind is not None:
+                    held[place] = torch.from_numpy(state[key]).to(kind)
+        unplaced = [path.split(".", 1) for path in set_buffers(layers, held)]
+        self.unplaced = [f"{self.names[int(number)]}.{key}" for number, key in unplaced]
 
     def take_values(self, replica: int, values: Mapping[str, Any], *, known: bool) -> None:
         """And the numbers and words that its layers keep as plain attributes; `known`: those alone
