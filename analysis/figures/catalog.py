@@ -121,9 +121,9 @@ FIGURE_KINDS = (
         "speedup",
         "speedup",
         "Speedup over the baseline that the axis names (samples a second, training), with "
-        "intervals over runs; ticks are the bound, R·S·M/(M+(S-1)/V) over the baseline's, of V "
-        "parts a stage (zero-bubble, zbv: by order). An arrow: the interval goes on. A run with a "
-        "hollow mark is not valid: faster than the bound, and its layers do not show why.",
+        "intervals over runs (an arrow: it goes on); ticks are the bound, R·S·M/(M+(S-1)/V) over "
+        "the baseline's, of V parts a stage (zero-bubble, zbv: by order). Hollow: not valid, "
+        "above it without a reason in its layers' seconds.",
         lambda study, _: speedup.speedup(study),
         drawn_of=_of_microbatches,
     ),
