@@ -39,6 +39,11 @@ class RunBlocks:
             for line in lines
         }
 
+    @property
+    def in_blocks(self) -> set[Key]:
+        """The cells that blocks hold."""
+        return {key for _, key in self._numbers}
+
     def lines(self, array: str, block: int) -> list[BlockLine]:
         """The cells of a block, in their order; none of what is no block."""
         return self._lines.get((array, block), [])

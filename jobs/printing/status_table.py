@@ -69,10 +69,12 @@ def next_command(status: RunStatus) -> str | None:
     counts, run = status.counts(), quote(str(status.run))
     if any(state in counts for state in UNFINISHED):
         which = "--missing" if "missing" in counts else "--failed"
-        return f"{as_typed('jobs', 'rerun')} {run} {which}"
-    if not status.complete:
-        return f"{as_typed('jobs', 'rerun')} {run} --flagged"
-    return f"{as_typed('analysis', 'report')} {run}"
+    elif not status.complete:
+        which = "--flagged"
+    else:
+        return f"{as_typed('analysis', 'report')} {run}"
+    paired = " --paired" if status.paired else ""
+    return f"{as_typed('jobs', 'rerun')} {run} {which}{paired}"
 
 
 def status_line(status: RunStatus) -> str:

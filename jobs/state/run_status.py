@@ -29,6 +29,8 @@ class RunStatus:
     cells: tuple[CellStatus, ...]
     slurm: str
     """When Slurm was asked about queued jobs, or why it was not."""
+    paired: bool = False
+    """Whether blocks hold all of its cells."""
 
     def counts(self) -> dict[str, int]:
         found = Counter(cell.state for cell in self.cells)
@@ -94,7 +96,8 @@ def judge(read: ReadRun, answer: QueueAnswer) -> RunStatus:
     told = answer.error or f"Slurm asked {max(0.0, time.time() - answer.at):.0f} s ago"
     told += "; sacct did answer" if answer.error and answer.accounted else ""
     local = bool(read.submissions) and not slurm and not answer.jobs
-    return RunStatus(read.paths.root, cells, "local run" if local else told)
+    paired = {(cell.array, cell.index) for cell in cells} <= read.blocks.in_blocks
+    return RunStatus(read.paths.root, cells, "local run" if local else told, paired)
 
 
 def _cell_status(entry: ManifestEntry, read: ReadRun, lookup: JobLookup) -> CellStatus:

@@ -106,8 +106,9 @@ def test_cells_of_a_queued_block_wait_in_it(run: Paired) -> None:
     run.queue(("0-1", "PENDING"))
     assert run.states(run.first + run.second) == ["pending"] * 6
     assert run.detail(run.second[2]) == "waits in block 1 of gat-paired: Resources"
-    shown = {cell.job for cell in status(run.paths.root).cells}
-    assert shown == {"17_0", "17_1"}
+    known = status(run.paths.root)
+    assert {cell.job for cell in known.cells} == {"17_0", "17_1"}
+    assert known.paired
 
 
 def test_cells_of_a_running_block_take_turns(run: Paired) -> None:

@@ -584,6 +584,12 @@ def test_a_status_says_what_comes_next(
     assert next_command(known) == (command and command.format(run=run.root))
 
 
+def test_cells_of_blocks_are_run_again_in_blocks(run: RunPaths) -> None:
+    known = RunStatus(run.root, tuple(states("done", "lost")), "", paired=True)
+    assert next_command(known) == f"python -m jobs rerun {run.root} --failed --paired"
+    assert not status(run.root).paired
+
+
 def test_a_status_counts_in_one_order(run: RunPaths) -> None:
     cells = tuple(states("lost", "running", "done", "done"))
     known = RunStatus(run.root, cells, "")
