@@ -136,6 +136,7 @@ def test_the_audit_does_not_take_a_profiles_edges_for_an_earlier_steps() -> None
             assert edges.cause(graph, chunk, experiment, 0, 2) is None
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
     setting = {"layout": "pp2", "model": {"name": "gat", "implementation": "pyg"}}

@@ -44,6 +44,7 @@ def test_without_a_defect_a_resume_is_no_complaint(setting: Setting, tmp_path: P
     assert outcome.passed, outcome
 
 
+@pytest.mark.slow
 def test_without_a_defect_a_folder_is_no_complaint(planting: Planting) -> None:
     outcome = judged_folder(planting.real)
     assert outcome.passed, outcome

@@ -290,7 +290,7 @@ def test_large_tensors_that_a_layer_keeps_are_not_kept_for_it() -> None:
     assert layer.last is kept[2]()
 
 
-@pytest.mark.quick("1f1b")
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_a_pipeline_gives_the_same_losses_and_norms(schedule: str, tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ def test_an_interrupt_ends_it_without_a_traceback(
     assert "Traceback" not in follower.err.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_real_ranks_are_followed_to_their_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

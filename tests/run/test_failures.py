@@ -139,7 +139,7 @@ def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     assert recorded(cell, 0) == recorded(cell, 1) == [0, 1]
 
 
-@pytest.mark.quick("pp2")
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", [LAYOUTS[0], LAYOUTS[2]], ids=lambda e: f"{e.layout}")
 def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
     cell = ran(tmp_path, experiment, at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})

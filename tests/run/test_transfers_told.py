@@ -46,7 +46,7 @@ def told(ran: Ran) -> list[str | None]:
     return found
 
 
-@pytest.mark.quick("vig pp2")
+@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "way"), CELLS)
 def test_the_same_bits_by_every_way(tmp_path: Path, experiment: Experiment, way: str) -> None:
     size = experiment.layout.world_size

@@ -83,7 +83,7 @@ def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
 Runs = tuple[Ran, list[Ran]]
 
 
-QUICK = ("vig", "gat")
+QUICK = ("gat",)
 PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
 
 

@@ -424,7 +424,7 @@ def look_on() -> None:
     Trainer._stop_step = stop  # type: ignore[method-assign]
 
 
-@pytest.mark.quick("model0-1-1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "replicas", "microbatches"),
     [
@@ -452,7 +452,7 @@ def test_a_large_graph_is_evaluated_layer_by_layer(
         assert one["metrics"]["val_accuracy"] == other["metrics"]["val_accuracy"]
 
 
-@pytest.mark.quick("model0")
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [SAGE, GAT, pytest.param(GCN, marks=pytest.mark.slow)])
 def test_features_in_half_precision_are_read_as_they_are_kept(
     model: dict[str, Any], tmp_path: Path

@@ -343,7 +343,6 @@ PLANTED: list[tuple[Experiment, Callable[[], None], str, str]] = [
     "other_mask pp2-6",
     "step_skipped pp2-8",
     "trains_in_evaluation_mode seq-17",
-    "flattering_accuracy seq-22",
 )
 @pytest.mark.parametrize(
     ("experiment", "plant", "check", "words"),
