@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
-
-from tests.tools import forked, ranks
 
 # Tests compare numbers, not speed; one thread keeps them the same and the machine usable.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -56,15 +52,3 @@ def data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     monkeypatch.setenv("GNNHPC_DATA", str(root))
     return root
-
-
-@pytest.fixture
-def spawn() -> Callable[..., list[Any]]:
-    """Call a module-level function on N real ranks: `values = spawn(function, 4, argument)`."""
-    return forked.spawn
-
-
-@pytest.fixture
-def run_ranks() -> Callable[..., list[ranks.RankOutput]]:
-    """Run a command on N real ranks: `outputs = run_ranks([sys.executable, ...], 2)`."""
-    return ranks.run_ranks

@@ -62,15 +62,13 @@ def speedup(study: Study) -> Figure | str:
     if not compared:
         return "only the baseline, and nothing beside it"
     rows = rows.loc[np.concatenate(compared)]
+    bounds, top = ("speedup_low", "speedup_high"), _speedup_top(rows)
     with styled():
         figure, axes = _by_variant(
-            *(study, rows, "speedup"),
-            interval=("speedup_low", "speedup_high"),
-            reference="bound",
-            top=_speedup_top(rows),
+            study, rows, "speedup", interval=bounds, reference="bound", top=top
         )
         axes[0].set_ylabel(f"speedup over {study.baseline_name} (ratio)")
-        axes[0].set_ylim(0, _speedup_top(rows))
+        axes[0].set_ylim(0, top)
         add_legend(figure, axes, [reference_handle("bound")])
     return figure
 

@@ -27,6 +27,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.set_buffers import all_buffers
 from gnnhpc.records.schema import Phase, StepRecord
 
 Array = npt.NDArray[np.float64]
@@ -161,7 +162,7 @@ class CapturingEngine:
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         self._begin("test", batch)
-        self.seen.evaluation_buffers = _arrays(all_buffers(self.stage))
+        self.seen.evaluation_buffers = _arrays(all_buffers(self.stage).items())
         outputs = self.engine.evaluate(batch)
         self._keeps = False
         return outputs
@@ -214,7 +215,7 @@ class CapturingEngine:
                     self._loss,
                     _arrays((n, p.grad) for n, p in stage.named_parameters() if p.grad is not None),
                     _arrays(stage.named_parameters()),
-                    _arrays(all_buffers(stage)),
+                    _arrays(all_buffers(stage).items()),
                 )
             )
 
@@ -233,9 +234,9 @@ def first_seen(
     """Before the first step."""
     found = all_buffers(stage)
     return RankSeen(
-        *(replica, number, _arrays(stage.named_parameters()), _arrays(found)),
+        *(replica, number, _arrays(stage.named_parameters()), _arrays(found.items())),
         _optimizer_states(stage, optimizer),
-        kinds={name: buffer.dtype for name, buffer in found},
+        kinds={name: buffer.dtype for name, buffer in found.items()},
     )
 
 
@@ -257,11 +258,6 @@ def _optimizer_states(
                 np.full_like(value, held["step"]),
             )
     return found
-
-
-def all_buffers(stage: Stage) -> list[tuple[str, Tensor]]:
-    """By each of their names."""
-    return [*stage.named_buffers(remove_duplicate=False)]
 
 
 def _arrays(tensors: Any) -> dict[str, Array]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.check.capture import Array, Ids, all_buffers, array_of
+from gnnhpc.check.capture import Array, Ids, array_of
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
 from gnnhpc.check.evaluated_again import EvaluatedPiece, relative_difference
@@ -41,6 +41,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
 from gnnhpc.models.loose_state import plain_values
 from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.set_buffers import all_buffers
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check, Phase
 from gnnhpc.spec.experiment import Experiment
@@ -89,7 +90,7 @@ def final_check(
     whose micro-batches `contexts` are, `layers` what was kept of an evaluation layer by layer."""
     began = time.perf_counter()
     stage = parts.stage
-    buffers = dict(all_buffers(stage))
+    buffers = all_buffers(stage)
     state = dict(stage.named_parameters()) | buffers
     arrays = {name: np.array(array_of(t)) for name, t in state.items()}
     if layers:

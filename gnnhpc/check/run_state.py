@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gnnhpc.models.set_buffers import set_buffers
+from gnnhpc.models.set_buffers import all_buffers, set_buffers
 from gnnhpc.train.setup import TrainingParts
 
 
@@ -17,7 +17,7 @@ def go_on_from(run: TrainingParts, small: TrainingParts) -> None:
     held = dict(run.stage.named_parameters())
     for name, parameter in small.stage.named_parameters():
         parameter.copy_(held[name])
-    set_buffers(small.stage, dict(run.stage.named_buffers(remove_duplicate=False)))
+    set_buffers(small.stage, all_buffers(run.stage))
     if small.optimizer is None or run.optimizer is None:
         return
     # Not by load_state_dict, which keeps the run's own tensors and imports torch's compiler.

@@ -9,6 +9,11 @@ import torch
 from torch import Tensor, nn
 
 
+def all_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """By each of their names."""
+    return dict(module.named_buffers(remove_duplicate=False))
+
+
 class _Given(NamedTuple):
     before: Tensor
     """Kept, as its identity is looked up."""
@@ -54,10 +59,15 @@ def set_buffers(module: nn.Module, held: Mapping[str, Tensor]) -> list[str]:
 
 def copy_into(buffer: Tensor, value: Tensor) -> None:
     """`value` is of numbers that are alike where those of an expanded buffer lie in one place."""
-    for axis, (step, size) in enumerate(zip(buffer.stride(), buffer.shape, strict=True)):
-        if step == 0 and size > 1:
-            buffer, value = buffer.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
+    for axis in _expanded_axes(buffer):
+        buffer, value = buffer.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
     buffer.copy_(value)
+
+
+def _expanded_axes(buffer: Tensor) -> list[int]:
+    """Along which several of its numbers lie in one place."""
+    sizes = zip(buffer.stride(), buffer.shape, strict=True)
+    return [axis for axis, (step, size) in enumerate(sizes) if step == 0 and size > 1]
 
 
 def _path(place: str, name: str) -> str:
@@ -65,9 +75,8 @@ def _path(place: str, name: str) -> str:
 
 
 def _with_value(buffer: Tensor, value: Tensor) -> Tensor:
-    # Of an expanded one several numbers lie in one place.
-    lies_apart = all(s != 0 or n == 1 for s, n in zip(buffer.stride(), buffer.shape, strict=True))
-    if lies_apart and buffer.shape == value.shape and buffer.dtype == value.dtype:
+    alike = buffer.shape == value.shape and buffer.dtype == value.dtype
+    if alike and not _expanded_axes(buffer):
         return buffer.copy_(value)
     return value.detach().to(buffer.device, copy=True)
 

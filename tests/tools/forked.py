@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
-from tests.tools.ranks import RankError, RankOutput, describe, lease_port, rank_environment
+from tests.tools.ranks import (
+    RankError,
+    RankOutput,
+    all_ended,
+    describe,
+    lease_port,
+    rank_environment,
+    torchrun_variables,
+)
 
 # A rank calls it before it imports numpy, which these have when they start.
 keep_numpy_to_one_thread()
@@ -97,26 +105,14 @@ def started(
     plant: Plant | None = None,
 ) -> Iterator[Ranks]:
     """`python -m gnnhpc ARGUMENTS` on this many ranks; whoever still runs at the end is killed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["gnnhpc", *map(str, arguments)]
+    own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} | dict(env or {})
     with lease_port() as port:
-        processes = [
-            context.Process(
-                target=_be_rank,
-                args=(argv, folder, rank, _variables(rank, world_size, port, env), plant),
-            )
-            for rank in range(world_size)
-        ]
-        try:
-            for process in processes:
-                process.start()
+        variables = [torchrun_variables(n, world_size, port) | own for n in range(world_size)]
+        calls = [(argv, folder, n, each, plant) for n, each in enumerate(variables)]
+        with _forked(_be_rank, calls) as processes:
             yield Ranks(processes, folder)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
 
 
 def spawn(
@@ -133,24 +129,14 @@ def spawn(
     `torch.distributed.init_process_group("gloo")` needs nothing else. Where a rank fails the others
     have `grace_s` seconds to notice. Raises RankError where one failed or hung.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as name, lease_port() as port:
         folder = Path(name)
         ranks = range(world_size)
         variables = [rank_environment(n, world_size, port) | dict(env or {}) for n in ranks]
-        processes = [
-            context.Process(target=_call, args=(folder, variables[n], function, arguments))
-            for n in ranks
-        ]
-        try:
-            for process in processes:
-                process.start()
-            hung = not _all_ended(processes, timeout_s, grace_s)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        with _forked(
+            _call, [(folder, each, function, arguments) for each in variables]
+        ) as processes:
+            hung = not all_ended(lambda: [each.exitcode for each in processes], timeout_s, grace_s)
         if hung or any(process.exitcode for process in processes):
             outputs = [
                 RankOutput(n, process.exitcode or 0, *_printed(folder, n))
@@ -160,17 +146,22 @@ def spawn(
         return [pickle.loads((folder / f"{n}.value").read_bytes()) for n in ranks]
 
 
-def _all_ended(processes: Sequence[ForkServerProcess], timeout_s: float, grace_s: float) -> bool:
-    """False when time is up, or `grace_s` after the first failure."""
-    deadline, failed = time.monotonic() + timeout_s, False
-    while any(process.is_alive() for process in processes):
-        if not failed and any(process.exitcode for process in processes):
-            failed = True
-            deadline = min(deadline, time.monotonic() + grace_s)
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+@contextlib.contextmanager
+def _forked(
+    target: Callable[..., None], calls: Sequence[tuple[object, ...]]
+) -> Iterator[list[ForkServerProcess]]:
+    """A process for each of these calls; whoever still runs at the end is killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    processes = [context.Process(target=target, args=arguments) for arguments in calls]
+    try:
+        for process in processes:
+            process.start()
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
 def _call(
@@ -199,21 +190,6 @@ def _print_to(folder: Path, rank: int) -> None:
 
 def _printed(folder: Path, rank: int) -> list[str]:
     return [(folder / f"{rank}.{name}").read_text(errors="replace") for name in ("out", "err")]
-
-
-def _variables(
-    rank: int, world_size: int, port: int, env: Mapping[str, str] | None
-) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
-    } | dict(env or {})
 
 
 def _be_rank(

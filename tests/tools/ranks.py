@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def run_ranks(
                             start_new_session=True,
                         )
                     )
-            hung = not _wait(ranks, timeout, grace)
+            hung = not all_ended(lambda: [each.poll() for each in ranks], timeout, grace)
         finally:
             _end(ranks)
         outputs = [
@@ -116,6 +116,19 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def torchrun_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """Of one host and one thread a rank."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     """This process's variables, and torchrun's."""
     outside = {
@@ -125,13 +138,7 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     }
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return outside | {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
+        **torchrun_variables(rank, world_size, port),
         # DETAIL would turn differing shapes into errors, but DDP's logger crashes under it
         # (torch 2.13); tests without replicas may set it.
         "TORCH_DISTRIBUTED_DEBUG": "INFO",
@@ -139,14 +146,16 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     }
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], timeout: float, grace: float) -> bool:
-    """True once all ended; False when time is up, or `grace` after the first failure."""
-    deadline = time.monotonic() + timeout
-    failed = False
-    while any(process.poll() is None for process in ranks):
-        if not failed and any(process.returncode for process in ranks):
+def all_ended(
+    statuses: Callable[[], Sequence[int | None]], timeout_s: float, grace_s: float
+) -> bool:
+    """Wait until no exit status is None; False when time is up, or `grace_s` after the first
+    failure."""
+    deadline, failed = time.monotonic() + timeout_s, False
+    while None in (found := statuses()):
+        if not failed and any(found):
             failed = True
-            deadline = min(deadline, time.monotonic() + grace)
+            deadline = min(deadline, time.monotonic() + grace_s)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

@@ -25,7 +25,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.set_buffers import copy_into, set_buffers
+from gnnhpc.models.set_buffers import all_buffers, copy_into, set_buffers
 from gnnhpc.spec.experiment import Experiment
 
 M = TypeVar("M", bound=nn.Module)
@@ -184,7 +184,7 @@ class OwnModelTwin:
         """Take one replica's buffers from what a run holds; of those without a kind of number the
         twin's own stays."""
         layers = self._replicas[replica]
-        own = {key: b.dtype for key, b in layers.named_buffers(remove_duplicate=False)}
+        own = {key: b.dtype for key, b in all_buffers(layers).items()}
         held = {}
         for number, name in enumerate(self.names):
             start = f"{name}."

@@ -61,6 +61,8 @@ class WorkMoments:
     """Whose backward began last."""
     _reached_first: Place | None = None
     """Whose backward has come to the part with the first layer that trains."""
+    _ends_elsewhere: set[int] = field(default_factory=set)
+    """Those for which this is not the part that a backward begins with."""
     _of_weights: Place | None = None
     """Whose gradients of weights are computed."""
     _from_s: float = 0.0
@@ -71,7 +73,9 @@ class WorkMoments:
             called.parts[0].register_forward_pre_hook(partial(self._forward_begins, part))
             called.parts[-1].register_forward_hook(partial(self._forward_ends, part))
             first, parameters = _first_trained(called)
-            called.parts[first].register_forward_hook(partial(self._first_forward_ends, part))
+            if called.parts[first] is not called.parts[-1]:
+                self._ends_elsewhere.add(part)
+                called.parts[first].register_forward_hook(partial(self._first_forward_ends, part))
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._gradient_is_there)
         if loss is not None:
@@ -174,6 +178,8 @@ class WorkMoments:
         if self.on_backward is not None:
             self.on_backward()
         self._going_back, self._of_weights = place, None
+        if place[0] not in self._ends_elsewhere:
+            self._reached_first = place
         self._begin("backward", place)
 
     def _gradient_is_there(self, _parameter: Tensor) -> None:
