@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,18 @@ def slow_clock() -> None:
 
 def busy_twice() -> None:
     change_times(lambda times: dataclasses.replace(times, spans=times.spans * 2))
+
+
+def zeroed_for_long() -> None:
+    """As where a wait for the stage before is counted as setting gradients to zero."""
+    from gnnhpc.engines.timing import StepTimer
+
+    def end(true: Any, timer: Any, opened: Any) -> None:
+        if opened.name == "optimizer" and timer._open[0] is opened:
+            time.sleep(0.004)
+        true(timer, opened)
+
+    around(StepTimer, "end", end)
 
 
 def no_forward_spans() -> None:
@@ -254,6 +267,12 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
         vig(layout="pp2"),
         ONE,
         ("step times", "invalid", "backward of micro-batches in no backward span"),
+    ),
+    "zeroed for long": (
+        zeroed_for_long,
+        vig(layout="pp2"),
+        ONE,
+        ("spans", "suspect", "optimizer spans of"),
     ),
     "started after forward": (
         started_after_forward,

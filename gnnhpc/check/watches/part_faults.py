@@ -171,10 +171,12 @@ class PartFaults:
         elif times.waiting_cpu_s is not None:
             self._optimized += 1
             # Gradients are set to zero in a span of its own, before.
-            last = [span for span in times.spans if span.name == "optimizer"][-1]
-            beside_s = last.seconds - waited_in(last) - seen.optimizer_s
-            if beside_s > max(SHARE * last.seconds, STEP_SHARE * record.wall_s, ENDING_S):
-                self._optimizer_longer.append((last.seconds, seen.optimizer_s))
+            *before, last = [span for span in times.spans if span.name == "optimizer"]
+            for span, work_s in [(last, seen.optimizer_s), *((s, seen.zeroed_s) for s in before)]:
+                beside_s = span.seconds - waited_in(span) - work_s
+                if beside_s > max(SHARE * span.seconds, STEP_SHARE * record.wall_s, ENDING_S):
+                    self._optimizer_longer.append((span.seconds, work_s))
+                    break
 
     def _compare_sharing(self, record: StepRecord, times: StepTimes, where: str) -> None:
         shares = self.stage.shares_gradients and record.phase == "train"

@@ -9,8 +9,9 @@ layer; after the optimizer. So a bound holds however busy the machine is.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ class SeenStep:
     optimizer_steps: int = 0
     optimizer_s: float = 0.0
     """Within the optimizer's step alone."""
+    zeroed_s: float = 0.0
+    """Within setting gradients to zero."""
     counted: CountedStep | None = None
     """What the system counted of it; None where that was not read."""
     barriers: tuple[int, int] | None = None
@@ -107,6 +110,7 @@ class SecondClock:
     _ready: float | None = None
     _optimizer_from: float = 0.0
     _optimizer_s: float = 0.0
+    _zeroed_s: float = 0.0
     _system: SystemCounts = field(default_factory=SystemCounts)
     _met: Sequence[int] = ()
     """Counts this rank's barriers."""
@@ -146,6 +150,8 @@ class SecondClock:
         if optimizer is not None:
             optimizer.register_step_pre_hook(self._optimizer_begins)
             optimizer.register_step_post_hook(self._optimizer_stepped)
+            # No hook of torch's is around it.
+            optimizer.zero_grad = partial(self._zero, optimizer.zero_grad)  # type: ignore[method-assign]
 
     def before_step(self, accounted_cpu_s: float) -> None:
         """Before the timer is made ready and the first barrier.
@@ -159,7 +165,7 @@ class SecondClock:
             self._cpu_between = cpu - self._cpu_ended
         self._accounted_cpu = accounted_cpu_s
         self._counts, self._forward_s, self._backward_s = {}, 0.0, 0.0
-        self._ready, self._optimizer_s = None, 0.0
+        self._ready, self._optimizer_s, self._zeroed_s = None, 0.0, 0.0
         self._recomputed.begin_step()
         self._system.before_step()
         self._met_at = [*self._met]
@@ -220,6 +226,7 @@ class SecondClock:
             ready_s=None if self._ready is None else self._ready - self._began,
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
+            zeroed_s=self._zeroed_s,
             counted=self._system.seen(),
             barriers=self._barriers(),
             recomputed=sorted(self._recomputed.places) if self._hooked else None,
@@ -267,6 +274,12 @@ class SecondClock:
         if self._in_step and self._backward_from is not None and not self._moments.of_weights:
             self._backward_s += now - self._backward_from
             self._backward_from = None
+
+    def _zero(self, zero_grad: Callable[..., None], *given: Any, **named: Any) -> None:
+        began = seconds()
+        zero_grad(*given, **named)
+        if self._in_step:
+            self._zeroed_s += seconds() - began
 
     def _optimizer_begins(self, *_: Any) -> None:
         self._optimizer_from = seconds()
