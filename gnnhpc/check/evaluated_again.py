@@ -38,6 +38,10 @@ class EvaluatedPiece:
         twin in the run's precision explains besides."""
         began = twin.copied()
         expected = self.outputs(twin)
+        if not self.training:
+            # An evaluation may give rows that are no numbers, of which no metric is.
+            unknown = np.isnan(found) & np.isnan(expected)
+            found, expected = (np.where(unknown, 0.0, each) for each in (found, expected))
         relative = relative_difference(found, expected)
         draws = draws_of(began, single, self.outputs, expected, _as_one_layers)
         if draws is None:

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +39,6 @@ from gnnhpc.check.watches.layer_rows import LayerRows
 from gnnhpc.core.outline import hops
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.loose_state import plain_values
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.set_buffers import all_buffers
 from gnnhpc.ranks.mesh import Mesh
@@ -65,7 +64,7 @@ class _Seen:
     state: dict[str, Array]
     outputs: list[_Outputs]
     values: dict[str, Any]
-    """Plain attributes of a user's layers."""
+    """Plain attributes of a user's layers, before that evaluation."""
     kinds: dict[str, torch.dtype]
     """Of buffers, what kind of number."""
 
@@ -84,10 +83,12 @@ def final_check(
     root: Path | None,
     contexts: Sequence[Context],
     outputs: Sequence[Tensor],
+    values: Mapping[str, Any],
     layers: Sequence[LayerRows] = (),
 ) -> Check | None:
     """The check on rank 0; a collective. `outputs` are this rank's of the last test mini-batch, of
-    whose micro-batches `contexts` are, `layers` what was kept of an evaluation layer by layer."""
+    whose micro-batches `contexts` are, `values` the plain attributes of a user's layers before that
+    evaluation, `layers` what was kept of an evaluation layer by layer."""
     began = time.perf_counter()
     stage = parts.stage
     buffers = all_buffers(stage)
@@ -100,9 +101,8 @@ def final_check(
         detail = f"what few nodes depend on may be all {edges} edges: too many for the twin"
         return Check("final-check", "unknown", detail, {"edges": edges})
     chosen = _chosen(experiment, mesh, contexts, outputs) if mesh.has_loss else []
-    values = plain_values(stage)
     kinds = {name: buffer.dtype for name, buffer in buffers.items()}
-    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, values, kinds))
+    everyone = mesh.gather_on_first(_Seen(mesh.replica, arrays, chosen, dict(values), kinds))
     found = None
     if mesh.rank == 0:
         with parts.timer.storage("reading the twin's data"), one_thread():
@@ -196,7 +196,8 @@ def _compare(
         return None
     step = experiment.train_steps if training else experiment.test_steps - 1
     piece_of = _pieces(part, twin, root, phase, step)
-    worst, allowed, count, where = 0.0, TOLERANCE[experiment.dtype], 0, ""
+    tolerance = TOLERANCE[experiment.dtype]
+    worst, explained, count, where = 0.0, tolerance, 0, None
     failures: list[str] = []
     unplaced: list[str] = []
     for replica in range(experiment.layout.replicas):
@@ -210,7 +211,7 @@ def _compare(
             piece, rows = piece_of(ours, replica)
             again = EvaluatedPiece(piece, rows, held.state, step, training)
             relative, allowed, failure = _difference(
-                part, (twin, single), again, ours, replica, held, allowed
+                part, (twin, single), again, ours, replica, held, tolerance
             )
             if failure is not None:
                 failures.append(failure)
@@ -223,10 +224,14 @@ def _compare(
                 )
                 return Check(TRAINING_NAME, "unknown", detail, {})
             count += len(rows)
-            # Not `>`: a difference that is no number is the worst.
-            if not relative <= worst:
+            # One that is no number is the worst.
+            relative = math.inf if math.isnan(relative) else relative
+            wrong = relative > allowed
+            if wrong and (where is None or relative > worst):
                 worst, where = relative, f" on replica {replica}"
-    passed = worst <= allowed
+            elif where is None:
+                worst, explained = max(worst, relative), max(explained, allowed)
+    passed = where is None
     if unplaced and not passed:
         return _unknown(f"have no place for {unplaced[0]}, which a forward makes")
     if passed and failures:
@@ -235,10 +240,10 @@ def _compare(
     whose = "a training step's" if training else "the last evaluation's"
     detail = (
         f"{whose} outputs of {count} {what}, computed again in one process from the "
-        f"final parameters, differ by {worst:.1e}{'' if passed else where}"
+        f"final parameters, differ by {worst:.1e}{where or ''}"
     )
-    if passed and worst > TOLERANCE[experiment.dtype]:
-        detail += f", of which rounding explains up to {allowed:.1e}"
+    if passed and worst > tolerance:
+        detail += f", of which rounding explains up to {explained:.1e}"
     values = {"worst": worst, "seconds": round(time.perf_counter() - began, 3)}
     name = TRAINING_NAME if training else "final-check"
     return Check(name, "ok" if passed else "invalid", detail, values)

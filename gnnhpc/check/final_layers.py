@@ -82,9 +82,8 @@ def _compare(
         tolerance = TOLERANCE[experiment.dtype]
         found = array_of(layer.outputs)
         relative, allowed = piece.difference(found, twin, single, tolerance)
-        # Not `>`: a difference that is no number is the worst.
-        if not relative <= worst:
-            worst = relative
+        # One that is no number is the worst.
+        worst = max(worst, math.inf if math.isnan(relative) else relative)
         if not relative <= allowed:
             wrong.append(f"{layer.outline.name} in micro-batch {layer.microbatch}")
     rows = sum(len(layer.rows) for layer in kept)

@@ -96,7 +96,7 @@ class LookBack:
         trainer, watch = self.trainer, self.observer.watch
         return final_check(
             *(self.experiment, self.parts, self.mesh, self.root),
-            *(trainer.last_contexts, trainer.last_outputs),
+            *(trainer.last_contexts, trainer.last_outputs, trainer.values_before),
             watch.layers.kept if watch is not None else [],
         )
 

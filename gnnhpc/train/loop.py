@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.models.context import Context
+from gnnhpc.models.loose_state import plain_values
 from gnnhpc.models.set_buffers import copy_into
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord, final_key
@@ -82,6 +84,8 @@ class Trainer:
     """Of the last test mini-batch, one a micro-batch on the stage of the loss."""
     last_contexts: Sequence[Context] = ()
     """Of its micro-batches."""
+    values_before: dict[str, Any] = field(default_factory=dict)
+    """Plain attributes of a user's layers, before the last evaluation."""
     test_steps_done: int = 0
     _waited_s: float = 0.0
     """For the present batch."""
@@ -197,6 +201,9 @@ class Trainer:
     def _evaluate(self) -> None:
         if not self.experiment.test_steps:
             return
+        with self.observer.observing():
+            # What an evaluation makes of its own weights must not vouch for it.
+            self.values_before = copy.deepcopy(plain_values(self.stage))
         self.stage.eval()
         with self.observer.observing():
             self.observer.before_evaluation(self.test_steps_done)

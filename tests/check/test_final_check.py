@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 import random
 import re
 from pathlib import Path
@@ -24,6 +26,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.check.test_twin import plain
+from tests.defects.patching import around
 from tests.tools.cells import Ran, gat, graphs, manifest_of, run, vig
 from tests.tools.forked import Plant
 
@@ -172,6 +175,30 @@ def test_a_training_forward_that_goes_wrong_is_found(first: int, tmp_path: Path)
     (count,) = re.findall(r"a training step's outputs of (\d+) nodes, computed", check.detail)
     assert int(count) >= NODES
     assert check.values["worst"] > 1e-4
+
+
+def garbage_in_training_rows(first_call: int) -> None:
+    """Of three micro-batches of four: wrong rows, and no numbers in those that no metric reads."""
+    from gnnhpc.engines.stage import Stage
+
+    calls = itertools.count()
+
+    def forward(true: Any, stage: Stage, x: Any, context: Context) -> Tensor:
+        output: Tensor = true(stage, x, context)
+        if not stage.training and context.microbatch < 3 and next(calls) >= first_call:
+            own = context.chunk.nodes[: context.chunk.own]
+            output = output * 0.5 + output.roll(1, 1)
+            trained = load_graph(gat().data, None).masks["train"][own]
+            output[trained.nonzero().flatten()] = math.nan
+        return output
+
+    around(Stage, "forward", forward)
+
+
+@pytest.mark.distributed
+def test_rows_that_are_no_numbers_hide_no_wrong_ones(tmp_path: Path) -> None:
+    found = ran(tmp_path, gat(layout="seq"), functools.partial(garbage_in_training_rows, 18))
+    assert check_of(found).verdict == "invalid"
 
 
 @pytest.mark.slow

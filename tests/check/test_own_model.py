@@ -735,6 +735,33 @@ def test_a_weight_that_an_evaluation_keeps_hides_no_wrong_one(tmp_path: Path) ->
     assert invalid(sound) == []
 
 
+FOLDED_NUMBER = """class Out(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.lin = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.alpha = nn.Parameter(torch.ones(()))
+        self.scale = None
+
+    def forward(self, x, context):
+        if self.training:
+            self.scale = None
+            return self.lin(x) * self.alpha
+        if self.scale is None:
+            self.scale = float(self.alpha)
+        return self.lin(x) * self.scale
+"""
+
+
+def test_a_number_that_an_evaluation_keeps_hides_no_wrong_one(tmp_path: Path) -> None:
+    """The twin is given those that training left."""
+    layers = MODEL[: MODEL.index("class Out(nn.Module):")] + FOLDED_NUMBER
+    flags = ["--set", "train_steps=12", "--set", "optimizer={name: adam, lr: 0.1}"]
+    checks = checked(tmp_path, layers, *flags, plant=evaluated_with_weights_of_before)
+    assert "final-check" in invalid(checks)
+    sound = checked(tmp_path / "sound", layers, *flags)
+    assert invalid(sound) == []
+
+
 def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:
     layers = computing(
         "return self.script(self.lin(x))", "self.script = torch.jit.script(nn.BatchNorm1d(16))"

@@ -124,4 +124,7 @@ def _same(first: Tensor, again: Tensor) -> bool:
 
 
 def _near(again: Tensor, output: Tensor) -> bool:
-    return not float((again - output).norm()) > SAME * float(again.norm())
+    same = (again == output) | (again.isnan() & output.isnan())
+    away = torch.where(same, 0.0, again - output)
+    # A number where the other is none is far.
+    return float(away.norm()) <= SAME * float(again[again.isfinite()].norm())
