@@ -223,6 +223,7 @@ class StepTimer:
         return _Around(self, name, microbatch, part)
 
     def begin(self, name: SpanName, microbatch: int | None = None, part: int = 0) -> OpenSpan:
+        """A span's processor time is read within its marks, so that it is never longer."""
         # A wait may wait: its thread's for a processor is no other.
         schedstat = b"" if name == "wait" else read_schedstat()
         start = self.clock.mark()
@@ -246,7 +247,6 @@ class StepTimer:
         following = self.begin(opened.name, microbatch)
         assert opened.end is not None
         following.start = opened.end
-        following.cpu_before_s = opened.cpu_before_s + opened.cpu_s
         return following
 
     @contextlib.contextmanager
@@ -269,8 +269,8 @@ class StepTimer:
         """This stage's gradients are ready; what follows in the open span is their all-reduce."""
         if self._open and self._open[-1].end is None:
             opened = self._open[-1]
-            opened.reduced_from = self.clock.mark()
             opened.cpu_until_reduced_s = self.threads.cpu_s() - opened.cpu_before_s
+            opened.reduced_from = self.clock.mark()
 
     def layer_forward(self, name: str, start: Mark, end: Mark) -> None:
         self._forward.append((name, start, end))

@@ -14,6 +14,7 @@ import torch
 
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.compute_threads import ComputeThreads
 from gnnhpc.engines.system_counters import delay_in, peak_rss_mib, read_schedstat, steal_s
 from gnnhpc.engines.timing import Span, StepTimer
 
@@ -226,6 +227,52 @@ def test_on_a_real_clock_spans_lie_inside_the_step_one_after_another() -> None:
         torch.get_num_threads() + 1
     )
     assert times.involuntary_switches >= 0
+
+
+class _BusyReadings(ComputeThreads):
+    """Processor time of which one reading, `busy` of them later, is interrupted by work before and
+    after it."""
+
+    busy = -1
+
+    def cpu_s(self) -> float:
+        self.busy -= 1
+        if self.busy == 0:
+            _compute(4e-3)
+        read = super().cpu_s()
+        if self.busy == 0:
+            _compute(4e-3)
+        return read
+
+
+def _compute(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.parametrize("busy", range(1, 12))
+def test_a_span_uses_no_more_processor_time_than_it_is_long(busy: int) -> None:
+    """Whichever reading of the step is interrupted."""
+    threads = _BusyReadings()
+    timer = StepTimer(Clock(torch.device("cpu")), threads=threads)
+    timer.prepare()
+    threads.busy = busy
+    timer.start()
+    timer.end(timer.turn(timer.begin("forward", 0), 1))
+    with timer.span("backward", 0):
+        timer.arrive()
+    with timer.span("optimizer"):
+        _compute(1e-3)
+    spans = timer.stop().spans
+    names = ["forward", "forward", "backward", "allreduce", "optimizer"]
+    assert [span.name for span in spans] == names
+    for span in spans:
+        # What was read before an all-reduce's mark counts to it, and is no computing.
+        if span.name != "allreduce":
+            # The kernel's two clocks need not tick alike.
+            assert 0 <= span.cpu_s <= 1.01 * span.seconds + 1e-3, span
+    assert threads.busy <= 0
 
 
 def test_steal_is_that_of_the_cpus_this_process_may_use(
