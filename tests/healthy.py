@@ -3,7 +3,7 @@
 Cells are drawn at random from models, layouts, schedules, engines, what is computed again, ways to
 cut or sample a graph, small graphs, links, BatchNorm modes, precisions, optimizers, buckets of
 gradients and odd sizes, and make one run folder, of which a report is written. With `--pauses` each
-rank sleeps now and then at a random line of gnnhpc, which no check may take for a mistake.
+rank sleeps now and then anywhere in gnnhpc, or computes, which no check may take for a mistake.
 Prints every cell that is not done and valid and why each flag was raised, and how many cells the
 report flags; flags that the setting itself earns (chunks that lose edges, more ranks than
 processors) are counted apart from those that an idle machine should not raise. Exits with 1 if any
@@ -188,9 +188,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="leave out those before this one")
     parser.add_argument("--out", type=Path, help="keep the run folder and its report here")
-    parser.add_argument("--pauses", action="store_true", help="pause ranks at random lines")
+    parser.add_argument(
+        "--pauses",
+        choices=("sleep", "compute"),
+        nargs="?",
+        const="sleep",
+        help="pause ranks anywhere, asleep (the default) or computing",
+    )
     given = parser.parse_args()
-    pauses = Pauses(seed=given.seed) if given.pauses else None
+    computes = given.pauses == "compute"
+    pauses = Pauses(seed=given.seed, computes=computes) if given.pauses else None
     with tempfile.TemporaryDirectory(prefix="gnnhpc-healthy-") as folder:
         root = given.out or Path(folder) / "healthy"
         return measure(root, given.cells, given.seed, given.first, pauses)

@@ -27,16 +27,19 @@ def invalid(ran: Ran) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "experiment"),
+    ("name", "experiment", "computes"),
     [
-        ("gat", gat(layout="dp2", train_steps=12)),
-        ("vig", vig(layout="pp2", train_steps=12)),
-        ("sampled", sampled(layout="dp2", batch_size=12, train_steps=12)),
+        ("gat", gat(layout="dp2", train_steps=12), False),
+        ("vig", vig(layout="pp2", train_steps=12), False),
+        ("sampled", sampled(layout="dp2", batch_size=12, train_steps=12), False),
+        ("vig", vig(layout="dp2-pp2", engine="pipelining"), True),
     ],
 )
-def test_pauses_anywhere_accuse_nobody(name: str, experiment: Experiment, tmp_path: Path) -> None:
+def test_pauses_anywhere_accuse_nobody(
+    name: str, experiment: Experiment, computes: bool, tmp_path: Path
+) -> None:
     (cell,) = manifest_of(tmp_path / "run", experiment)
-    ran = run(tmp_path / "run", cell, plant=Pauses(every=500, longest_s=0.01))
+    ran = run(tmp_path / "run", cell, plant=Pauses(every=2_000, longest_s=0.01, computes=computes))
     assert invalid(ran) == []
 
 

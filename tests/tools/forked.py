@@ -153,10 +153,12 @@ def _forked(
     """A process for each of these calls; whoever still runs at the end is killed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    processes = [context.Process(target=target, args=arguments) for arguments in calls]
+    processes = []
     try:
-        for process in processes:
+        for arguments in calls:
+            process = context.Process(target=target, args=arguments)
             process.start()
+            processes.append(process)
         yield processes
     finally:
         for process in processes:

@@ -1,4 +1,4 @@
-"""Pauses of a process at random lines of its own code, as a busy machine or its host makes them.
+"""Pauses of a process anywhere in its own code, as a busy machine or its host makes them.
 
 A reading of a clock and the next may always be apart by so much; a check that takes two readings
 for one accuses a healthy run.
@@ -23,28 +23,41 @@ OURS = str(Path(gnnhpc.__file__).parent)
 
 @dataclass(frozen=True)
 class Pauses:
-    """A plant: before one of `every` lines of gnnhpc, in any thread, it sleeps for up to
-    `longest_s`."""
+    """A plant: at one of `every` operations of gnnhpc, in any thread, it sleeps for up to
+    `longest_s`, or computes where that is what it does: a host that takes a processor away may
+    count it as used."""
 
-    every: int = 2_000
+    every: int = 10_000
     longest_s: float = 0.02
     seed: int = 0
+    computes: bool = False
 
     def __call__(self) -> None:
         numbers = random.Random(f"{self.seed} {os.environ.get('RANK')}")
         left = numbers.randrange(self.every)
 
-        def line(_frame: FrameType, event: str, _: object) -> Any:
+        def operation(_frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if event == "line":
+            if event == "opcode":
                 left -= 1
                 if left < 0:
                     left = numbers.randrange(2 * self.every)
-                    time.sleep(self.longest_s * numbers.random())
-            return line
+                    self._pause(self.longest_s * numbers.random())
+            return operation
 
         def call(frame: FrameType, _event: str, _: object) -> Any:
-            return line if frame.f_code.co_filename.startswith(OURS) else None
+            if not frame.f_code.co_filename.startswith(OURS):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return operation
 
         threading.settrace(call)
         sys.settrace(call)
+
+    def _pause(self, seconds: float) -> None:
+        if not self.computes:
+            time.sleep(seconds)
+            return
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
