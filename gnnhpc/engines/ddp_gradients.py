@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
@@ -19,7 +20,10 @@ _ONE_BUCKET_MIB = 1024
 
 
 class DdpReplicas:
-    """Wraps a stage in DDP if there are replicas and the stage has parameters."""
+    """Wraps a stage in DDP if there are replicas and the stage has parameters.
+
+    Raises InputError for replicas of a layer whose gradients are sparse.
+    """
 
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
@@ -28,6 +32,7 @@ class DdpReplicas:
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
+            _refuse_sparse(stage)
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
@@ -39,6 +44,10 @@ class DdpReplicas:
             )
             # DDP checks a hook's annotations at run time; a lambda has none.
             self.module.register_comm_hook(None, lambda _, bucket: self.reduce(bucket))
+        else:
+            for p in self._parameters:
+                # Else the first gradient's form stays, and optimizers here take no sparse one.
+                p.grad = torch.zeros_like(p)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average one bucket of gradients over the replicas."""
@@ -52,3 +61,15 @@ class DdpReplicas:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients]
         return math.hypot(*norms) if norms else None
+
+
+def _refuse_sparse(stage: nn.Module) -> None:
+    """DDP gives them buckets of their own, which stay sparse."""
+    for name, module in stage.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise InputError(
+                "model",
+                name,
+                "sparse gradients in replicas of engine pipelining",
+                "sparse=False, or engine native",
+            )

@@ -769,13 +769,41 @@ def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:
     assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
 
 
+SPARSE = computing(
+    "return self.lin(x) + self.rows((x.detach().sigmoid() * 7.99).long()).sum(1)",
+    "self.rows = nn.Embedding(8, 16, sparse=True)",
+)
+
+
 @pytest.mark.slow
-def test_sparse_gradients_are_taken(tmp_path: Path) -> None:
-    layers = computing(
-        "return self.lin(x) + self.rows((x.detach().sigmoid() * 7.99).long()).sum(1)",
-        "self.rows = nn.Embedding(8, 16, sparse=True)",
-    )
-    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
+@pytest.mark.parametrize(
+    ("layout", "engine", "ranks"),
+    [
+        ("seq", "native", 1),
+        ("pp2", "native", 2),
+        ("dp2-pp2", "native", 4),
+        ("pp2", "pipelining", 2),
+        ("pp2", "torchgpipe", 1),
+    ],
+)
+def test_sparse_gradients_are_taken(layout: str, engine: str, ranks: int, tmp_path: Path) -> None:
+    flags = ["--layout", layout, "--set", f"engine={engine}", "--set", "train_steps=4"]
+    flags += ["--set", "batch_size=16"]
+    assert invalid(checked(tmp_path, SPARSE, *flags, ranks=ranks)) == []
+
+
+def test_sparse_gradients_in_replicas_of_torchs_engine_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "centred.py").write_text(SPARSE)
+    command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2"]
+    command += ["--layout", "dp2-pp2", "--set", "engine=pipelining", "--set", "batch_size=16"]
+    plant = partial(add_folder, tmp_path)
+    with started([*command, "--out", tmp_path / "out"], 4, tmp_path, plant=plant) as running:
+        assert 2 in running.wait()
+    (path,) = tmp_path.glob("out/cells/*/*/result.json")
+    failure = Result.read(path).failure
+    assert failure is not None
+    told = "found sparse gradients in replicas of engine pipelining; allowed: sparse=False, or"
+    assert told in failure.error
 
 
 def out_turned_in_backward(folder: Path) -> None:
