@@ -41,14 +41,23 @@ class Span:
     def seconds(self) -> float:
         return self.end_s - self.start_s
 
-    def split(self, at: float, before: SpanName, after: SpanName, cpu_before: float) -> list[Span]:
-        """Two spans, of which the first ends and the second begins at `at`."""
+    def split(
+        self,
+        at: float,
+        before: SpanName,
+        after: SpanName,
+        cpu_before: float,
+        delay_s: float | None = None,
+    ) -> list[Span]:
+        """Two spans, of which the first ends and the second begins at `at`, when the engine's
+        thread had waited `delay_s` for a processor."""
         return [
             Span(
                 *(before, self.microbatch, self.start_s, at),
                 cpu_before,
                 self.delay_before_s,
                 self.part,
+                delay_s,
             ),
             Span(
                 *(after, None, at, self.end_s, self.cpu_s - cpu_before),
@@ -72,6 +81,7 @@ class OpenSpan:
     reduced_from: Mark | None = None
     """Where the all-reduce began: DDP's is inside a step's last backward."""
     cpu_until_reduced_s: float = 0.0
+    schedstat_reduced: bytes = b""
 
     @property
     def doing(self) -> str:
@@ -271,6 +281,7 @@ class StepTimer:
             opened = self._open[-1]
             opened.cpu_until_reduced_s = self.threads.cpu_s() - opened.cpu_before_s
             opened.reduced_from = self.clock.mark()
+            opened.schedstat_reduced = read_schedstat()
 
     def layer_forward(self, name: str, start: Mark, end: Mark) -> None:
         self._forward.append((name, start, end))
@@ -370,7 +381,8 @@ class StepTimer:
             if at is None or not span.start_s < at < span.end_s:
                 yield span
             else:
-                yield from span.split(at, span.name, "allreduce", each.cpu_until_reduced_s)
+                delay_s = delay_in(each.schedstat_reduced)
+                yield from span.split(at, span.name, "allreduce", each.cpu_until_reduced_s, delay_s)
 
     def _layers(self, arrival: float | None) -> dict[str, list[float]]:
         """A backward ends where the stage's gradients are ready: the rest is their all-reduce.

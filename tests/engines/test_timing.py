@@ -312,6 +312,22 @@ def run_delay_s() -> float | None:
 
 
 @pytest.mark.skipif(run_delay_s() is None, reason="this system does not say")
+def test_waits_for_a_processor_are_known_at_both_ends_of_a_backward(
+    clock: HandMoved, timer: StepTimer
+) -> None:
+    """Also of one that the all-reduce ends."""
+    with timer.span("backward", 0):
+        pass
+    with timer.span("backward", 1):
+        clock.at = 101.0
+        timer.arrive()
+        clock.at = 102.0
+    whole, cut, _ = timer.stop().spans
+    for span in (whole, cut):
+        assert None not in (span.delay_before_s, span.delay_after_s)
+
+
+@pytest.mark.skipif(run_delay_s() is None, reason="this system does not say")
 def test_a_wait_for_a_processor_is_counted() -> None:
     """Two that compute on one processor wait for each other."""
     cpu = min(os.sched_getaffinity(0))
