@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
+from gnnhpc.models.generators import generators_put_back
 from gnnhpc.records.schema import Check, Result
 from tests.check.test_rounding_draws import scaled_gradient
 from tests.defects.patching import around
@@ -876,16 +878,71 @@ def generators_set_before_each_step(folder: Path) -> None:
     around(NativeEngine, "train_step", step)
 
 
-@pytest.mark.quick("planted-seq", "sound-pp2")
+def generators_put_back_after_forwards(folder: Path) -> None:
+    add_folder(folder)
+
+    def forward(true: Callable[..., Any], stage: Stage, *args: Any) -> Any:
+        with generators_put_back() if stage.training else contextlib.nullcontext():
+            return true(stage, *args)
+
+    around(Stage, "forward", forward)
+
+
+def generators_set_after_each_step(folder: Path) -> None:
+    add_folder(folder)
+
+    def step(true: Callable[..., Any], *args: Any) -> Any:
+        output = true(*args)
+        torch.manual_seed(3)
+        return output
+
+    around(SequentialEngine, "train_step", step)
+    around(NativeEngine, "train_step", step)
+
+
+@pytest.mark.quick("before-seq", "after-seq", "sound-pp2")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
-@pytest.mark.parametrize("planted", [False, True], ids=["sound", "planted"])
-def test_layers_alone_draw_from_the_generators(planted: bool, layout: str, tmp_path: Path) -> None:
-    """Each step would drop the same otherwise."""
+@pytest.mark.parametrize(
+    "plant",
+    [
+        None,
+        generators_set_before_each_step,
+        generators_set_after_each_step,
+        generators_put_back_after_forwards,
+    ],
+    ids=["sound", "before", "after", "put back"],
+)
+def test_layers_alone_draw_from_the_generators(
+    plant: Callable[[Path], None] | None, layout: str, tmp_path: Path
+) -> None:
+    """Each step, or micro-batch, would drop the same otherwise."""
     flags = ["--layout", layout, "--set", "train_steps=4", "--set", "test_every=2"]
-    plant = generators_set_before_each_step if planted else None
     ranks = 1 + (layout == "pp2")
     checks = checked(tmp_path, DROPPING, *flags, ranks=ranks, plant=plant)
-    assert invalid(checks) == (["generators"] if planted else [])
+    assert invalid(checks) == (["generators"] if plant else [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "checkpoint"),
+    [
+        ("native", "never"),
+        ("native", "always"),
+        ("torchgpipe", "never"),
+        ("torchgpipe", "always"),
+        ("pipelining", "never"),
+    ],
+)
+def test_layers_may_draw_in_any_engine(engine: str, checkpoint: str, tmp_path: Path) -> None:
+    """Also by numbers that they set themselves."""
+    text = DROPPING.replace(
+        "return self.lin(x)", "torch.manual_seed(7); return self.lin(x + torch.randn_like(x))"
+    )
+    assert text != DROPPING
+    flags = ["--layout", "pp2", "--set", f"engine={engine}", "--set", f"checkpoint={checkpoint}"]
+    ranks = 1 + (engine != "torchgpipe")
+    checks = checked(tmp_path, text, *flags, "--set", "train_steps=4", ranks=ranks)
+    assert invalid(checks) == []
 
 
 def recomputed_in_half_precision(folder: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import nn
 
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.recomputation import is_recomputing
 
 NAME = "generators"
+MOST_BEGINNINGS = 100_000
+"""Of forwards, that are remembered: some tens of MiB."""
 
 
 def other_generators(seed: int, rank: int, devices: Sequence[torch.device]) -> str | None:
@@ -30,25 +34,56 @@ def other_generators(seed: int, rank: int, devices: Sequence[torch.device]) -> s
 
 
 @dataclass
+class _Forwards:
+    """Those of one part of the stage, in training, by what torch's generator was."""
+
+    began: bytes = b""
+    ended: bytes = b""
+    """Of the newest."""
+    beginnings: dict[int, None] = field(default_factory=dict)
+    """Of forwards that drew from it, the oldest first."""
+
+    def ends(self, state: bytes) -> None:
+        self.ended = state
+        if state != self.began:
+            self.beginnings[hash(self.began)] = None
+            if len(self.beginnings) > MOST_BEGINNINGS:
+                del self.beginnings[next(iter(self.beginnings))]
+
+
+@dataclass
 class DrawnByLayers:
     """Holds the generators before a step against those after the step before, and at the step's
-    first forward; between evaluations and training steps it does not, as evaluations may draw."""
+    first forward; between evaluations and training steps it does not, as evaluations may draw.
+
+    And no two forwards of a part that draw from torch's generator begin at the same numbers.
+    """
 
     findings: Findings
     _attached: bool = False
     _before: tuple[Any, ...] | None = None
     _after: tuple[Any, ...] | None = None
     _at_forward: tuple[Any, ...] | None = None
+    _forwards: list[_Forwards] = field(default_factory=list)
+    """Of each part."""
+    _in_step: bool = False
+    _repeats: bool = False
+    """Whether a forward of this step began where an earlier one had."""
 
     def attach(self, stage: Stage) -> None:
         self._attached = True
         for part in stage.parts:
+            forwards = _Forwards()
+            self._forwards.append(forwards)
             # Before a user's own, which may draw.
-            part.layers[0].register_forward_pre_hook(self._begins, prepend=True)
+            begins = partial(self._begins, forwards)
+            part.layers[0].register_forward_pre_hook(begins, prepend=True)
+            part.layers[-1].register_forward_hook(partial(self._ends, forwards))
 
     def before_step(self, step: int) -> None:
         if not self._attached:
             return
+        self._in_step, self._repeats = True, False
         self._before, self._at_forward = _states(), None
         if self._after is not None and self._after != self._before:
             cause = "between this step and the one before something drew from them, or set them"
@@ -57,7 +92,11 @@ class DrawnByLayers:
     def after_step(self, step: int) -> None:
         if not self._attached:
             return
+        self._in_step = False
         self._after = _states()
+        if self._repeats:
+            cause = "a forward began with the random numbers of an earlier one"
+            self.findings.add(NAME, "train", step, cause)
         if self._at_forward is not None and self._at_forward != self._before:
             cause = "before its first forward something drew from them, or set them"
             self.findings.add(NAME, "train", step, cause)
@@ -65,16 +104,28 @@ class DrawnByLayers:
     def evaluates(self) -> None:
         self._after = None
 
-    def _begins(self, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
-        """Inside the step."""
+    def _begins(self, forwards: _Forwards, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
+        if not self._in_step or is_recomputing():
+            return
         if self._at_forward is None:
             self._at_forward = _states()
+        forwards.began = state = _torchs()
+        # What layers set themselves is where a forward has ended.
+        if all(state != each.ended for each in self._forwards):
+            self._repeats = self._repeats or hash(state) in forwards.beginnings
+
+    def _ends(self, forwards: _Forwards, *_: Any) -> None:
+        if self._in_step and not is_recomputing():
+            forwards.ends(_torchs())
 
 
 def _states() -> tuple[Any, ...]:
     """Of the CPU's: reading a device's would wait for it."""
-    torchs = torch.get_rng_state().numpy().tobytes()
-    return torchs, random.getstate(), _numpys(np.random.get_state())
+    return _torchs(), random.getstate(), _numpys(np.random.get_state())
+
+
+def _torchs() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
 
 
 def _elsewhere(seed: int, devices: Sequence[torch.device]) -> Iterator[str]:
