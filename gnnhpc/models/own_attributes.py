@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,17 @@ def set_attributes(modules: Iterable[nn.Module], each: Sequence[Attributes]) -> 
                 container.clear()
                 fill = container.extend if isinstance(container, deque) else container.update
                 fill(contents)
+
+
+@contextlib.contextmanager
+def attributes_put_back(module: nn.Module) -> Iterator[None]:
+    """Leave those of a user's modules in this one as they were."""
+    users = [*users_modules(module).values()]
+    held = [attributes_of(each) for each in users]
+    try:
+        yield
+    finally:
+        set_attributes(users, held)
 
 
 def _is_large(value: Any) -> bool:

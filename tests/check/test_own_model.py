@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
 from gnnhpc.models.generators import generators_put_back
-from gnnhpc.records.schema import Check, Result
+from gnnhpc.records.schema import Check, Result, read_lines
 from tests.check.test_rounding_draws import scaled_gradient
 from tests.defects.patching import around
 from tests.tools.forked import started
@@ -943,6 +944,30 @@ def test_layers_may_draw_in_any_engine(engine: str, checkpoint: str, tmp_path: P
     ranks = 1 + (engine != "torchgpipe")
     checks = checked(tmp_path, text, *flags, "--set", "train_steps=4", ranks=ranks)
     assert invalid(checks) == []
+
+
+def not_evaluated_again(folder: Path) -> None:
+    add_folder(folder)
+    EvaluationWatch.evaluate_again = lambda *_: None  # type: ignore[method-assign,assignment]
+
+
+def test_an_evaluation_that_is_watched_changes_no_training(tmp_path: Path) -> None:
+    """Of layers that count their evaluations, and draw in them."""
+    layers = computing(
+        "x = self.lin(x) * (1 + 0.01 * len(self.seen) + 0.1 * random.random())\n"
+        "        if not self.training: self.seen.append(np.random.rand())\n"
+        "        return x if self.training else self.lin(x)",
+        "self.seen = []",
+    )
+    text = "import random\nimport numpy as np\n" + layers
+    flags = ["--set", "train_steps=4", "--set", "test_every=2"]
+    losses = []
+    for name, plant in (("watched", None), ("not", not_evaluated_again)):
+        checked(tmp_path / name, text, *flags, plant=plant)
+        (records,) = (tmp_path / name).glob("out/cells/*/*/rank-0000.jsonl*")
+        steps = [line for line in read_lines(records) if line["kind"] == "step"]
+        losses.append([step["loss"] for step in steps])
+    assert losses[0] == losses[1]
 
 
 def recomputed_in_half_precision(folder: Path) -> None:

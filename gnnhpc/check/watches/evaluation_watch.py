@@ -14,6 +14,8 @@ from gnnhpc.check.watches.stage_traffic import sampled
 from gnnhpc.check.watches.state_hashes import Hashes, differing, hashes_of, named_in_words
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
+from gnnhpc.models.generators import generators_put_back
+from gnnhpc.models.own_attributes import attributes_put_back
 
 _ROWS = 4
 """Images that are evaluated again, to see that each is evaluated by itself."""
@@ -77,13 +79,12 @@ class EvaluationWatch:
         `x` may be a buffer that holds another micro-batch by now; any will do, unless `output`
         are elements of what the step gave of it, as `sampled` takes them.
         """
-        state = torch.get_rng_state()
-        cause = self._dependence(part, x, context)
-        if cause is None and output is not None:
-            again = sampled(part(x, context).reshape(-1))
-            if not _near(again, output):
-                cause = "its outputs are not what the stage gives of the same inputs now"
-        torch.set_rng_state(state)
+        with generators_put_back(part.modules()), attributes_put_back(part):
+            cause = self._dependence(part, x, context)
+            if cause is None and output is not None:
+                again = sampled(part(x, context).reshape(-1))
+                if not _near(again, output):
+                    cause = "its outputs are not what the stage gives of the same inputs now"
         if cause is not None:
             self.findings.add("evaluation", "test", self._step, cause)
 
