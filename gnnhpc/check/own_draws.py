@@ -24,6 +24,7 @@ from gnnhpc.check.twin.forward_rounding import ForwardRounding
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.training import TwinModel
+from gnnhpc.models.tensor_bytes import bytes_of
 
 FURTHEST = 0.01
 """Of outputs, relative to their size: a draw that moves them further is not of rounding alone, as
@@ -149,8 +150,7 @@ class RoundedOperations(TorchDispatchMode):
             whole = not (x.is_floating_point() or x.is_complex())
             if not whole and not operation.startswith(_STEPS):
                 continue
-            values = x.detach().resolve_conj().cpu().contiguous().flatten().view(torch.uint8)
-            digest = hashlib.sha256(values.numpy().tobytes()).digest()
+            digest = hashlib.sha256(bytes_of(x).numpy().tobytes()).digest()
             number = len(self.decisions)
             self.decisions.append(digest)
             if self._expected is not None and self._expected[number : number + 1] != [digest]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.models.tensor_bytes import bytes_of
+
 
 def all_buffers(module: nn.Module) -> dict[str, Tensor]:
     """By each of their names."""
@@ -84,5 +86,4 @@ def _with_value(buffer: Tensor, value: Tensor) -> Tensor:
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    bits = [each.detach().reshape(-1).contiguous().view(torch.uint8) for each in (a, b)]
-    return torch.equal(*bits)
+    return torch.equal(bytes_of(a), bytes_of(b))

@@ -13,6 +13,7 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.loose_state import OF_GENERATOR, loose_state
+from gnnhpc.models.tensor_bytes import bytes_of
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
 from gnnhpc.train.generators import generator_states
@@ -91,6 +92,4 @@ def check_restored(
 
 
 def _checksum(tensor: Tensor) -> int:
-    # As bytes: numpy does not know all of torch's types.
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
+    return zlib.crc32(bytes_of(tensor).numpy().tobytes())

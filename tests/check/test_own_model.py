@@ -778,6 +778,15 @@ SPARSE = computing(
 )
 
 
+@pytest.mark.parametrize("view", ["conj()", "conj().imag"], ids=["conjugate", "negative"])
+def test_buffers_that_are_views_of_complex_numbers_are_taken(view: str, tmp_path: Path) -> None:
+    keeps = f"self.register_buffer('n', torch.tensor([1 + 2j]).{view})"
+    moved = "self.n.mul_(0.9); return self.lin(x) * (4 + self.n.real.mean())"
+    layers = computing(f"if self.training: {moved}\n        {moved.partition('; ')[2]}", keeps)
+    flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
+    assert invalid(checked(tmp_path, layers, *flags)) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "engine", "ranks"),

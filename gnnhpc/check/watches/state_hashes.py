@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor
+
+from gnnhpc.models.tensor_bytes import bytes_of
 
 Hashes = dict[str, int]
 """CRC-32 of each tensor's bytes, by name."""
@@ -14,8 +15,8 @@ Hashes = dict[str, int]
 
 def tensor_hash(tensor: Tensor) -> int:
     """Of the bytes of any tensor, wherever it lies."""
-    whole = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return zlib.crc32(whole.view(torch.uint8).numpy().data) if len(whole) else 0
+    values = bytes_of(tensor)
+    return zlib.crc32(values.numpy().data) if len(values) else 0
 
 
 def hashes_of(named: Iterable[tuple[str, Tensor]]) -> Hashes:
