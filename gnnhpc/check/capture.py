@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.check.outputs_apart import bounded
 from gnnhpc.check.watches.optimizer_rule import OptimizerState
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
@@ -128,7 +129,7 @@ def sketch(x: Tensor | SparseRows | IndexedRows | DroppedRows) -> Tensor:
         rows = torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
         terms = x.values.detach().double().cpu()[:, None] * signs(x.width)[x.columns.cpu()]
         return torch.zeros(len(x), SKETCHES).double().index_add(0, rows, terms)
-    flat = x.detach().flatten(1).double().cpu()
+    flat = bounded(x.detach().flatten(1).double().cpu())
     return flat @ signs(flat.shape[1])
 
 

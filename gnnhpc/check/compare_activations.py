@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import SKETCHES, Ids, SeenActivation, SeenTargets, signs, sketch
+from gnnhpc.check.outputs_apart import bounded
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import SparseInput
 from gnnhpc.records.schema import Phase
@@ -88,11 +89,11 @@ def difference_at(
     a, b = ours[place.piece], exact[place.piece]
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return 0.0
-    a, b = a[place.rows], b[place.rows]
+    a, b = (bounded(x[place.rows].double()) for x in (a, b))
     if float(b.norm()) == 0:
         return 0.0
     of_sketches = _relative(_sketch(a), _sketch(b), _squares(b))
-    return max(float((a.double() - b).norm() / b.norm()), of_sketches)
+    return max(float((a - b).norm() / b.norm()), of_sketches)
 
 
 def _relative(ours: Rows, expected: Rows, squares: Rows) -> float:
@@ -191,5 +192,5 @@ def _sketch(x: Tensor | SparseInput) -> Rows:
 def _squares(x: Tensor | SparseInput) -> Rows:
     """Each row's squared norm."""
     if isinstance(x, Tensor):
-        return x.detach().flatten(1).double().square().sum(1).numpy()
+        return bounded(x.detach().flatten(1).double()).square().sum(1).numpy()
     return torch.zeros(x.shape[0]).double().index_add(0, x.row, x.value.square()).numpy()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import Array, Ids, array_of
+from gnnhpc.check.outputs_apart import relative_difference
 from gnnhpc.check.own_draws import draws_of
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
@@ -67,7 +68,3 @@ class EvaluatedPiece:
 
 def _as_one_layers(outputs: Array) -> list[list[Tensor]]:
     return [[torch.from_numpy(outputs)]]
-
-
-def relative_difference(found: Array, exact: Array) -> float:
-    return float(np.linalg.norm(found - exact)) / max(float(np.linalg.norm(exact)), 1e-300)

@@ -24,8 +24,9 @@ from torch import Tensor
 from gnnhpc.check.capture import Array, Ids, array_of
 from gnnhpc.check.check_slice import CheckSlice
 from gnnhpc.check.compare_gradients import TOLERANCE
-from gnnhpc.check.evaluated_again import EvaluatedPiece, relative_difference
+from gnnhpc.check.evaluated_again import EvaluatedPiece
 from gnnhpc.check.final_layers import check_layers
+from gnnhpc.check.outputs_apart import relative_difference
 from gnnhpc.check.process_state import one_thread
 from gnnhpc.check.self_check import twin_of
 from gnnhpc.check.twin.closure import closure_of

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from gnnhpc.check.outputs_apart import bounded
 from gnnhpc.check.rounding_draws import RoundingDraws
 from gnnhpc.check.twin.forward_rounding import ForwardRounding
 from gnnhpc.check.twin.own_model import OwnModelTwin
@@ -205,12 +206,12 @@ def draws_of(
     return None if single is None else RoundingDraws.of(single, compute)
 
 
-def _is_near(found: Outputs, exact: Outputs) -> bool:
-    for pieces in zip(found, exact, strict=True):
+def _is_near(outputs: Outputs, exact: Outputs) -> bool:
+    for pieces in zip(outputs, exact, strict=True):
         for ours, theirs in zip(*pieces, strict=True):
             if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
-                away = float((ours.double() - theirs.double()).norm())
+                found, expected = (bounded(x.double()) for x in (ours, theirs))
                 # Not `<=` turned round: what is no number is not near.
-                if not away <= FURTHEST * float(theirs.double().norm()):
+                if not float((found - expected).norm()) <= FURTHEST * float(expected.norm()):
                     return False
     return True

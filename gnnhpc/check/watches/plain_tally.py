@@ -84,10 +84,11 @@ def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: OutputKi
         right += int(best.sum())
         ties += int((best & ((given == highest[:, None]).sum(axis=1) > 1)).sum())
         labelled += len(rows)
-        # Each loss is a difference of rounded numbers after a sum over the classes; the losses are
-        # then added one after another, each partial sum rounded.
+        # Each loss is a difference of rounded numbers after a sum over the classes, in which an
+        # exponential is off by its argument's share; the losses are then added one after another,
+        # each partial sum rounded.
         unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
-        sizes = np.abs(given).max(axis=1, initial=0.0) + np.abs(losses) + 1.0
+        sizes = np.maximum(np.abs(chosen), np.abs(highest)) + np.abs(losses) + 1.0
         error += unit * (given.shape[1] + len(rows) + 8) * float(sizes.sum())
     return PlainTally(total, error, right, ties, labelled)
 
@@ -105,11 +106,12 @@ def plain_gradient(
     gradient, error = np.zeros(given.shape), np.zeros(given.shape)
     if kind == "logits" and len(rows):
         chosen = given[rows].astype(np.float64)
-        shifted = chosen - chosen.max(axis=1, keepdims=True)
+        highest = chosen.max(axis=1, keepdims=True)
+        shifted = chosen - highest
         softmax = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
         gradient[rows] = softmax
         # An exponential is off by as much as its argument, which is a rounded difference.
-        sizes = np.abs(chosen).max(axis=1, keepdims=True) + np.abs(shifted)
+        sizes = np.abs(highest) + np.abs(np.where(softmax > 0, shifted, 0.0))
         error[rows] = unit * softmax * (2 * sizes + given.shape[1] + 8)
     gradient[rows, label[rows]] -= 1.0
     error[rows] += 8 * unit
