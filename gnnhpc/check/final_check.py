@@ -50,8 +50,8 @@ from gnnhpc.train.setup import TrainingParts
 MOST_EDGES = 8_000_000
 """Of a graph, that the twin computes one by one: each takes some kilobytes."""
 TRAINING_NAME = "training outputs"
-IMAGES = 4
-"""Micro-batches of which a drawn image is computed again."""
+IMAGES = 16
+"""How many drawn images are computed again, of as many micro-batches as there are."""
 NODES = 32
 """Of a replica, how many pieces of its nodes one is drawn of, two of a micro-batch at least, whose
 outputs are computed again with all that they depend on; of many graphs, these."""
@@ -147,11 +147,12 @@ def _is_affordable(experiment: Experiment) -> bool:
 def _chosen(
     experiment: Experiment, mesh: Mesh, contexts: Sequence[Context], outputs: Sequence[Tensor]
 ) -> list[_Outputs]:
-    """The first image, the last, and one of each of some micro-batches; of each micro-batch some
+    """The first image, the last, and some of each of some micro-batches; of each micro-batch some
     of its own nodes, or graphs."""
     if experiment.data.facts().kind == "images":
-        images = _images(experiment.seed, len(outputs), len(outputs[0]))
-        return [_Outputs(m, np.array([n]), array_of(outputs[m][[n]])) for m, n in images]
+        rule = random.Random(f"{experiment.seed}/{experiment.repeat}/final-check")
+        images = _images(rule, len(outputs), len(outputs[0]))
+        return [_Outputs(m, rows, array_of(outputs[m][rows])) for m, rows in images.items()]
     rule = random.Random(f"{experiment.seed}/{experiment.repeat}/{mesh.replica}/final-check")
     found = []
     for m, (context, output) in enumerate(zip(contexts, outputs, strict=True)):
@@ -173,12 +174,14 @@ def _spread(rows: int, pieces: int, rule: random.Random) -> Ids:
     return np.unique([0, *drawn, rows - 1])
 
 
-def _images(seed: int, microbatches: int, size: int) -> list[tuple[int, int]]:
-    """Each by its micro-batch, all of few or else some, and its place there."""
-    rule = random.Random(f"{seed}/final-check")
+def _images(rule: random.Random, microbatches: int, size: int) -> dict[int, Ids]:
+    """Their places in each micro-batch, of all of few or else of some."""
     some = rule.sample(range(microbatches), min(IMAGES, microbatches))
-    drawn = [(m, rule.randrange(size)) for m in some]
-    return sorted({(0, 0), *drawn, (microbatches - 1, size - 1)})
+    each = min(size, IMAGES // len(some))
+    places = {m: {*rule.sample(range(size), each)} for m in some}
+    places.setdefault(0, set()).add(0)
+    places.setdefault(microbatches - 1, set()).add(size - 1)
+    return {m: np.array(sorted(places[m])) for m in sorted(places)}
 
 
 def _compare(

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnnhpc.check.final_check import NODES, _spread
+from gnnhpc.check.final_check import IMAGES, NODES, _images, _spread
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.pieces import graph_piece
 from gnnhpc.data.graphs import load_graph
@@ -230,3 +230,18 @@ def test_an_evaluation_that_goes_wrong_later_is_found(
     assert check.verdict == "invalid"
     assert "computed again in one process from the final parameters, differ by" in check.detail
     assert check.values["worst"] > 1e-4
+
+
+@given(st.integers(0, 99), st.integers(1, 40), st.integers(1, 40))
+def test_images_of_all_of_few_micro_batches_are_computed_again(
+    seed: int, microbatches: int, size: int
+) -> None:
+    places = _images(random.Random(seed), microbatches, size)
+    assert places[0][0] == 0
+    assert places[microbatches - 1][-1] == size - 1
+    assert all(
+        np.all(np.diff(rows) > 0) and 0 <= rows[0] <= rows[-1] < size for rows in places.values()
+    )
+    count = sum(map(len, places.values()))
+    assert min(IMAGES // 2, microbatches * size) <= count <= IMAGES + 2
+    assert microbatches > IMAGES or len(places) == microbatches
