@@ -27,6 +27,7 @@ class DdpReplicas:
 
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
+        self.mesh = mesh
         self.group = mesh.replicas
         self.reductions = 0
         self.module: nn.Module = stage
@@ -55,7 +56,14 @@ class DdpReplicas:
         self.timer.doing = "waiting for the other replicas"
         self.timer.arrive()
         assert self.group is not None
-        return allreduce_hook(self.group, bucket)
+        self.mesh.tell_sum("waits", bucket.buffer())
+        reduced = allreduce_hook(self.group, bucket)
+        # A GPU's is given out by then, and another callback would be one more to give out.
+        return reduced.then(self._is_there) if self.mesh.device.type == "cpu" else reduced
+
+    def _is_there(self, reduced: torch.futures.Future[Tensor]) -> Tensor:
+        self.mesh.tell_sum("ends")
+        return reduced.value()
 
     def norm(self) -> float | None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]

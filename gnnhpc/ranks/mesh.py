@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,9 @@ from gnnhpc.ranks.store import connect
 COLLECTIVE_S = 1800.0
 Direction = Literal["forward", "backward"]
 """Activations travel forward, gradients backward."""
+OfSum = Literal["begins", "waits", "ends"]
+"""Of a sum over replicas: this rank gives its own values, waits for the others, and has the sum;
+where it waits at once it is told of no beginning."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Mesh:
     """The ranks of this pipeline, on CPUs of this node, with which memory can be shared."""
     met: list[int] = field(default_factory=lambda: [0])
     """How often this rank has met all others at a barrier."""
+    on_sum: list[Callable[[OfSum, int], None]] = field(default_factory=list)
+    """Told of each sum over replicas, just before and after, and of how many bytes it begins with;
+    by the thread that does so."""
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -110,15 +116,29 @@ class Mesh:
         if self.replicas is None:
             return
         travels = tensor.cpu() if self.staged else tensor
+        self.tell_sum("waits", tensor)
         dist.all_reduce(travels, group=self.replicas)
+        self.tell_sum("ends")
         if self.staged:
             tensor.copy_(travels)
 
     def begin_sum_over_replicas(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Begin to add up a CPU's `tensor` over this stage's replicas, of which there are several,
         in place; what is returned waits for all of them."""
+        self.tell_sum("begins", tensor)
         work = dist.all_reduce(tensor, group=self.replicas, async_op=True)
-        return cast(Callable[[], None], work.wait)
+
+        def wait() -> None:
+            self.tell_sum("waits")
+            work.wait()
+            self.tell_sum("ends")
+
+        return wait
+
+    def tell_sum(self, what: OfSum, tensor: torch.Tensor | None = None) -> None:
+        """Of one over replicas, to all who want to know; `tensor` is what it begins with."""
+        for told in self.on_sum:
+            told(what, 0 if tensor is None else tensor.nbytes)
 
     def barrier(self) -> None:
         if self.control is not None:

@@ -278,7 +278,7 @@ class Worker:
             observer.machine_use.peak_is_of_run = checked.peak_forgotten
             trainer = self._trainer(mesh, parts, writer, observer)
             clock = observer.second_clock
-            clock.attach(parts.stage, trainer.optimizer, mesh.met, parts.loss)
+            clock.attach(parts.stage, trainer.optimizer, mesh, parts.loss)
             observer.time_faults.parts.stage = stage_facts(self.cell.experiment, mesh, parts)
             observer.records.with_spans = self.cell.experiment.spans
             trainer.stop_requested = signals.stop_requested

@@ -128,6 +128,79 @@ def zeroed_for_long() -> None:
     around(StepTimer, "end", end)
 
 
+def gradients_summed(change: Callable[[Any, Any], None]) -> None:
+    """`change` is given what averages gradients in one all-reduce, and what sums them."""
+    from gnnhpc.engines.flat_gradients import Gradients
+
+    around(Gradients, "_sum_over_replicas", lambda true, gradients: change(gradients, true))
+
+
+def comes_after_the_sum() -> None:
+    """Waiting for a replica that is late is counted as all-reduce."""
+
+    def summed(gradients: Any, true: Any) -> None:
+        if rank() == 1:
+            time.sleep(0.02)
+        true(gradients)
+        gradients.timer.arrive()
+
+    gradients_summed(summed)
+
+
+def sleeps_after_the_sum() -> None:
+    def summed(gradients: Any, true: Any) -> None:
+        true(gradients)
+        time.sleep(0.02)
+
+    gradients_summed(summed)
+
+
+def sleeps_before_the_sum() -> None:
+    def summed(gradients: Any, true: Any) -> None:
+        time.sleep(0.02)
+        true(gradients)
+
+    gradients_summed(summed)
+
+
+def a_tenth_of_the_sum() -> None:
+    """The rest of each all-reduce is told as waiting."""
+    from gnnhpc.engines.timing import StepTimer
+
+    def end(true: Any, timer: Any, opened: Any) -> None:
+        true(timer, opened)
+        if opened.reduced_from is not None:
+            opened.end = opened.reduced_from + (opened.end - opened.reduced_from) / 10
+
+    around(StepTimer, "end", end)
+
+
+def buckets_begun_late() -> None:
+    """A wait before the last buckets are given to the other replicas is told as all-reduce."""
+    from gnnhpc.engines.overlapped_gradients import OverlappedGradients
+
+    def reduce(true: Any, gradients: Any, place: int, layer: int) -> None:
+        if layer == -1:
+            time.sleep(0.02)
+        true(gradients, place, layer)
+
+    around(OverlappedGradients, "_reduce_after", reduce)
+
+
+def torch_sums_late() -> None:
+    """After DDP's gradients were ready."""
+    from gnnhpc.engines.ddp_gradients import DdpReplicas
+
+    def reduce(true: Any, replicas: Any, bucket: Any) -> Any:
+        arrive = replicas.timer.arrive
+        replicas.timer.arrive = lambda: (arrive(), time.sleep(0.02))
+        reduced = true(replicas, bucket)
+        replicas.timer.arrive = arrive
+        return reduced
+
+    around(DdpReplicas, "reduce", reduce)
+
+
 def no_forward_spans() -> None:
     change_times(
         lambda times: dataclasses.replace(
@@ -274,6 +347,48 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
         ONE,
         ("spans", "suspect", "optimizer spans of"),
     ),
+    "comes after the sum": (
+        comes_after_the_sum,
+        vig(layout="dp2"),
+        ONE,
+        ("step times", "invalid", "an all-reduce that begins after its sum over replicas in 6"),
+    ),
+    "sleeps after the sum": (
+        sleeps_after_the_sum,
+        gat(layout="dp2"),
+        ONE,
+        ("spans", "suspect", "s lie after these had ended"),
+    ),
+    "sleeps before the sum": (
+        sleeps_before_the_sum,
+        vig(layout="dp2"),
+        ONE,
+        ("spans", "suspect", "s lie before their sums over replicas began"),
+    ),
+    "a tenth of the sum": (
+        a_tenth_of_the_sum,
+        gat(layout="dp2"),
+        ONE,
+        ("step times", "invalid", "an all-reduce that ends before its sum over replicas in 6"),
+    ),
+    "buckets begun late": (
+        buckets_begun_late,
+        vig(layout="dp2", bucket_mib=1e-4),
+        ONE,
+        ("spans", "suspect", "s lie beside them"),
+    ),
+    "torch sums late": (
+        torch_sums_late,
+        vig(layout="dp2-pp2", engine="pipelining"),
+        ONE,
+        ("spans", "suspect", "s lie before their sums over replicas began"),
+    ),
+    "torch sums forgotten": (
+        a_tenth_of_the_sum,
+        vig(layout="dp2-pp2", engine="pipelining"),
+        ONE,
+        ("step times", "invalid", "an all-reduce that ends before its sum over replicas in 6"),
+    ),
     "started after forward": (
         started_after_forward,
         gat(layout="seq"),
@@ -418,6 +533,10 @@ def test_what_is_planted_is_named(tmp_path: Path, name: str) -> None:
 HEALTHY = {
     **{f"vig {layout}": vig(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
     **{f"gat {layout}": gat(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
+    **{
+        f"{name} dp2, a bucket a layer": kind(layout="dp2", bucket_mib=1e-4)
+        for name, kind in (("vig", vig), ("gat", gat))
+    },
     **{
         f"{name} {layout} of torch": kind(layout=layout, engine="pipelining")
         for name, kind in (("vig", vig), ("gat", gat))

@@ -112,21 +112,21 @@ def _whole(span: Span, _moment: Moment) -> float:
 
 def waited_in(span: Span) -> float:
     """Seconds in a span that the thread waited for a processor."""
-    return _waited(span.delay_before_s, span.delay_after_s)
+    return waited_between(span.delay_before_s, span.delay_after_s)
 
 
 def _before(span: Span, begin: Moment) -> float:
     """Seconds in a span before its work began, less what the thread waited for a processor."""
-    waited_s = _waited(span.delay_before_s, begin.delay_s)
+    waited_s = waited_between(span.delay_before_s, begin.delay_s)
     return max(0.0, min(span.end_s, begin.at_s) - span.start_s - waited_s)
 
 
 def _after(span: Span, end: Moment) -> float:
     """And after it had ended."""
-    waited_s = _waited(end.delay_s, span.delay_after_s)
+    waited_s = waited_between(end.delay_s, span.delay_after_s)
     return max(0.0, span.end_s - max(span.start_s, end.at_s) - waited_s)
 
 
-def _waited(before_s: float | None, after_s: float | None) -> float:
+def waited_between(before_s: float | None, after_s: float | None) -> float:
     """Between two readings of how long a thread has; 0 where there are none."""
     return 0.0 if before_s is None or after_s is None else max(0.0, after_s - before_s)

@@ -15,6 +15,7 @@ from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.sum_faults import SumFaults
 from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import StepRecord
@@ -59,6 +60,7 @@ class PartFaults:
     faults: Faults
     stage: StageFacts = field(default_factory=StageFacts)
     _loose: LooseSpans = field(default_factory=LooseSpans)
+    _sums: SumFaults = field(init=False)
     _optimized: int = 0
     """Steps whose optimizer's span was held against its step."""
     _optimizer_longer: list[tuple[float, float]] = field(default_factory=list)
@@ -68,11 +70,15 @@ class PartFaults:
     _recomputing: int = 0
     """Steps in which some were."""
 
+    def __post_init__(self) -> None:
+        self._sums = SumFaults(self.faults)
+
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str) -> None:
         self._compare_groups(record, times, where)
         self._compare_reading(record, seen, where)
         self._compare_optimizer(record, times, seen, where)
         self._compare_sharing(record, times, where)
+        self._sums.compare(record, times, seen, where)
         self._compare_recomputed(record, times, seen, where)
         self._compare_places(times, seen, where)
         if times.waiting_cpu_s is not None:
@@ -249,7 +255,7 @@ class PartFaults:
                 f"optimizer spans of {len(self._optimizer_longer)} steps hold {held:.3f} s, of "
                 f"which the optimizer took {seen:.3f} s"
             )
-        return self._loose.told()
+        return self._sums.loose() or self._loose.told()
 
 
 def _places(spans: Sequence[Span], name: SpanName) -> list[Place]:

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.recomputed_forwards import Place, RecomputedForwards
+from gnnhpc.check.watches.sum_moments import SeenSums, SumMoments
 from gnnhpc.check.watches.system_counts import CountedStep, SystemCounts
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.tasks.task import Loss
 
 
@@ -75,6 +77,8 @@ class SeenStep:
     """Within the optimizer's step alone."""
     zeroed_s: float = 0.0
     """Within setting gradients to zero."""
+    sums: SeenSums | None = None
+    """Over the stage's replicas; None where nothing tells of them."""
     counted: CountedStep | None = None
     """What the system counted of it; None where that was not read."""
     barriers: tuple[int, int] | None = None
@@ -112,6 +116,8 @@ class SecondClock:
     _optimizer_s: float = 0.0
     _zeroed_s: float = 0.0
     _system: SystemCounts = field(default_factory=SystemCounts)
+    _sums: SumMoments = field(default_factory=SumMoments)
+    _sums_told: bool = False
     _met: Sequence[int] = ()
     """Counts this rank's barriers."""
     _met_at: list[int] = field(default_factory=list)
@@ -127,14 +133,16 @@ class SecondClock:
         self,
         stage: Stage,
         optimizer: torch.optim.Optimizer | None,
-        met: Sequence[int] = (),
+        mesh: Mesh | None = None,
         loss: Loss | None = None,
     ) -> None:
         """Hook a stage, its loss and what trains it; a hook takes about two microseconds.
 
-        `met` counts barriers.
+        `mesh` counts barriers, and tells of sums over replicas.
         """
-        self._met = met
+        if mesh is not None:
+            self._met, self._sums_told = mesh.met, True
+            mesh.on_sum.append(self._sums.told)
         self._hooked = True
         self._recomputed.attach(stage)
         self._moments.attach(stage, loss)
@@ -181,12 +189,14 @@ class SecondClock:
         self._met_at += self._met
         self._began = seconds()
         self._moments.begin_step(self._began)
+        self._sums.begin_step(self._began)
         self._system.step_began()
 
     def step_ended(self) -> None:
         """Before the timer is stopped."""
         self._system.step_ended()
         self._moments.end_step()
+        self._sums.end_step()
         self._met_at += self._met
         self._in_step = False
         self._cpu_ended = time.thread_time() - self._accounted_cpu
@@ -227,6 +237,7 @@ class SecondClock:
             optimizer_steps=self._counts.get("optimizer step", 0),
             optimizer_s=self._optimizer_s,
             zeroed_s=self._zeroed_s,
+            sums=self._sums.seen() if self._sums_told else None,
             counted=self._system.seen(),
             barriers=self._barriers(),
             recomputed=sorted(self._recomputed.places) if self._hooked else None,
