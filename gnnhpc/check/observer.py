@@ -251,6 +251,9 @@ class RunObserver:
         if self.watch is not None and self.looks:
             layers = self.watch.layer_times.seen()
             self.time_faults.parts.compare_layers(record, times, layers)
+            if record.phase == "train":
+                backwards = self.watch.layer_backwards.seen()
+                self.time_faults.parts.compare_layers(record, times, backwards, "backward")
         self.machine_use.observe(record, times)
         self.records.keep(record, times)
         if record.looked != self.looks:

@@ -15,6 +15,11 @@ from torch.nn.modules import module as torch_module
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 TellBackward = Callable[[float, Sequence[float]], None]
 """Told when the last layer's backward began, and when each layer's had ended, in their order."""
+CallEnded = Callable[[Sequence[nn.Module], float | None, Sequence[float]], None]
+"""Told of the layers of a call: the same of their backward once it has ended; None and when each
+one's forward had, where that was computed again."""
+on_backward: list[CallEnded] = []
+"""Told of every call of this process."""
 
 
 class Outputs(NamedTuple):

@@ -201,6 +201,33 @@ def torch_sums_late() -> None:
     around(DdpReplicas, "reduce", reduce)
 
 
+def change_backwards(change: Callable[[list[float]], list[float]]) -> None:
+    """Of the layers of a step, those that it has told in their order."""
+    from gnnhpc.engines.timing import StepTimer
+
+    def layers(true: Any, timer: Any, *args: Any) -> Any:
+        found = true(timer, *args)
+        changed = change([backward for _, backward in found.values()])
+        return {
+            name: [forward, backward]
+            for (name, (forward, _)), backward in zip(found.items(), changed, strict=True)
+        }
+
+    around(StepTimer, "_layers", layers)
+
+
+def backwards_of_the_next() -> None:
+    change_backwards(lambda seconds: [*seconds[1:], *seconds[:1]])
+
+
+def backwards_halved() -> None:
+    change_backwards(lambda seconds: [each / 2 for each in seconds])
+
+
+def backwards_of_the_first() -> None:
+    change_backwards(lambda seconds: [sum(seconds), *[0.0 for _ in seconds[1:]]])
+
+
 def no_forward_spans() -> None:
     change_times(
         lambda times: dataclasses.replace(
@@ -389,6 +416,45 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
         ONE,
         ("step times", "invalid", "an all-reduce that ends before its sum over replicas in 6"),
     ),
+    **{
+        f"{name}, {where}": (
+            plant,
+            experiment,
+            ONE,
+            ("step times", "invalid", "backward seconds of layers that these did not take in"),
+        )
+        for name, plant, cells in (
+            (
+                "backwards of the next",
+                backwards_of_the_next,
+                {
+                    "vig seq": vig(layout="seq"),
+                    "gat 1f1b": gat(layout="pp2", schedule="1f1b"),
+                    "gat zero-bubble": gat(layout="pp2", schedule="zero-bubble"),
+                    "gat of torch": gat(layout="pp2", engine="pipelining"),
+                },
+            ),
+            (
+                "backwards halved",
+                backwards_halved,
+                {
+                    "gat seq": gat(layout="seq"),
+                    "vig 1f1b": vig(layout="pp2", schedule="1f1b"),
+                    "vig computed again": vig(layout="pp2", checkpoint="always"),
+                },
+            ),
+            (
+                "backwards of the first",
+                backwards_of_the_first,
+                {
+                    "vig pp2": vig(layout="pp2"),
+                    "gat computed again": gat(layout="seq", checkpoint="always"),
+                    "gat dp2": gat(layout="dp2"),
+                },
+            ),
+        )
+        for where, experiment in cells.items()
+    },
     "started after forward": (
         started_after_forward,
         gat(layout="seq"),
@@ -533,6 +599,16 @@ def test_what_is_planted_is_named(tmp_path: Path, name: str) -> None:
 HEALTHY = {
     **{f"vig {layout}": vig(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
     **{f"gat {layout}": gat(layout=layout) for layout in ("seq", "pp2", "dp2", "dp2-pp2")},
+    **{
+        f"{name} pp2, {words}": kind(layout="pp2", **changes)
+        for name, kind in (("vig", vig), ("gat", gat))
+        for words, changes in (
+            ("1f1b", {"schedule": "1f1b"}),
+            ("zero-bubble", {"schedule": "zero-bubble"}),
+            ("computed again", {"checkpoint": "always"}),
+            ("computed again by torchgpipe", {"checkpoint": "always", "engine": "torchgpipe"}),
+        )
+    },
     **{
         f"{name} dp2, a bucket a layer": kind(layout="dp2", bucket_mib=1e-4)
         for name, kind in (("vig", vig), ("gat", gat))

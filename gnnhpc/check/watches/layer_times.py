@@ -47,7 +47,7 @@ class LayerTimes:
         self.detach()
         self._parts = []
         for part in (part for called in self.stage.called for part in called.parts):
-            together, events = _called_together(part.layers), list[_Event]()
+            together, events = called_together(part.layers), list[_Event]()
             names = [tuple(part.outlines[n].name for n in numbers) for numbers in together]
             self._parts.append((names, events))
             self._hook(part, part, None, events)
@@ -79,7 +79,7 @@ class LayerTimes:
         ]
 
 
-def _called_together(layers: list[nn.Module]) -> list[range]:
+def called_together(layers: list[nn.Module]) -> list[range]:
     """All layers, those together that one call may compute."""
     together = {each.start: each for each in neighbours(layers)}
     found, number = [], 0

@@ -6,13 +6,20 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from gnnhpc.batches.batch import Loading
 from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.faults import Faults, in_most
 from gnnhpc.check.watches.layer_times import LayerSeconds
-from gnnhpc.check.watches.loose_spans import ENDING_S, SHARE, STEP_SHARE, LooseSpans, waited_in
+from gnnhpc.check.watches.loose_spans import (
+    ENDING_S,
+    REFILL_S,
+    SHARE,
+    STEP_SHARE,
+    LooseSpans,
+    waited_in,
+)
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.sum_faults import SumFaults
@@ -69,12 +76,17 @@ class PartFaults:
     """Seconds recorded for forwards computed again and seen, of steps that recorded more."""
     _recomputing: int = 0
     """Steps in which some were."""
+    _backwards: int = 0
+    """Steps whose layers' backwards were held against the stage's."""
+    _backwards_shorter: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of layers' backwards, and of the stage's that was seen, of steps that lack some."""
 
     def __post_init__(self) -> None:
         self._sums = SumFaults(self.faults)
 
     def compare(self, record: StepRecord, times: StepTimes, seen: SeenStep, where: str) -> None:
         self._compare_groups(record, times, where)
+        self._compare_backwards(record, times, seen)
         self._compare_reading(record, seen, where)
         self._compare_optimizer(record, times, seen, where)
         self._compare_sharing(record, times, where)
@@ -111,18 +123,38 @@ class PartFaults:
                     f"{where}: {layers:.6f} s in a {part} of {total:.6f} s",
                 )
 
+    def _compare_backwards(self, record: StepRecord, times: StepTimes, seen: SeenStep) -> None:
+        """Layers' backwards are together as long as what was seen of the stage's.
+
+        Not where forwards were computed again: what these begin from is put back in no layer.
+        """
+        seen_s = seen.backward_s + seen.weights_s
+        if not self.stage.groups or times.waiting_cpu_s is None or seen.recomputed or not seen_s:
+            return
+        self._backwards += 1
+        told_s = sum(backward for _, backward in times.layers.values())
+        spans = [span for span in times.spans if span.name in ("backward", "weights")]
+        missing_s = seen_s - told_s - sum(waited_in(span) for span in spans)
+        least_s = max(SHARE * seen_s, STEP_SHARE * record.wall_s, ENDING_S * len(spans))
+        if missing_s > least_s + REFILL_S * times.involuntary_switches:
+            self._backwards_shorter.append((told_s, seen_s))
+
     def compare_layers(
-        self, record: StepRecord, times: StepTimes, seen: Sequence[LayerSeconds]
+        self,
+        record: StepRecord,
+        times: StepTimes,
+        seen: Sequence[LayerSeconds],
+        kind: Literal["forward", "backward"] = "forward",
     ) -> None:
-        """Forward seconds of layers lie within what was seen of them in a step looked at closely;
-        a device's the host's clock cannot tell, and those on several have none."""
+        """Seconds of layers lie within what was seen of them in a step looked at closely; a
+        device's the host's clock cannot tell, and those on several have none."""
         if times.waiting_cpu_s is None or not self.stage.groups:
             return
         for names, least_s, most_s in seen:
-            told = sum(times.layers.get(name, (0.0, 0.0))[0] for name in names)
+            told = sum(times.layers.get(name, (0.0, 0.0))[kind == "backward"] for name in names)
             if not least_s * (1 - RATE) - SUM_S <= told <= most_s * (1 + RATE) + SUM_S:
                 self.faults.add(
-                    "forward seconds of layers that these did not take",
+                    f"{kind} seconds of layers that these did not take",
                     f"{record.phase} step {record.step}: {' and '.join(names)} {told:.6f} s, "
                     f"{least_s:.6f} to {most_s:.6f} s seen",
                 )
@@ -244,6 +276,12 @@ class PartFaults:
             found.append(
                 f"recompute_s holds {recorded:.4f} s in {len(self._recomputed_longer)} steps, of "
                 f"which forwards computed again took {seen:.4f} s"
+            )
+        if in_most(len(self._backwards_shorter), self._backwards):
+            recorded, seen = (sum(each) for each in zip(*self._backwards_shorter, strict=True))
+            found.append(
+                f"backwards of layers hold {recorded:.4f} s in {len(self._backwards_shorter)} "
+                f"steps, in which that of their stage took {seen:.4f} s"
             )
         return found
 

@@ -29,6 +29,7 @@ from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.image_watch import ImageWatch
 from gnnhpc.check.watches.initial_values import other_initial_values
 from gnnhpc.check.watches.last_outputs import LastOutputs
+from gnnhpc.check.watches.layer_backwards import LayerBackwards
 from gnnhpc.check.watches.layer_rows import LayerRowsWatch
 from gnnhpc.check.watches.layer_times import LayerTimes
 from gnnhpc.check.watches.link_watch import LinkWatch
@@ -71,6 +72,7 @@ class RunWatch:
     continuity: Continuity
     layers: LayerRowsWatch
     layer_times: LayerTimes
+    layer_backwards: LayerBackwards
     recomputed: RecomputedOutputs
     drawn: DrawnByLayers
     seeded: bool = True
@@ -139,6 +141,7 @@ class RunWatch:
             Continuity(stage, parts.optimizer, findings),
             LayerRowsWatch(stage),
             LayerTimes(stage),
+            LayerBackwards(stage),
             recomputed,
             drawn_by_layers,
         )
@@ -167,6 +170,7 @@ class RunWatch:
         self.dropout.attach()
         self.traffic.attach(training=True, on_first=self.optimizer.before_first_forward)
         self.layer_times.attach()
+        self.layer_backwards.attach()
 
     def after_training_step(
         self, step: int, batch: Batch, trained: StepOutput, grad_norm: float | None
@@ -181,6 +185,7 @@ class RunWatch:
             self.optimizer.after_step(step)
             self.statistics.after_step(step)
             return
+        self.layer_backwards.detach()
         self.layer_times.detach()
         self.traffic.detach()
         self.gradients.detach()

@@ -72,7 +72,7 @@ class WorkMoments:
             called.on_left.append(self._gradient_is_left)
             called.parts[0].register_forward_pre_hook(partial(self._forward_begins, part))
             called.parts[-1].register_forward_hook(partial(self._forward_ends, part))
-            first, parameters = _first_trained(called)
+            first, parameters = first_trained(called)
             if called.parts[first] is not called.parts[-1]:
                 self._ends_elsewhere.add(part)
                 called.parts[first].register_forward_hook(partial(self._first_forward_ends, part))
@@ -201,7 +201,7 @@ class WorkMoments:
         return gradient
 
 
-def _first_trained(stage: Stage) -> tuple[int, list[nn.Parameter]]:
+def first_trained(stage: Stage) -> tuple[int, list[nn.Parameter]]:
     """Of its first layer that has some, those that train, and which part has the layer; one of them
     where they have their gradients all at once, as each that is told takes some microseconds."""
     for index, part in enumerate(stage.parts):

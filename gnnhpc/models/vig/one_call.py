@@ -19,7 +19,7 @@ from gnnhpc.models.added_gradients import (
     tell_added,
     trains_unchanged,
 )
-from gnnhpc.models.one_call import Outputs, TellBackward
+from gnnhpc.models.one_call import Outputs, TellBackward, on_backward
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.vig.layer_parameters import CHANNELS
 
@@ -38,7 +38,7 @@ class VigCall:
         """Of `modules`, which have been asked what they were `found` to have, for so many
         micro-batches."""
         self._microbatches = microbatches
-        self._modules, self._was_found = modules, [_identity(each) for each in found]
+        self.modules, self._was_found = modules, [_identity(each) for each in found]
         layers = [each for each in found if isinstance(each, vig_layers.Layer)]
         readout = next((each for each in found if isinstance(each, vig_readout.Weights)), None)
         self.layers = vig_layers.Layers(layers, readout)
@@ -72,12 +72,15 @@ class VigCall:
         apply, x = cast(Any, _Layers).apply, x.contiguous()
         last = apply(x, self, tell_backward, found, input_to_train(x))
         _, saved, ended_s = found[0]
+        if is_recomputing():
+            for told in on_backward:
+                told(self.modules, None, ended_s)
         return Outputs(partial(self.layers.between, x, saved), last, ended_s)
 
     def takes(self, x: Tensor) -> bool:
         """Images as the kernel wants them, of two rows at least: one has no variance; in training,
         as the layers were when this was prepared."""
-        if x.dtype != torch.float32 or not x.is_cpu or not all(map(_TRAINING, self._modules)):
+        if x.dtype != torch.float32 or not x.is_cpu or not all(map(_TRAINING, self.modules)):
             return False
         shape = x.shape
         if shape != self._taken:
@@ -138,7 +141,7 @@ class VigCall:
         self._all_gradients()
         # As where they were prepared: a backward has no gradients of gradients.
         with torch.enable_grad():
-            found = [_identity(each) for each in _ask(self._modules)]
+            found = [_identity(each) for each in _ask(self.modules)]
         if found != self._was_found:
             raise RuntimeError(_CHANGED)
 
@@ -179,6 +182,8 @@ class _Layers(torch.autograd.Function):
         wants_x, into = ctx.needs_input_grad[0], call.into()
         d_x, ended = call.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         ctx.tell_backward(began_s, ended)
+        for told in on_backward:
+            told(call.modules, began_s, ended)
         call.tell_added()
         return d_x, None, None, None, None
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gnnhpc.check.watches.faults import Faults
-from gnnhpc.check.watches.layer_times import LayerSeconds, LayerTimes, _between, _called_together
+from gnnhpc.check.watches.layer_times import LayerSeconds, LayerTimes, _between, called_together
 from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.timing import StepTimes
@@ -43,7 +43,7 @@ class Together(InOneCall):
 
 def test_layers_of_one_call_are_held_together() -> None:
     layers = [nn.ReLU(), Together(), Together(), nn.ReLU(), Together()]
-    assert _called_together(layers) == [range(1), range(1, 3), range(3, 4), range(4, 5)]
+    assert called_together(layers) == [range(1), range(1, 3), range(3, 4), range(4, 5)]
 
 
 def compared(times: StepTimes, seen: list[LayerSeconds], names: list[str]) -> list[str]:
