@@ -441,6 +441,7 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
                     "gat seq": gat(layout="seq"),
                     "vig 1f1b": vig(layout="pp2", schedule="1f1b"),
                     "vig computed again": vig(layout="pp2", checkpoint="always"),
+                    "vig of torch": vig(layout="pp2", engine="pipelining"),
                 },
             ),
             (

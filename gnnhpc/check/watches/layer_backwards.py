@@ -72,6 +72,8 @@ class LayerBackwards:
     """
 
     stage: Stage
+    singly: bool = False
+    """Whether its engine calls each layer by itself, so that a hook may come between any two."""
     _events: list[Event] = field(default_factory=list)
     _calls: list[Called] = field(default_factory=list)
     _groups: list[Names] = field(default_factory=list)
@@ -93,7 +95,8 @@ class LayerBackwards:
         self._names |= dict(zip(part.layers, names, strict=True))
         self._hook(part.register_forward_pre_hook(partial(self._forward_begins, number)))
         single: dict[str, Names] = {}
-        for numbers in called_together(part.layers):
+        alone = [range(n, n + 1) for n in range(len(names))]
+        for numbers in alone if self.singly else called_together(part.layers):
             group = tuple(names[n] for n in numbers)
             self._groups.append(group)
             if len(group) == 1:

@@ -141,7 +141,8 @@ class RunWatch:
             Continuity(stage, parts.optimizer, findings),
             LayerRowsWatch(stage),
             LayerTimes(stage),
-            LayerBackwards(stage),
+            # Torch's engine, which a single stage does not take, calls no layers together.
+            LayerBackwards(stage, experiment.engine == "pipelining" and mesh.layout.stages > 1),
             recomputed,
             drawn_by_layers,
         )
