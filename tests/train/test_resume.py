@@ -168,7 +168,7 @@ def disturbed() -> None:
     check = Worker._check_so_far
 
     def planted(self: Worker, *args: Any) -> list[Check]:
-        return [*check(self, *args), Check("drift", "suspect", "it became slower")]
+        return [*check(self, *args), Check("gradients used", "suspect", "none of one")]
 
     Worker._check_so_far = planted  # type: ignore[method-assign]
 
@@ -179,9 +179,9 @@ def test_what_was_suspect_of_an_attempt_is_of_those_that_go_on(tmp_path: Path) -
     (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
     assert run(tmp_path, cell, plant=disturbed).statuses == [EXIT_UNFINISHED] * 2
     result = run(tmp_path, cell).result
-    (drift,) = [check for check in result.audit if check.name == "drift"]
-    assert (drift.verdict, drift.detail) == ("suspect", "attempt-1: it became slower")
-    assert "drift" in result.flags
+    (used,) = [check for check in result.audit if check.name == "gradients used"]
+    assert (used.verdict, used.detail) == ("suspect", "attempt-1: none of one")
+    assert "gradients used" in result.flags
 
 
 def wrong_from_step_6_on() -> None:
