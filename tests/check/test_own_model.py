@@ -778,6 +778,7 @@ SPARSE = computing(
 )
 
 
+@pytest.mark.quick("negative")
 @pytest.mark.parametrize("view", ["conj()", "conj().imag"], ids=["conjugate", "negative"])
 def test_buffers_that_are_views_of_complex_numbers_are_taken(view: str, tmp_path: Path) -> None:
     keeps = f"self.register_buffer('n', torch.tensor([1 + 2j]).{view})"
@@ -804,6 +805,7 @@ def test_sparse_gradients_are_taken(layout: str, engine: str, ranks: int, tmp_pa
     assert invalid(checked(tmp_path, SPARSE, *flags, ranks=ranks)) == []
 
 
+@pytest.mark.slow
 def test_sparse_gradients_in_replicas_of_torchs_engine_are_refused(tmp_path: Path) -> None:
     (tmp_path / "centred.py").write_text(SPARSE)
     command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2"]
@@ -910,7 +912,7 @@ def generators_set_after_each_step(folder: Path) -> None:
     around(NativeEngine, "train_step", step)
 
 
-@pytest.mark.quick("before-seq", "after-seq", "sound-pp2")
+@pytest.mark.quick("put back-seq", "sound-pp2")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize(
     "plant",
