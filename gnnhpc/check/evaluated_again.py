@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.capture import Array, Ids, array_of
-from gnnhpc.check.outputs_apart import relative_difference
+from gnnhpc.check.outputs_apart import relative_difference, without_unknown
 from gnnhpc.check.own_draws import draws_of
 from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
@@ -40,9 +40,7 @@ class EvaluatedPiece:
         began = twin.copied()
         expected = self.outputs(twin)
         if not self.training:
-            # An evaluation may give rows that are no numbers, of which no metric is.
-            unknown = np.isnan(found) & np.isnan(expected)
-            found, expected = (np.where(unknown, 0.0, each) for each in (found, expected))
+            found, expected = without_unknown(found, expected)
         relative = relative_difference(found, expected)
         draws = draws_of(began, single, self.outputs, expected, _as_one_layers)
         if draws is None:

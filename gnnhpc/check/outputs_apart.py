@@ -41,6 +41,13 @@ def relative_difference(found: Array, exact: Array) -> float:
     return float(np.linalg.norm(weights * away)) / max(norm, 1e-300)
 
 
+def without_unknown(found: Array, exact: Array) -> tuple[Array, Array]:
+    """Both, with 0 where both are no numbers: an evaluation may give such rows, of which no metric
+    is."""
+    unknown = np.isnan(found) & np.isnan(exact)
+    return np.where(unknown, 0.0, found), np.where(unknown, 0.0, exact)
+
+
 def bounded(x: Tensor) -> Tensor:
     """[rows, ...] as it is, or in double precision with what is as good as infinite in the size of
     its row's other numbers, so that sums of it tell something of these."""

@@ -28,7 +28,6 @@ class DdpReplicas:
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
         self.mesh = mesh
-        self.group = mesh.replicas
         self.reductions = 0
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
@@ -55,9 +54,9 @@ class DdpReplicas:
         self.reductions += 1
         self.timer.doing = "waiting for the other replicas"
         self.timer.arrive()
-        assert self.group is not None
+        assert self.mesh.replicas is not None
         self.mesh.tell_sum("waits", bucket.buffer())
-        reduced = allreduce_hook(self.group, bucket)
+        reduced = allreduce_hook(self.mesh.replicas, bucket)
         # A GPU's is given out by then, and another callback would be one more to give out.
         return reduced.then(self._is_there) if self.mesh.device.type == "cpu" else reduced
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.loose_state import OF_GENERATOR, loose_state
-from gnnhpc.models.tensor_bytes import bytes_of
+from gnnhpc.models.tensor_bytes import checksum
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
 from gnnhpc.train.generators import generator_states
@@ -33,7 +32,7 @@ def checksums(mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None)
     place = _place(mesh)
     found |= {f"buffer {name} {place}": buffer for name, buffer in stage.named_buffers()}
     found |= generator_states(mesh)
-    return {name: _checksum(tensor) for name, tensor in found.items()}
+    return {name: checksum(tensor) for name, tensor in found.items()}
 
 
 def loose_states(mesh: Mesh, stage: Stage) -> dict[str, str]:
@@ -89,7 +88,3 @@ def check_restored(
             f"{path.name}: {wrong[0]}{more} are not as they were when it was written: the resume "
             "has not restored them"
         )
-
-
-def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(bytes_of(tensor).numpy().tobytes())

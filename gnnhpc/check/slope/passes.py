@@ -12,7 +12,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.models.generators import generators_put_back
-from gnnhpc.models.own_attributes import attributes_of, set_attributes, users_modules
+from gnnhpc.models.own_attributes import attributes_put_back, users_modules
 from gnnhpc.models.set_buffers import copy_into
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.spec.experiment import Experiment
@@ -43,10 +43,9 @@ class Passes:
         self.taken = 0
         self._parts = parts
         self._buffers = [(buffer, buffer.clone()) for buffer in parts.stage.buffers()]
-        self._users = [*users_modules(parts.stage).values()]
-        self._attributes = [attributes_of(each) for each in self._users]
         # A scripted module's are no dictionary, and stay the same tensors.
-        plain = [each for each in self._users if isinstance(each._buffers, dict)]
+        users = users_modules(parts.stage).values()
+        plain = [each for each in users if isinstance(each._buffers, dict)]
         self._of_users = [(each, each._buffers.copy()) for each in plain]
 
     def take(self) -> Pass:
@@ -58,11 +57,11 @@ class Passes:
             parts.optimizer.zero_grad(set_to_none=False)
         timer.prepare()
         timer.start()
-        with generators_put_back(parts.stage.modules()):
+        with generators_put_back(parts.stage.modules()), attributes_put_back(parts.stage):
             trained = parts.engine.train_step(self.batch)
         parts.stage.end_minibatch()
         timer.stop()
-        self._put_back()
+        self._put_buffers_back()
         values = torch.zeros(3, dtype=torch.float64)
         if self.mesh.has_loss:
             # In double precision: a loss in single hides what outputs tell together.
@@ -76,8 +75,7 @@ class Passes:
         score = float(everyone[:, 2].max())
         return Pass(loss / labelled, int(labelled), score, trained.outputs)
 
-    def _put_back(self) -> None:
-        set_attributes(self._users, self._attributes)
+    def _put_buffers_back(self) -> None:
         for module, buffers in self._of_users:
             module._buffers.clear()
             module._buffers.update(buffers)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
-from gnnhpc.check.outputs_apart import relative_difference
+from gnnhpc.check.outputs_apart import relative_difference, without_unknown
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.projection import Projection, project
 from gnnhpc.check.watches.stage_traffic import sampled
@@ -126,7 +126,6 @@ def _same(first: Tensor, again: Tensor) -> bool:
 
 
 def _near(again: Tensor, output: Tensor) -> bool:
-    unknown = again.isnan() & output.isnan()
-    known = (x.detach().masked_fill(unknown, 0.0).cpu().numpy() for x in (again, output))
+    found, expected = (x.detach().cpu().numpy() for x in (again, output))
     # A number where the other is none is far.
-    return relative_difference(*known) <= SAME
+    return relative_difference(*without_unknown(found, expected)) <= SAME

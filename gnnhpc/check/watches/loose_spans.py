@@ -53,7 +53,7 @@ class LooseSpans:
         """A step's; `loss_part` is the one whose backwards begin with the loss's, and parts in
         `nothing_left` have nothing to do in spans of weights."""
         kinds: tuple[Kind, ...] = ("forward", "backward", "weights")
-        refill_s = REFILL_S * times.involuntary_switches
+        switches = times.involuntary_switches
         for kind in kinds:
             total = times.total(kind)
             self._with_spans[record.phase, kind] += total > 0
@@ -77,8 +77,8 @@ class LooseSpans:
                     for span in times.spans
                     if span.name == kind and _place(span) in moments
                 )
-                least_s = max(SHARE * total, STEP_SHARE * record.wall_s, each_s * len(moments))
-                if found > least_s + refill_s:
+                each_of_all_s = each_s * len(moments)
+                if found > most_beside(total, record.wall_s, each_of_all_s, switches):
                     place = record.phase, kind, where
                     self._loose.setdefault(place, []).append((total, found))
 
@@ -92,6 +92,12 @@ class LooseSpans:
                     f"{beside_s:.3f} s {where}"
                 )
         return None
+
+
+def most_beside(total_s: float, step_s: float, least_s: float, switches: int = 0) -> float:
+    """Seconds beside their work that spans of `total_s` may hold in a step of `step_s`, in which
+    others had the processor so often; `least_s` whatever these are."""
+    return max(SHARE * total_s, STEP_SHARE * step_s, least_s) + REFILL_S * switches
 
 
 def _of(

@@ -12,16 +12,9 @@ from gnnhpc.batches.batch import Loading
 from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.check.watches.faults import Faults, in_most
 from gnnhpc.check.watches.layer_times import LayerSeconds
-from gnnhpc.check.watches.loose_spans import (
-    ENDING_S,
-    REFILL_S,
-    SHARE,
-    STEP_SHARE,
-    LooseSpans,
-    waited_in,
-)
+from gnnhpc.check.watches.loose_spans import ENDING_S, LooseSpans, most_beside, waited_in
 from gnnhpc.check.watches.recomputed_forwards import Place
-from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.second_clock import RATE, SUM_S, SeenStep
 from gnnhpc.check.watches.sum_faults import SumFaults
 from gnnhpc.core.schedule import Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
@@ -29,10 +22,6 @@ from gnnhpc.records.schema import StepRecord
 
 TOLERANCE_S: Final = 1e-4
 """Between two readings that do not nest, or of a device's clock."""
-SUM_S: Final = 1e-6
-"""Of the same seconds rounded and added up otherwise, and of readings that nest."""
-RATE: Final = 1e-3
-"""Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
 RECOMPUTE_SHARE: Final = 0.1
 """Of forwards computed again, what their marks may hold beside their layers."""
 
@@ -135,8 +124,8 @@ class PartFaults:
         told_s = sum(backward for _, backward in times.layers.values())
         spans = [span for span in times.spans if span.name in ("backward", "weights")]
         missing_s = seen_s - told_s - sum(waited_in(span) for span in spans)
-        least_s = max(SHARE * seen_s, STEP_SHARE * record.wall_s, ENDING_S * len(spans))
-        if missing_s > least_s + REFILL_S * times.involuntary_switches:
+        each_s, switches = ENDING_S * len(spans), times.involuntary_switches
+        if missing_s > most_beside(seen_s, record.wall_s, each_s, switches):
             self._backwards_shorter.append((told_s, seen_s))
 
     def compare_layers(
@@ -212,7 +201,7 @@ class PartFaults:
             *before, last = [span for span in times.spans if span.name == "optimizer"]
             for span, work_s in [(last, seen.optimizer_s), *((s, seen.zeroed_s) for s in before)]:
                 beside_s = span.seconds - waited_in(span) - work_s
-                if beside_s > max(SHARE * span.seconds, STEP_SHARE * record.wall_s, ENDING_S):
+                if beside_s > most_beside(span.seconds, record.wall_s, ENDING_S):
                     self._optimizer_longer.append((span.seconds, work_s))
                     break
 

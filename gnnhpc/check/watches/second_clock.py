@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,11 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.tasks.task import Loss
+
+SUM_S: Final = 1e-6
+"""Of the same seconds rounded and added up otherwise, and of readings that nest."""
+RATE: Final = 1e-3
+"""Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
 
 
 def seconds() -> float:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Inputs
-from gnnhpc.check.watches.state_hashes import tensor_hash
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.tensor_bytes import checksum
 from gnnhpc.records.schema import Phase
 
 SAMPLE = 2_048
@@ -85,7 +85,7 @@ class StageTraffic:
     def crossed(self, phase: Phase, step: int) -> Crossed:
         """After the step."""
         hashes = {
-            where: sorted((m, tensor_hash(sample)) for m, sample in samples)
+            where: sorted((m, checksum(sample)) for m, sample in samples)
             for where, samples in self._samples.items()
         }
         return Crossed(phase, step, hashes)

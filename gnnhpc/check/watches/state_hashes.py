@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 
 from torch import Tensor
 
-from gnnhpc.models.tensor_bytes import bytes_of
+from gnnhpc.models.tensor_bytes import checksum
 
 Hashes = dict[str, int]
 """CRC-32 of each tensor's bytes, by name."""
 
 
-def tensor_hash(tensor: Tensor) -> int:
-    """Of the bytes of any tensor, wherever it lies."""
-    values = bytes_of(tensor)
-    return zlib.crc32(values.numpy().data) if len(values) else 0
-
-
 def hashes_of(named: Iterable[tuple[str, Tensor]]) -> Hashes:
-    return {name: tensor_hash(tensor) for name, tensor in named}
+    return {name: checksum(tensor) for name, tensor in named}
 
 
 def differing(one: Hashes, other: Hashes) -> list[str]:

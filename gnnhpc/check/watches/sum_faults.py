@@ -6,24 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gnnhpc.check.watches.faults import Faults, in_most
-from gnnhpc.check.watches.loose_spans import (
-    ENDING_S,
-    REFILL_S,
-    SHARE,
-    STEP_SHARE,
-    waited_between,
-    waited_in,
-)
-from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.loose_spans import ENDING_S, most_beside, waited_between, waited_in
+from gnnhpc.check.watches.second_clock import RATE, SUM_S, SeenStep
 from gnnhpc.check.watches.shared_step import SharedStep, shared_step
 from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.records.schema import StepRecord
 
-SUM_S: Final = 1e-6
-"""Of readings that nest."""
-RATE: Final = 1e-3
-"""Of two clocks of a machine: the kernel adjusts the records' by at most 500 ppm (adjtimex(2))."""
 DIVIDED: Final = 1e9
 """Bytes of gradients that are divided by the number of replicas in a second, or more."""
 _EARLY: Final = "before their sums over replicas began"
@@ -60,8 +49,8 @@ class SumFaults:
         self._steps += 1
         if not self._nests(shared, seen, summed, where):
             return
-        least_s = max(SHARE * record.allreduce_s, STEP_SHARE * record.wall_s, ENDING_S)
-        least_s += REFILL_S * times.involuntary_switches
+        switches = times.involuntary_switches
+        least_s = most_beside(record.allreduce_s, record.wall_s, ENDING_S, switches)
         for place, found_s, more_s in (
             (_EARLY, _early(shared, times, summed), 0.0),
             (_LATE, _late(shared, times, seen, summed), 0.0),

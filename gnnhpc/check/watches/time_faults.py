@@ -13,8 +13,8 @@ import numpy as np
 
 from gnnhpc.check.watches.count_faults import CountFaults
 from gnnhpc.check.watches.faults import Faults, in_most
-from gnnhpc.check.watches.part_faults import RATE, SUM_S, TOLERANCE_S, PartFaults
-from gnnhpc.check.watches.second_clock import SeenStep
+from gnnhpc.check.watches.part_faults import TOLERANCE_S, PartFaults
+from gnnhpc.check.watches.second_clock import RATE, SUM_S, SeenStep
 from gnnhpc.engines.timing import SpanName, StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
 
