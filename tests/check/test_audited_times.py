@@ -20,6 +20,7 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import GAT, VIG, Ran, manifest_of, run, vig
+from tests.tools.computing import compute
 
 pytestmark = pytest.mark.distributed
 
@@ -251,14 +252,10 @@ def forward_between_steps() -> None:
 
 
 def busy_between_steps() -> None:
-    import time
-
     from gnnhpc.train.loop import Trainer
 
     def step(true: Any, trainer: Any, *args: Any) -> Any:
-        until = time.thread_time() + 0.2
-        while time.thread_time() < until:
-            pass
+        compute(0.2)
         return true(trainer, *args)
 
     around(Trainer, "_train_step", step)

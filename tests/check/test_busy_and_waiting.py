@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,12 @@ from typing import Any
 import pytest
 
 from tests.tools.cells import Ran, manifest_of, run, vig
+from tests.tools.computing import compute
 
 pytestmark = pytest.mark.distributed
 
 PLANTED_S = 0.03
 """Processor time; a step of these cells takes a few milliseconds."""
-
-
-def burn(seconds: float) -> None:
-    """Compute for as much processor time, however busy the machine is."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 def slow_rank_1() -> None:
@@ -37,7 +30,7 @@ def every_rank_slow() -> None:
     true = Stage.forward
 
     def slow(stage: Stage, *args: Any) -> Any:
-        burn(PLANTED_S / 4)
+        compute(PLANTED_S / 4)
         return true(stage, *args)
 
     Stage.forward = slow  # type: ignore[method-assign]
@@ -141,7 +134,7 @@ def slow_counters() -> None:
     true = timing.steal_s
 
     def slow() -> float | None:
-        burn(PLANTED_S)
+        compute(PLANTED_S)
         return true()
 
     timing.steal_s = slow

@@ -728,16 +728,6 @@ def put(parameters: list[Any], values: list[Tensor]) -> None:
             parameter.copy_(value)
 
 
-def test_a_weight_that_an_evaluation_keeps_hides_no_wrong_one(tmp_path: Path) -> None:
-    """A final check that took the layer's own tensors would hold the run against itself."""
-    layers = MODEL[: MODEL.index("class Out(nn.Module):")] + FOLDED
-    flags = ["--set", "train_steps=12", "--set", "optimizer={name: adam, lr: 0.01}"]
-    checks = checked(tmp_path, layers, *flags, plant=evaluated_with_weights_of_before)
-    assert "final-check" in invalid(checks)
-    sound = checked(tmp_path / "sound", layers, *flags)
-    assert invalid(sound) == []
-
-
 FOLDED_NUMBER = """class Out(nn.Module):
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -755,10 +745,16 @@ FOLDED_NUMBER = """class Out(nn.Module):
 """
 
 
-def test_a_number_that_an_evaluation_keeps_hides_no_wrong_one(tmp_path: Path) -> None:
-    """The twin is given those that training left."""
-    layers = MODEL[: MODEL.index("class Out(nn.Module):")] + FOLDED_NUMBER
-    flags = ["--set", "train_steps=12", "--set", "optimizer={name: adam, lr: 0.1}"]
+@pytest.mark.parametrize(
+    ("folded", "rate"), [(FOLDED, 0.01), (FOLDED_NUMBER, 0.1)], ids=["a weight", "a number"]
+)
+def test_what_an_evaluation_keeps_hides_no_wrong_outputs(
+    folded: str, rate: float, tmp_path: Path
+) -> None:
+    """The twin is given what training left: with the layer's own it would hold the run against
+    itself."""
+    layers = MODEL[: MODEL.index("class Out(nn.Module):")] + folded
+    flags = ["--set", "train_steps=12", "--set", f"optimizer={{name: adam, lr: {rate}}}"]
     checks = checked(tmp_path, layers, *flags, plant=evaluated_with_weights_of_before)
     assert "final-check" in invalid(checks)
     sound = checked(tmp_path / "sound", layers, *flags)

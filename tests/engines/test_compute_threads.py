@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import _thread
 import threading
-import time
 
 from gnnhpc.engines.compute_threads import ComputeThreads
+from tests.tools.computing import compute
 
 COMPUTES_S, OTHER_S = 0.1, 1.5
-
-
-def compute(seconds: float) -> None:
-    """Use the calling thread's processor for so long."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 def test_a_thread_that_begins_and_ends_within_a_step_is_counted_and_others_are_not() -> None:

@@ -17,6 +17,7 @@ from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.compute_threads import ComputeThreads
 from gnnhpc.engines.system_counters import delay_in, peak_rss_mib, read_schedstat, steal_s
 from gnnhpc.engines.timing import Span, StepTimer
+from tests.tools.computing import compute
 
 
 class HandMoved(Clock):
@@ -238,17 +239,11 @@ class _BusyReadings(ComputeThreads):
     def cpu_s(self) -> float:
         self.busy -= 1
         if self.busy == 0:
-            _compute(4e-3)
+            compute(4e-3)
         read = super().cpu_s()
         if self.busy == 0:
-            _compute(4e-3)
+            compute(4e-3)
         return read
-
-
-def _compute(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
 
 
 @pytest.mark.parametrize("busy", range(1, 12))
@@ -263,7 +258,7 @@ def test_a_span_uses_no_more_processor_time_than_it_is_long(busy: int) -> None:
     with timer.span("backward", 0):
         timer.arrive()
     with timer.span("optimizer"):
-        _compute(1e-3)
+        compute(1e-3)
     spans = timer.stop().spans
     names = ["forward", "forward", "backward", "allreduce", "optimizer"]
     assert [span.name for span in spans] == names

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import gnnhpc
+from tests.tools.computing import compute
 
 OURS = str(Path(gnnhpc.__file__).parent)
 
@@ -35,6 +36,7 @@ class Pauses:
     def __call__(self) -> None:
         numbers = random.Random(f"{self.seed} {os.environ.get('RANK')}")
         left = numbers.randrange(self.every)
+        pause = compute if self.computes else time.sleep
 
         def operation(_frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
@@ -42,7 +44,7 @@ class Pauses:
                 left -= 1
                 if left < 0:
                     left = numbers.randrange(2 * self.every)
-                    self._pause(self.longest_s * numbers.random())
+                    pause(self.longest_s * numbers.random())
             return operation
 
         def call(frame: FrameType, _event: str, _: object) -> Any:
@@ -53,11 +55,3 @@ class Pauses:
 
         threading.settrace(call)
         sys.settrace(call)
-
-    def _pause(self, seconds: float) -> None:
-        if not self.computes:
-            time.sleep(seconds)
-            return
-        until = time.thread_time() + seconds
-        while time.thread_time() < until:
-            pass

@@ -25,10 +25,11 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.timing import Span, StepTimes
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.schema import StepRecord
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
+from tests.check.watches.test_layer_times import compared
 from tests.tools.cells import gat, vig
+from tests.tools.step_records import step_record
 
 A, B, CALL = ("a",), ("b",), ("c", "d")
 FIRST, SECOND = ("backward", 0, 0), ("backward", 0, 1)
@@ -69,19 +70,6 @@ def test_each_layer_of_a_call_begins_where_the_next_one_has_ended() -> None:
     assert [_in_call(again, name) for name in ("c", "d", "e")] == [0.0, 0.5, 1.0]
 
 
-def compared(times: StepTimes, seen: list[LayerSeconds], names: list[str]) -> list[str]:
-    faults = PartFaults(Faults(), StageFacts(dict.fromkeys(names, "all")))
-    faults.compare_layers(record_of(times), times, seen, "backward")
-    return faults.faults.told()
-
-
-def record_of(times: StepTimes) -> StepRecord:
-    parts = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s")
-    return StepRecord(
-        *("train", 4, 0, False, 0.0, times.wall_s), **dict.fromkeys(parts, 0.0), samples=1
-    )
-
-
 @pytest.mark.usefixtures("one_busy_processor")
 @pytest.mark.parametrize(
     "experiment",
@@ -112,7 +100,7 @@ def test_layers_take_what_is_seen_of_them_and_others_do_not(experiment: Experime
         watch.detach()
         seen = watch.seen()
         assert {name for each in seen for name in each.names} == set(names)
-        assert compared(times, seen, names) == []
+        assert compared(times, seen, names, "backward") == []
     seconds = list(times.layers.values())
     for others in (
         [[f, b / 2] for f, b in seconds],
@@ -120,7 +108,7 @@ def test_layers_take_what_is_seen_of_them_and_others_do_not(experiment: Experime
         [[f, sum(b for _, b in seconds) * (n == 0)] for n, (f, _) in enumerate(seconds)],
     ):
         told = replace(times, layers=dict(zip(times.layers, others, strict=True)))
-        (fault,) = compared(told, seen, names)
+        (fault,) = compared(told, seen, names, "backward")
         assert fault.startswith("backward seconds of layers that these did not take in 1 steps")
 
 
@@ -156,5 +144,5 @@ def test_layers_go_backward_as_long_as_their_stage(
         spans = [Span("backward", 0, 0.0, 1.1)]
         times = StepTimes(1.2, 0.0, spans, {"a": [0.0, told_s]}, 0, None, waiting_cpu_s=0.0)
         seen = SeenStep(1.2, 1.2, 0.0, 0.0, backward_s=1.0, recomputed=recomputed)
-        faults._compare_backwards(record_of(times), times, seen)
+        faults._compare_backwards(step_record(times.wall_s), times, seen)
     assert len(faults.told()) == wrong

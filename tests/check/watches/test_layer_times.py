@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.models.one_call import InOneCall
 from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.records.schema import StepRecord
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
+from tests.tools.step_records import step_record
 
 
 def test_bounds_of_layers_that_are_called_one_after_the_other() -> None:
@@ -46,13 +46,14 @@ def test_layers_of_one_call_are_held_together() -> None:
     assert called_together(layers) == [range(1), range(1, 3), range(3, 4), range(4, 5)]
 
 
-def compared(times: StepTimes, seen: list[LayerSeconds], names: list[str]) -> list[str]:
+def compared(
+    times: StepTimes,
+    seen: list[LayerSeconds],
+    names: list[str],
+    kind: Literal["forward", "backward"] = "forward",
+) -> list[str]:
     faults = PartFaults(Faults(), StageFacts(dict.fromkeys(names, "all")))
-    parts = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s")
-    record = StepRecord(
-        *("train", 4, 0, False, 0.0, times.wall_s), **dict.fromkeys(parts, 0.0), samples=1
-    )
-    faults.compare_layers(record, times, seen)
+    faults.compare_layers(step_record(times.wall_s), times, seen, kind)
     return faults.faults.told()
 
 

@@ -11,16 +11,13 @@ from gnnhpc.batches.batch import Loading
 from gnnhpc.batches.stopwatch import Stopwatch, Timed
 from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.part_faults import PartFaults
-from gnnhpc.records.schema import StepRecord
-
-SECONDS = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s")
+from tests.tools.step_records import step_record
 
 
 def told(loading: Loading | None, edges: int | None = 3) -> list[str]:
-    record = StepRecord(
-        *("train", 2, 0, False, 0.0, 1.0),
-        **dict.fromkeys(SECONDS, 0.0),
-        samples=1,
+    record = step_record(
+        1.0,
+        step=2,
         sample_s=None if loading is None else loading.sample_s,
         gather_s=None if loading is None else loading.gather_s,
         sampled_edges=None if loading is None else edges,

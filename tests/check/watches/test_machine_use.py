@@ -10,11 +10,10 @@ import numpy as np
 from gnnhpc.check.watches.machine_use import MEMORY_MIB, MachineUse
 from gnnhpc.engines.system_counters import peak_rss_mib, resident_mib
 from gnnhpc.engines.timing import StepTimes
-from gnnhpc.records.schema import StepRecord
+from tests.tools.step_records import step_record
 
 TIMES = StepTimes(0.1, 0.0, [], {}, 0, None)
-SECONDS = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s", "data_s")
-RECORD = StepRecord(*("train", 2, 0, False, 0.0, 1.0), **dict.fromkeys(SECONDS, 0.0), samples=1)
+RECORD = step_record(1.0, step=2)
 
 
 def told(peak: Callable[[], float | None] = peak_rss_mib) -> list[str]:

@@ -9,21 +9,15 @@ import pytest
 from gnnhpc.check.audits.times import times as audited
 from gnnhpc.check.watches.shared_step import SharedStep, shared_step
 from gnnhpc.engines.timing import Span, StepTimes
-from gnnhpc.records.schema import StepRecord
 from tests.check.test_audit import LAYOUT, good
+from tests.tools.step_records import step_record
 
 
 def recorded(spans: list[Span], arrival_s: float | None, last_s: float) -> SharedStep | None:
     """Of a step whose all-reduce is told from waiting as at `last_s`."""
     times = StepTimes(2.0, 0.0, spans, {}, 0, None, arrival_s=arrival_s)
     times.wait_for_replicas(last_s)
-    record = StepRecord(
-        *("train", 3, 0, False, 0.0, 2.0),
-        **dict.fromkeys(("cpu_s", "forward_s", "backward_s", "optimizer_s", "wait_s"), 0.0),
-        allreduce_s=times.total("allreduce"),
-        data_s=0.0,
-        samples=1,
-    )
+    record = step_record(2.0, step=3, allreduce_s=times.total("allreduce"))
     return shared_step(record, times, None)
 
 

@@ -15,18 +15,13 @@ from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.timing import StepTimer, StepTimes
 from gnnhpc.records.schema import StepRecord
+from tests.tools.step_records import step_record
 
 STEPS = 40
 
 
 def record_of(times: StepTimes, step: int, start_s: float) -> StepRecord:
-    parts = ("cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
-    return StepRecord(
-        *("train", step, 0, False, start_s, times.wall_s),
-        **dict.fromkeys(parts, 0.0),
-        wait_s=times.wall_s,
-        samples=1,
-    )
+    return step_record(times.wall_s, step=step, start_s=start_s, wait_s=times.wall_s)
 
 
 def told(

@@ -10,7 +10,7 @@ from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.check.watches.sum_moments import SeenSums, SumMoments
 from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.engines.timing import Span, StepTimes
-from gnnhpc.records.schema import StepRecord
+from tests.tools.step_records import step_record
 
 EARLY = "s lie before their sums over replicas began"
 LATE = "s lie after these had ended"
@@ -35,13 +35,8 @@ def told(
         waiting = None if on_device else 0.0
         times = StepTimes(2.0, 0.0, spans, {}, switches, None, waiting, arrival_s=1.0)
         times.wait_for_replicas(last_s)
-        record = StepRecord(
-            *("train", step, 0, False, 2.0 * step, 2.0),
-            **dict.fromkeys(("cpu_s", "forward_s", "backward_s", "optimizer_s", "wait_s"), 0.0),
-            allreduce_s=times.total("allreduce"),
-            data_s=0.0,
-            samples=1,
-        )
+        start_s, allreduce_s = 2.0 * step, times.total("allreduce")
+        record = step_record(2.0, step=step, start_s=start_s, allreduce_s=allreduce_s)
         seen = SeenStep(2.0, 2.0, 2.0 * step, 2.0 * step + 1e-4, sums=sums)
         faults._sums.compare(record, times, seen, f"train step {step}")
     return "; ".join([*faults.faults.told(), *filter(None, [faults.loose()])])

@@ -25,6 +25,7 @@ from gnnhpc.engines import system_counters
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.timing import Span, StepTimer, StepTimes
 from gnnhpc.records.schema import StepRecord
+from tests.tools.computing import compute
 
 STEPS = 20
 
@@ -50,21 +51,15 @@ def record_of(times: StepTimes, **changes: Any) -> StepRecord:
 
 def work(timer: StepTimer, drawn: random.Random) -> None:
     """Spans that compute, sleep and wait, beside a thread that computes too."""
-
-    def burn(seconds: float) -> None:
-        until = time.thread_time() + seconds
-        while time.thread_time() < until:
-            pass
-
-    beside = threading.Thread(target=burn, args=(drawn.uniform(0.0, 2e-3),))
+    beside = threading.Thread(target=compute, args=(drawn.uniform(0.0, 2e-3),))
     beside.start()
     for m in range(3):
         with timer.span("forward", m):
-            burn(drawn.uniform(0.0, 2e-3))
+            compute(drawn.uniform(0.0, 2e-3))
         with timer.span("wait", m):
             time.sleep(drawn.uniform(0.0, 1e-3))
         with timer.span("backward", m):
-            burn(drawn.uniform(0.0, 2e-3))
+            compute(drawn.uniform(0.0, 2e-3))
             time.sleep(drawn.uniform(0.0, 1e-3))
     beside.join()
 
@@ -242,9 +237,8 @@ def test_what_is_computed_between_two_readings_accuses_nobody(
     process_time = time.process_time
 
     def read() -> float:
-        found, until = process_time(), time.thread_time() + drawn.uniform(0.0, 1e-3)
-        while time.thread_time() < until:
-            pass
+        found = process_time()
+        compute(drawn.uniform(0.0, 1e-3))
         return found
 
     drawn = random.Random(5)

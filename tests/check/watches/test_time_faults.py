@@ -15,6 +15,7 @@ from gnnhpc.check.watches.work_moments import Moment
 from gnnhpc.core.schedule import Action, Kind
 from gnnhpc.engines.timing import Span, SpanName, StepTimes
 from gnnhpc.records.schema import Phase, StepRecord
+from tests.tools.step_records import step_record
 
 LAYERS = {"block0.ffn": [0.1, 0.2], "block0.grapher": [0.3, 0.4], "readout": [0.05, 0.05]}
 GROUPS = {"block0.ffn": "block0", "block0.grapher": "block0", "readout": "readout"}
@@ -27,14 +28,13 @@ def told(groups: dict[str, Any], data_s: list[float], taken: list[Timed | None])
     for step, (data, timed) in enumerate(zip(data_s, taken, strict=True)):
         spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
         times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None)
-        record = StepRecord(
-            *("train", step, 0, False, 2.0 * step, 1.2),
-            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
+        record = step_record(
+            1.2,
+            step=step,
+            start_s=2.0 * step,
             forward_s=0.5,
             backward_s=0.7,
             data_s=data,
-            samples=1,
-            loss=None,
             groups=groups,
         )
         seen = SeenStep(1.2, 1.2, 2.0 * step, 2.0 * step, taken=timed)
@@ -95,14 +95,12 @@ def loose(
     for step in range(3):
         span = Span(kind, 0, 0.0, 1.0, delay_before_s=delays[0], delay_after_s=end_delays[1])
         times = StepTimes(1.2, 0.0, [span], LAYERS, switches, None, waiting_cpu_s=0.0)
-        record = StepRecord(
-            *("train", step, 0, False, 2.0 * step, 1.2),
-            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s"), 0.0),
+        record = step_record(
+            1.2,
+            step=step,
+            start_s=2.0 * step,
             forward_s=1.0 * (kind == "forward"),
             backward_s=1.0 * (kind == "backward"),
-            data_s=0.0,
-            samples=1,
-            loss=None,
             groups=RIGHT,
         )
         begins = {(kind, (0, 0)): Moment(began_s, delays[1])}
@@ -172,13 +170,14 @@ def step_of(phase: Phase, step: int, *, wrong: bool) -> tuple[StepRecord, StepTi
     longer = 1.6 if wrong else 1.2
     spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
     times = StepTimes(longer, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
-    record = StepRecord(
-        *(phase, step, 0, False, 2.0 * step, longer),
-        **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "data_s"), 0.0),
+    record = step_record(
+        longer,
+        phase=phase,
+        step=step,
+        start_s=2.0 * step,
         forward_s=0.5,
         backward_s=0.7,
         wait_s=longer - 1.2,
-        samples=1,
         groups=RIGHT,
         recompute_s=(0.6 if wrong else 0.4) if phase == "train" else 0.0,
     )
@@ -243,12 +242,12 @@ def test_forwards_computed_again_are_those_asked_for_and_last_as_long_as_told(
     for step, recompute_s in enumerate(told_s):
         spans = [Span("forward", 0, 0.0, 0.5), Span("backward", 0, 0.5, 1.2)]
         times = StepTimes(1.2, 0.0, spans, LAYERS, 0, None, waiting_cpu_s=0.0)
-        record = StepRecord(
-            *("train", step, 0, False, 2.0 * step, 1.2),
-            **dict.fromkeys(("cpu_s", "allreduce_s", "optimizer_s", "wait_s", "data_s"), 0.0),
+        record = step_record(
+            1.2,
+            step=step,
+            start_s=2.0 * step,
             forward_s=0.5,
             backward_s=0.7,
-            samples=1,
             groups=RIGHT,
             recompute_s=recompute_s,
         )

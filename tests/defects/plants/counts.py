@@ -18,6 +18,7 @@ from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, replace
 from tests.defects.plants.timing import change_times
+from tests.tools.computing import compute
 
 KIND = "processors"
 defect = functools.partial(planted, kind=KIND)
@@ -33,13 +34,8 @@ def half_the_processor_time() -> None:
 def clock_of_the_process() -> None:
     """While another thread works, as one that loads does."""
 
-    def work() -> None:
-        until = time.thread_time() + 0.01
-        while time.thread_time() < until:
-            pass
-
     def step(true: Any, engine: NativeEngine, *args: Any) -> Any:
-        worker = threading.Thread(target=work)
+        worker = threading.Thread(target=compute, args=(0.01,))
         worker.start()
         try:
             return true(engine, *args)
