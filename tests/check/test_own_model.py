@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
 from gnnhpc.models.generators import generators_put_back
 from gnnhpc.records.schema import Check, Result, read_lines
+from gnnhpc.train.loop import Trainer
 from tests.check.test_rounding_draws import scaled_gradient
 from tests.defects.patching import around
 from tests.tools.forked import started
@@ -906,6 +909,70 @@ def generators_set_after_each_step(folder: Path) -> None:
 
     around(SequentialEngine, "train_step", step)
     around(NativeEngine, "train_step", step)
+
+
+SELF_SEEDING = MODEL.replace(
+    "return x - x.mean(0)",
+    "torch.manual_seed(SEED); return nn.functional.dropout(x, 0.3, self.training)",
+)
+
+
+@pytest.mark.quick("step-seq")
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+@pytest.mark.parametrize(
+    "seed",
+    ["42", "context.microbatch", "context.step", "context.step % 2"],
+    ids=["one", "micro-batch", "step", "every second step"],
+)
+def test_layers_may_set_generators_between_evaluations(
+    seed: str, layout: str, tmp_path: Path
+) -> None:
+    flags = ["--layout", layout, "--set", "train_steps=6", "--set", "test_every=2"]
+    text = SELF_SEEDING.replace("SEED", seed)
+    assert invalid(checked(tmp_path, text, *flags, ranks=1 + (layout == "pp2"))) == []
+
+
+def generators_set_after_evaluations(folder: Path) -> None:
+    add_folder(folder)
+
+    def evaluate(true: Callable[..., Any], *args: Any) -> Any:
+        evaluated = true(*args)
+        random.seed(7)
+        return evaluated
+
+    around(Trainer, "_evaluate", evaluate)
+
+
+def all_generators_put_back_after_forwards(folder: Path) -> None:
+    add_folder(folder)
+
+    def forward(true: Callable[..., Any], stage: Stage, x: Any, context: Context) -> Any:
+        held = random.getstate(), np.random.get_state()
+        output = true(stage, x, context)
+        if stage.training:
+            random.setstate(held[0])
+            np.random.set_state(held[1])
+        return output
+
+    around(Stage, "forward", forward)
+
+
+@pytest.mark.quick("put back-numpy")
+@pytest.mark.parametrize("draws", ["random.random()", "np.random.random()"], ids=["python", "numpy"])
+@pytest.mark.parametrize(
+    "plant",
+    [None, generators_set_after_evaluations, all_generators_put_back_after_forwards],
+    ids=["sound", "after evaluations", "put back"],
+)
+def test_layers_alone_draw_from_the_others(
+    plant: Callable[[Path], None] | None, draws: str, tmp_path: Path
+) -> None:
+    """Python's and numpy's generators."""
+    text = MODEL.replace("return x - x.mean(0)", f"return x * {draws} if self.training else x")
+    text = f"import random\nimport numpy as np\n{text}"
+    flags = ["--set", "train_steps=6", "--set", "test_every=2"]
+    checks = checked(tmp_path, text, *flags, plant=plant)
+    assert invalid(checks) == (["generators"] if plant else [])
 
 
 @pytest.mark.quick("put back-seq", "sound-pp2")

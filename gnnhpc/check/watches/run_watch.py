@@ -158,7 +158,7 @@ class RunWatch:
         self.data.check_order(step, batch)
         self.last.begin()
         self.recomputed.begin_step()
-        self.drawn.before_step(step)
+        self.drawn.before_step(step, closely=self._looks)
         if not self._looks:
             self.optimizer.before_step(one=step)
             self.statistics.before_step(closely=False)
@@ -205,7 +205,6 @@ class RunWatch:
     def before_evaluation(self, step: int) -> None:
         """Before replicas average their statistics; `step` is the next of the test phase."""
         self.continuity.check("test", step)
-        self.drawn.evaluates()
         self._evaluations, self._evaluating = self._evaluations + 1, True
         self._tested = 0
         rule = random.Random(f"{self.experiment.seed}/test/{step}")
@@ -227,6 +226,7 @@ class RunWatch:
         self._looks = self._looks_at_evaluation and chosen
         self._number, self._step = self._tested, step
         self.last.begin()
+        self.drawn.before_test_step()
         if not self._looks:
             return
         with self._looking():
@@ -242,6 +242,7 @@ class RunWatch:
     def after_test_step(self, step: int, batch: Batch, outputs: Sequence[Tensor]) -> None:
         number, self._tested = self._tested, self._tested + 1
         self.last.end()
+        self.drawn.after_test_step()
         if not self._looks:
             self.checks.check_outputs("test", step, outputs)
             self.data.check_cheaply("test", step, number, batch)

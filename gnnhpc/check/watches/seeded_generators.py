@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.records.schema import Phase
 
 NAME = "generators"
 MOST_BEGINNINGS = 100_000
@@ -35,15 +37,17 @@ def other_generators(seed: int, rank: int, devices: Sequence[torch.device]) -> s
 
 @dataclass
 class _Forwards:
-    """Those of one part of the stage, in training, by what torch's generator was."""
+    """Those of one part of the stage, by what one generator was."""
 
-    began: bytes = b""
-    ended: bytes = b""
-    """Of the newest."""
+    began: Hashable = None
+    ended: Hashable = None
+    """Of the newest in training."""
+    evaluated: Hashable = None
+    """Where the newest ended that was in an evaluation and moved it."""
     beginnings: dict[int, None] = field(default_factory=dict)
-    """Of forwards that drew from it, the oldest first."""
+    """In training, of forwards that drew from it, the oldest first."""
 
-    def ends(self, state: bytes) -> None:
+    def ends(self, state: Hashable) -> None:
         self.ended = state
         if state != self.began:
             self.beginnings[hash(self.began)] = None
@@ -53,37 +57,42 @@ class _Forwards:
 
 @dataclass
 class DrawnByLayers:
-    """Holds the generators before a step against those after the step before, and at the step's
-    first forward; between evaluations and training steps it does not, as evaluations may draw.
+    """Holds the generators before a step against those after the step before, or after the
+    evaluation between, and at the step's first forward.
 
-    And no two forwards of a part that draw from torch's generator begin at the same numbers.
+    And no two forwards of a part that draw from a generator begin at the same numbers: torch's in
+    the whole run, Python's and numpy's, which take longer to read, in one step.
     """
 
     findings: Findings
     _attached: bool = False
-    _before: tuple[Any, ...] | None = None
-    _after: tuple[Any, ...] | None = None
-    _at_forward: tuple[Any, ...] | None = None
-    _forwards: list[_Forwards] = field(default_factory=list)
+    _before: tuple[Hashable, ...] | None = None
+    _after: tuple[Hashable, ...] | None = None
+    _at_forward: tuple[Hashable, ...] | None = None
+    _torchs: list[_Forwards] = field(default_factory=list)
     """Of each part."""
-    _in_step: bool = False
+    _others: list[list[_Forwards]] = field(default_factory=list)
+    """Of each part, by Python's and numpy's, in this step; none where it is not looked at."""
+    _phase: Phase | None = None
+    """Of the present step; none between steps, where watches may compute again."""
+    _closely: bool = False
     _repeats: bool = False
     """Whether a forward of this step began where an earlier one had."""
 
     def attach(self, stage: Stage) -> None:
         self._attached = True
-        for part in stage.parts:
-            forwards = _Forwards()
-            self._forwards.append(forwards)
+        for number, part in enumerate(stage.parts):
+            self._torchs.append(_Forwards())
             # Before a user's own, which may draw.
-            begins = partial(self._begins, forwards)
+            begins = partial(self._begins, number)
             part.layers[0].register_forward_pre_hook(begins, prepend=True)
-            part.layers[-1].register_forward_hook(partial(self._ends, forwards))
+            part.layers[-1].register_forward_hook(partial(self._ends, number))
 
-    def before_step(self, step: int) -> None:
+    def before_step(self, step: int, closely: bool) -> None:
         if not self._attached:
             return
-        self._in_step, self._repeats = True, False
+        self._phase, self._closely, self._repeats = "train", closely, False
+        self._others = [[_Forwards(), _Forwards()] for _ in self._torchs]
         self._before, self._at_forward = _states(), None
         if self._after is not None and self._after != self._before:
             cause = "between this step and the one before something drew from them, or set them"
@@ -92,7 +101,7 @@ class DrawnByLayers:
     def after_step(self, step: int) -> None:
         if not self._attached:
             return
-        self._in_step = False
+        self._phase = None
         self._after = _states()
         if self._repeats:
             cause = "a forward began with the random numbers of an earlier one"
@@ -101,25 +110,46 @@ class DrawnByLayers:
             cause = "before its first forward something drew from them, or set them"
             self.findings.add(NAME, "train", step, cause)
 
-    def evaluates(self) -> None:
-        self._after = None
+    def before_test_step(self) -> None:
+        self._phase = "test"
 
-    def _begins(self, forwards: _Forwards, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
-        if not self._in_step or is_recomputing():
+    def after_test_step(self) -> None:
+        """Layers may draw in evaluations, too."""
+        self._phase = None
+        if self._attached:
+            self._after = _states()
+
+    def _begins(self, part: int, _layer: nn.Module, _given: tuple[Any, ...]) -> None:
+        if self._phase == "test":
+            self._torchs[part].began = _torchs()
+        if self._phase != "train" or is_recomputing():
             return
         if self._at_forward is None:
             self._at_forward = _states()
-        forwards.began = state = _torchs()
         # What layers set themselves is where a forward has ended.
-        if all(state != each.ended for each in self._forwards):
-            self._repeats = self._repeats or hash(state) in forwards.beginnings
+        forwards_of_all = [*self._torchs, *itertools.chain.from_iterable(self._others)]
+        ends = [end for each in forwards_of_all for end in (each.ended, each.evaluated)]
+        for state, forwards in self._each(part):
+            forwards.began = state
+            if state not in ends:
+                self._repeats = self._repeats or hash(state) in forwards.beginnings
 
-    def _ends(self, forwards: _Forwards, *_: Any) -> None:
-        if self._in_step and not is_recomputing():
-            forwards.ends(_torchs())
+    def _ends(self, part: int, *_: Any) -> None:
+        if self._phase == "test":
+            if (state := _torchs()) != self._torchs[part].began:
+                self._torchs[part].evaluated = state
+        elif self._phase == "train" and not is_recomputing():
+            for state, forwards in self._each(part):
+                forwards.ends(state)
+
+    def _each(self, part: int) -> Iterator[tuple[Hashable, _Forwards]]:
+        """What each generator is now, of those that are held in this step."""
+        yield _torchs(), self._torchs[part]
+        if self._closely:
+            yield from zip(_states()[1:], self._others[part], strict=True)
 
 
-def _states() -> tuple[Any, ...]:
+def _states() -> tuple[Hashable, ...]:
     """Of the CPU's: reading a device's would wait for it."""
     return _torchs(), random.getstate(), _numpys(np.random.get_state())
 
