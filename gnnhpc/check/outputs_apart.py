@@ -27,16 +27,19 @@ def relative_difference(found: Array, exact: Array) -> float:
     """Of `found` from `exact`, both [rows, ...]; not finite where one of them alone is.
 
     A row that is much larger than most counts as `MOST` times a typical one. Numbers that both have
-    to the bit, and that are so much larger than most, count nothing: no sum is so exact.
+    to the bit, and that are so much larger than most, or that come again and again and are so much
+    larger than most others, count nothing: no sum is so exact.
     """
     found, exact = (bounded(torch.from_numpy(np.asarray(x))).numpy() for x in (found, exact))
-    same = found == exact
-    fills = same & (np.abs(exact) > MOST * _typical(np.abs(exact)))
+    same, large = found == exact, np.abs(exact)
+    again = _come_again(exact)
+    fills = same & (large > MOST * _typical(large))
+    fills |= same & again & (large > MOST * _typical(large[~again]))
     away = _row_norms(np.where(same, 0.0, found - exact))
     sizes = _row_norms(np.where(fills, 0.0, exact))
     typical = _typical(sizes)
-    large = sizes > MOST * typical
-    weights = np.where(large, MOST * typical / np.where(large, sizes, 1.0), 1.0)
+    beyond = sizes > MOST * typical
+    weights = np.where(beyond, MOST * typical / np.where(beyond, sizes, 1.0), 1.0)
     norm = float(np.linalg.norm(weights * sizes))
     return float(np.linalg.norm(weights * away)) / max(norm, 1e-300)
 
@@ -60,6 +63,13 @@ def bounded(x: Tensor) -> Tensor:
     rms = (flat.masked_fill(without, 0.0).square().sum(1) / count).sqrt()
     size = 2 * torch.where(rms > 0, rms, 1.0)
     return torch.where(without, flat.sign() * size[:, None], flat).reshape(x.shape)
+
+
+def _come_again(values: Array) -> npt.NDArray[np.bool_]:
+    """Of each number whether another one is the same."""
+    _, numbers, counts = np.unique(values, return_inverse=True, return_counts=True)
+    again: npt.NDArray[np.bool_] = (counts > 1)[numbers].reshape(values.shape)
+    return again
 
 
 def _row_norms(x: Array) -> Array:

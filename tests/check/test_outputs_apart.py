@@ -31,6 +31,21 @@ def test_fills_hide_no_error(fill: float) -> None:
     assert relative_difference(exact.astype(np.float32), exact) < 1e-6
 
 
+@pytest.mark.parametrize("fill", [-1e5, -1e9, -1e30])
+def test_nor_do_they_where_most_numbers_are_fills(fill: float) -> None:
+    found, exact = EXACT * 0.5, EXACT.copy()
+    found[:, 2:] = exact[:, 2:] = fill
+    assert 0.1 < relative_difference(found.astype(np.float32), exact) < 1.0
+    assert relative_difference(exact.astype(np.float32), exact) < 1e-6
+
+
+def test_rows_that_are_alike_are_no_fills() -> None:
+    exact = np.concatenate([np.tile(EXACT[:1], (60, 1)), EXACT])
+    found = exact + np.where(np.arange(100) < 60, 0.0, 1e-3)[:, None]
+    share = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert relative_difference(found, exact) == pytest.approx(share)
+
+
 @pytest.mark.parametrize("fill", [np.finfo(np.float32).min, np.finfo(np.float32).max])
 def test_the_least_number_of_each_precision_is_the_same(fill: float) -> None:
     found, exact = EXACT.astype(np.float32), EXACT.copy()
