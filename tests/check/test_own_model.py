@@ -958,7 +958,9 @@ def all_generators_put_back_after_forwards(folder: Path) -> None:
 
 
 @pytest.mark.quick("put back-numpy")
-@pytest.mark.parametrize("draws", ["random.random()", "np.random.random()"], ids=["python", "numpy"])
+@pytest.mark.parametrize(
+    "draws", ["random.random()", "np.random.random()"], ids=["python", "numpy"]
+)
 @pytest.mark.parametrize(
     "plant",
     [None, generators_set_after_evaluations, all_generators_put_back_after_forwards],

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from gnnhpc.check.watches.plain_tally import Ids, PlainSum, plain_gradient, plain_tally
+from gnnhpc.check.watches.sum_rounding import sum_rounding, unit
 from gnnhpc.models.protocol import OutputKind
 from gnnhpc.records.schema import Phase
 
@@ -62,7 +63,7 @@ def _pair_gradient(output: Tensor, pairs: Ids, scale: float) -> tuple[Values, Va
         rows, beside = pairs[:, end], given[pairs[:, other]]
         np.add.at(gradient, rows, slope[:, None] * beside)
         # A sigmoid's slope is a quarter at most.
-        off = scores.error / 4 + _unit(output) * (8 + terms[rows])
+        off = scores.error / 4 + unit(output) * (8 + terms[rows])
         np.add.at(error, rows, off[:, None] * np.abs(beside))
     return scale * gradient, scale * error
 
@@ -95,9 +96,12 @@ def _judged(output: Tensor, pairs: Ids, kind: str, hits: int) -> tuple[float, fl
     links, pool = (_Scores(*(part[which] for part in scores)) for which in (is_link, ~is_link))
     count, size = len(links.value), len(pool.value)
     if kind == "loss":
-        losses = (_softplus(-links.value) + _softplus(pool.value).mean()) / 2
+        of_pool = _softplus(pool.value)
+        losses = (_softplus(-links.value) + of_pool.mean()) / 2
         error = (links.error.sum() + count * pool.error.mean()) / 2
-        error += _added_up(output, scores.value, losses) + _unit(output) * size * count
+        error += _added_up(output, scores.value, losses)
+        # The pool's mean is added up once, and stands in every link's loss.
+        error += count / size * sum_rounding(output, size, float(of_pool.sum()))
         return float(losses.sum()), float(error), count
     if kind.startswith("hits@"):
         best = np.sort(pool.value)[-hits], np.sort(pool.value - pool.error)[-hits]
@@ -142,7 +146,7 @@ def _ranked(kind: str, size: int, below: Ids, above: Ids) -> float:
 def _scores(output: Tensor, pairs: Ids) -> _Scores:
     one, other = (_double(output)[pairs[:, end]] for end in (0, 1))
     reach = np.abs(one * other).sum(axis=1)
-    return _Scores((one * other).sum(axis=1), _unit(output) * (one.shape[1] + 2) * reach)
+    return _Scores((one * other).sum(axis=1), unit(output) * (one.shape[1] + 2) * reach)
 
 
 def _softplus(x: Values) -> Values:
@@ -151,14 +155,11 @@ def _softplus(x: Values) -> Values:
 
 
 def _added_up(output: Tensor, scores: Values, losses: Values) -> float:
-    """What adding losses one after another may lose, and computing each."""
+    """What adding losses up may lose, and computing each."""
     sizes = float(np.abs(scores).max(initial=0.0)) + losses + 1.0
-    return _unit(output) * (len(losses) + 8) * float(sizes.sum())
+    added = sum_rounding(output, len(scores), float(np.abs(losses).sum()))
+    return unit(output) * 8 * float(sizes.sum()) + added
 
 
 def _double(output: Tensor) -> Values:
     return np.asarray(output.detach().cpu().numpy(), dtype=np.float64)
-
-
-def _unit(output: Tensor) -> float:
-    return float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)

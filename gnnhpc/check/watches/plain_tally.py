@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from gnnhpc.check.watches.sum_rounding import sum_rounding, unit
 from gnnhpc.models.protocol import OutputKind, Outputs
 from gnnhpc.records.schema import Phase
 
@@ -85,11 +86,10 @@ def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: OutputKi
         ties += int((best & ((given == highest[:, None]).sum(axis=1) > 1)).sum())
         labelled += len(rows)
         # Each loss is a difference of rounded numbers after a sum over the classes, in which an
-        # exponential is off by its argument's share; the losses are then added one after another,
-        # each partial sum rounded.
-        unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
+        # exponential is off by its argument's share.
         sizes = np.maximum(np.abs(chosen), np.abs(highest)) + np.abs(losses) + 1.0
-        error += unit * (given.shape[1] + len(rows) + 8) * float(sizes.sum())
+        error += unit(output) * (given.shape[1] + 8) * float(sizes.sum())
+        error += sum_rounding(output, len(label), float(np.abs(losses).sum()))
     return PlainTally(total, error, right, ties, labelled)
 
 
@@ -101,7 +101,6 @@ def plain_gradient(
     For logits the softmax less one at the label; for log-probabilities less one there alone.
     """
     given = output.detach().cpu().numpy()
-    unit = float(np.finfo(str(output.dtype).removeprefix("torch.")).eps)
     rows = np.flatnonzero(label >= 0)
     gradient, error = np.zeros(given.shape), np.zeros(given.shape)
     if kind == "logits" and len(rows):
@@ -112,7 +111,7 @@ def plain_gradient(
         gradient[rows] = softmax
         # An exponential is off by as much as its argument, which is a rounded difference.
         sizes = np.abs(highest) + np.abs(np.where(softmax > 0, shifted, 0.0))
-        error[rows] = unit * softmax * (2 * sizes + given.shape[1] + 8)
+        error[rows] = unit(output) * softmax * (2 * sizes + given.shape[1] + 8)
     gradient[rows, label[rows]] -= 1.0
-    error[rows] += 8 * unit
+    error[rows] += 8 * unit(output)
     return scale * gradient, scale * error

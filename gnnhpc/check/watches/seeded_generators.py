@@ -136,8 +136,8 @@ class DrawnByLayers:
 
     def _ends(self, part: int, *_: Any) -> None:
         if self._phase == "test":
-            if (state := _torchs()) != self._torchs[part].began:
-                self._torchs[part].evaluated = state
+            if (now := _torchs()) != self._torchs[part].began:
+                self._torchs[part].evaluated = now
         elif self._phase == "train" and not is_recomputing():
             for state, forwards in self._each(part):
                 forwards.ends(state)
