@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
 from gnnhpc.engines.autograd import computed_again
+from gnnhpc.engines.backward_marks import BackwardMarks
 from gnnhpc.engines.called_together import CalledTogether, OnLayer
 from gnnhpc.engines.clock import Mark
+from gnnhpc.engines.given import Given
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -72,6 +74,7 @@ class Stage(nn.Module):
         """The micro-batch of which calls end at certain layers."""
         self._cut_neighbours: list[range] = []
         self._cut_together: dict[int, CalledTogether] = {}
+        self._forward = False
         self.on_layer: list[OnLayer] = []
         """Told of each layer, one after the other."""
         self.on_left: list[Listener] = []
@@ -94,6 +97,10 @@ class Stage(nn.Module):
         needs = isinstance(x, Tensor) and x.requires_grad
         return needs or any(p.requires_grad for p in self.parameters())
 
+    def is_forward(self) -> bool:
+        """Whether its layers go forward now, or again in backward."""
+        return self._forward
+
     @property
     def row_changes(self) -> tuple[int, int]:
         """How many layers change the rows before these, and with them."""
@@ -105,24 +112,35 @@ class Stage(nn.Module):
         return ForwardState(self)
 
     def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
-        timer, again = self.timer, is_recomputing()
+        if self.timer is None:
+            done = 0
+            while done < len(self.layers):
+                x, _, done = self._from_layer(done, x, context, None)
+            return x if isinstance(x, Tensor) else x.to_dense()
+        self._forward = True
+        try:
+            x = self._timed_through_layers(self.timer, x, context)
+        finally:
+            self._forward = False
+        return x if isinstance(x, Tensor) else x.to_dense()
+
+    def _timed_through_layers(
+        self, timer: StepTimer, x: Tensor | SparseRows, context: Context
+    ) -> Tensor | SparseRows:
         # Each layer begins where the one before it ended: one mark a layer.
-        began = start = timer.clock.mark() if timer is not None else None
+        began = start = timer.clock.mark()
+        marks = BackwardMarks(timer, self.on_backward, self.is_forward)
         done = 0
         while done < len(self.layers):
-            given, first = x, done
+            given, first = Given.of(x), done
             x, end, done = self._from_layer(done, x, context, start)
-            # A layer that hands its input on has no backward; the mark before is that layer's.
-            if timer is not None and isinstance(x, Tensor) and x.requires_grad and x is not given:
-                # One call of several layers marks their backwards itself.
-                if done - first == 1:
-                    x.register_hook(_MarkBackward(timer, self.outlines[first].name))
-                for told in self.on_backward:
-                    x.register_hook(partial(_tell, told, self.outlines[done - 1].name))
+            assert end is not None
             start = end
-        if timer is not None and began is not None and start is not None and again:
+            names = [layer.name for layer in self.outlines[first:done]]
+            marks.after_layers(names, given, x)
+        if is_recomputing():
             timer.recomputed(began, start)
-        return x if isinstance(x, Tensor) else x.to_dense()
+        return x
 
     def _from_layer(
         self, number: int, x: Tensor | SparseRows, context: Context, start: Mark | None
@@ -259,22 +277,6 @@ def _through_hop(module: nn.Module, x: Any, context: Context, hop: int) -> Any:
     return in_turn.through(
         lambda rows, chunk: module(rows, dataclasses.replace(context, graph=chunk)), x, hop
     )
-
-
-def _tell(told: Callable[[str], None], layer: str, _gradient: Tensor) -> None:
-    """A gradient hook, which may not return anything."""
-    told(layer)
-
-
-class _MarkBackward:
-    """A gradient hook that records when a layer's backward begins, and changes nothing."""
-
-    def __init__(self, timer: StepTimer, name: str) -> None:
-        self.timer = timer
-        self.name = name
-
-    def __call__(self, gradient: Tensor) -> None:
-        self.timer.layer_backward(self.name, self.timer.clock.mark())
 
 
 def build_stage(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from gnnhpc.check.watches.layer_times import LayerSeconds, called_together
 from gnnhpc.check.watches.work_moments import first_trained
 from gnnhpc.core.schedule import Kind
+from gnnhpc.engines.given import Given
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import one_call
 from gnnhpc.models.later_weights import LeftGradient
@@ -79,6 +80,8 @@ class LayerBackwards:
     _groups: list[Names] = field(default_factory=list)
     """Which layers are called together."""
     _names: dict[nn.Module, str] = field(default_factory=dict)
+    _given: Given | None = None
+    """Of the layer that is called now, or of the first of several that one call computes."""
     _undo: list[Callable[[], None]] = field(default_factory=list)
 
     def attach(self) -> None:
@@ -103,7 +106,7 @@ class LayerBackwards:
                 single[group[0]] = group
             first, last = part.layers[numbers[0]], part.layers[numbers[-1]]
             self._hook(first.register_forward_pre_hook(partial(self._layer_begins, number, group)))
-            ends = needs_no_input(partial(self._layer_ends, number, group))
+            ends = needs_no_input(partial(self._layer_ends, number, part, group))
             self._hook(last.register_forward_hook(ends))
         for parameter in first_trained(part)[1]:
             self._hook(parameter.register_post_accumulate_grad_hook(self._is_added))
@@ -169,15 +172,29 @@ class LayerBackwards:
     ) -> None:
         if is_recomputing():
             self._note("again", names, ("backward", part, given[1].microbatch))
+        self._given = Given.of(given[0])
 
     def _layer_ends(
-        self, part: int, names: Names, _layer: nn.Module, given: tuple[Any, ...], output: Any
+        self,
+        part: int,
+        called: Stage,
+        names: Names,
+        _layer: nn.Module,
+        given: tuple[Any, ...],
+        output: Any,
     ) -> None:
         if is_recomputing():
             self._note("other")
-        if isinstance(output, Tensor) and output.requires_grad and output is not given[0]:
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return
+        if self._given is None or not self._given.is_handed_on(output):
             work: _Work = "backward", part, given[1].microbatch
-            output.register_hook(lambda _gradient: self._note("reaches", names, work))
+            output.register_hook(partial(self._reaches, called, names, work))
+
+    def _reaches(self, called: Stage, names: Names, work: _Work, _gradient: Tensor) -> None:
+        # In its forward a layer may compute gradients itself.
+        if not called.is_forward():
+            self._note("reaches", names, work)
 
     def _is_told(self, single: dict[str, Names], layer: str) -> None:
         # Of layers that one call computes it is told before their mark.

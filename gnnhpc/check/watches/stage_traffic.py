@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy.typing as npt
 import torch
@@ -99,7 +99,7 @@ class StageTraffic:
         last = len(self.stage.called) - 1
         return dict(self._samples.get(("gradient of the output", last), []))
 
-    def _before_forward(self, place: int, _stage: nn.Module, arguments: tuple[Any, ...]) -> None:
+    def _before_forward(self, place: int, stage: nn.Module, arguments: tuple[Any, ...]) -> None:
         x, context = arguments
         if is_recomputing():
             return
@@ -110,16 +110,17 @@ class StageTraffic:
         self.given.setdefault(place, []).append((x, context))
         if not (self.is_first and place == 0) and isinstance(x, Tensor):
             self._sample(("input", place), context.microbatch, x)
-            self._sample_gradient(("gradient of the input", place), context.microbatch, x)
+            self._sample_gradient(("gradient of the input", place), context.microbatch, x, stage)
 
     def _after(
-        self, place: int, _stage: nn.Module, arguments: tuple[Any, ...], output: Tensor
+        self, place: int, stage: nn.Module, arguments: tuple[Any, ...], output: Tensor
     ) -> None:
         _, context = arguments
         ends = self.is_last and place == len(self.stage.called) - 1
         if not ends and not is_recomputing():
             self._sample(("output", place), context.microbatch, output)
-        self._sample_gradient(("gradient of the output", place), context.microbatch, output)
+        where: tuple[Way, int] = "gradient of the output", place
+        self._sample_gradient(where, context.microbatch, output, stage)
 
     def _check_modes(self) -> None:
         for name, module in self._modules.items():
@@ -130,11 +131,17 @@ class StageTraffic:
     def _sample(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
         self._samples.setdefault(where, []).append((microbatch, copied_sample(tensor.detach())))
 
-    def _sample_gradient(self, where: tuple[Way, int], microbatch: int, tensor: Tensor) -> None:
+    def _sample_gradient(
+        self, where: tuple[Way, int], microbatch: int, tensor: Tensor, stage: nn.Module
+    ) -> None:
+        def arrives(gradient: Tensor) -> None:
+            # In its forward a layer may compute gradients itself.
+            if not cast(Stage, stage).is_forward():
+                self._sample(where, microbatch, gradient)
+
         if tensor.requires_grad and torch.is_grad_enabled():
-            hook = tensor.register_hook(lambda gradient: self._sample(where, microbatch, gradient))
             # A receive buffer of torch's schedule is the same tensor in every step.
-            self._handles.append(hook)
+            self._handles.append(tensor.register_hook(arrives))
 
 
 def copied_sample(tensor: Tensor) -> Tensor:

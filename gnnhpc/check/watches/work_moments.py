@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -132,7 +132,7 @@ class WorkMoments:
             at_s = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
             self._events.append(("ends", kind, place, at_s, schedstat))
 
-    def _forward_begins(self, part: int, _stage: nn.Module, given: tuple[Any, ...]) -> None:
+    def _forward_begins(self, part: int, stage: nn.Module, given: tuple[Any, ...]) -> None:
         if is_recomputing():
             return
         self._of_weights = None
@@ -140,7 +140,12 @@ class WorkMoments:
         place = part, context.microbatch
         self._begin("forward", place)
         if isinstance(x, Tensor) and x.requires_grad:
-            x.register_hook(lambda _gradient: self._end("backward", place))
+            x.register_hook(partial(self._backward_ends, cast(Stage, stage), place))
+
+    def _backward_ends(self, stage: Stage, place: Place, _gradient: Tensor) -> None:
+        # In its forward a layer may compute gradients itself.
+        if not stage.is_forward():
+            self._end("backward", place)
 
     def _forward_ends(
         self, part: int, _stage: nn.Module, given: tuple[Any, ...], output: Any
