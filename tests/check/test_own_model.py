@@ -957,6 +957,33 @@ def all_generators_put_back_after_forwards(folder: Path) -> None:
     around(Stage, "forward", forward)
 
 
+@pytest.mark.quick("seq-never")
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+@pytest.mark.parametrize("layout", ["seq", "dp2"])
+def test_layers_may_keep_what_cannot_be_copied(
+    layout: str, checkpoint: str, tmp_path: Path
+) -> None:
+    text = MODEL.replace(
+        "self.lin = nn.Linear(inputs, outputs)",
+        """self.lin = nn.Linear(inputs, outputs)
+        self.lock, self.file, self.more = threading.Lock(), open(os.devnull, "w"), (n for n in "ab")
+        self.within, self.calls = {"locks": [threading.Lock()], "calls": 0}, 0""",
+    ).replace(
+        "return self.lin(x)",
+        """with self.lock:
+            self.calls += 1
+            self.within["calls"] += 1
+            print(self.calls, file=self.file)
+        return self.lin(x)""",
+    )
+    flags = ["--layout", layout, "--set", f"checkpoint={checkpoint}", "--set", "train_steps=4"]
+    flags += ["--set", "batch_size=16", "--set", "checkpoint_every=2"]
+    ranks = 1 + (layout == "dp2")
+    checks = checked(tmp_path, f"import os\nimport threading\n{text}", *flags, ranks=ranks)
+    assert invalid(checks) == []
+    assert checks["self-check"].verdict == checks["final-check"].verdict == "ok"
+
+
 @pytest.mark.quick("put back-numpy")
 @pytest.mark.parametrize(
     "draws", ["random.random()", "np.random.random()"], ids=["python", "numpy"]

@@ -24,6 +24,7 @@ from gnnhpc.core.outline import Outlines
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
+from gnnhpc.models.own_attributes import attributes_of
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.set_buffers import all_buffers, copy_into, set_buffers
 from gnnhpc.spec.experiment import Experiment
@@ -60,7 +61,7 @@ class OwnModelTwin:
             if value._backward_hooks
         }
         """Of parameters, which a copy of them has not."""
-        self._replicas = [_copied(layers) for _ in range(experiment.layout.replicas)]
+        self._replicas = [_most_copied(layers) for _ in range(experiment.layout.replicas)]
         self.unplaced: list[str] = []
         """Buffers of the run that the layers have no place for when they are built anew."""
         self._rounding: ForwardRounding | None = None
@@ -98,11 +99,11 @@ class OwnModelTwin:
     def random_layer(self, piece: Piece) -> str | None:
         """The first layer whose output in training differs from one time to the next, if any; also
         one that would be called again and draws from a generator that it has."""
-        layers = _copied(self._replicas[0]).train()
+        layers = _most_copied(self._replicas[0]).train()
         x = _run_inputs(piece, self.dtype)
         with torch.no_grad():
             for name, layer in zip(self.names, layers, strict=True):
-                copies = [_copied(layer) for _ in range(2)]
+                copies = [_most_copied(layer) for _ in range(2)]
                 outputs = [_dense(each(_own(x), piece.context)) for each in copies]
                 drawn = own_generators(copies[0]) != own_generators(layer)
                 if drawn or not torch.equal(outputs[0], outputs[1]):
@@ -211,14 +212,32 @@ class OwnModelTwin:
         }
 
 
-def _copied(module: M, shared: Iterable[Tensor] = ()) -> M:
-    """With the same `shared` tensors, and without a gradient's graph of those that it keeps, as of
+def _copied(module: M, shared: Iterable[object] = ()) -> M:
+    """With the same `shared` objects, and without a gradient's graph of those that it keeps, as of
     an output, or of a weight that it has computed."""
     known: dict[int, Any] = {id(each): each for each in shared}
     for value in (value for each in module.modules() for value in vars(each).values()):
         if isinstance(value, Tensor) and not value.is_leaf:
             known[id(value)] = value.detach().clone()
     return copy.deepcopy(module, known)
+
+
+def _most_copied(module: M) -> M:
+    """With the same attributes where these cannot be copied, as a lock or an open file."""
+    try:
+        return _copied(module)
+    # A user's object may refuse in any way.
+    except Exception:
+        values = [v for each in module.modules() for v in attributes_of(each).values.values()]
+        return _copied(module, [value for value in values if not _can_be_copied(value)])
+
+
+def _can_be_copied(value: object) -> bool:
+    try:
+        copy.deepcopy(value)
+    except Exception:
+        return False
+    return True
 
 
 def _run_inputs(piece: Piece, dtype: torch.dtype) -> Tensor | SparseRows:
