@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.records.schema import read_lines
-from tests.check.test_own_model import checked, invalid
+from tests.tools.own_models import checked, invalid
 
 pytestmark = pytest.mark.distributed
 

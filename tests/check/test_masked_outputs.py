@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gnnhpc.engines.stage import Stage
 from gnnhpc.tasks.task import Loss
-from tests.check.test_own_model import add_folder, checked, invalid
 from tests.defects.patching import around
+from tests.tools.own_models import add_folder, checked, invalid
 
 pytestmark = pytest.mark.distributed
 

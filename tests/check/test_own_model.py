@@ -2,117 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gnnhpc.check.watches.evaluation_watch import EvaluationWatch
-from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import recomputation
 from gnnhpc.models.context import Context
-from gnnhpc.models.generators import generators_put_back
-from gnnhpc.records.schema import Check, Result, read_lines
-from gnnhpc.train.loop import Trainer
+from gnnhpc.records.schema import Result, read_lines
 from tests.check.test_rounding_draws import scaled_gradient
 from tests.defects.patching import around
 from tests.tools.forked import started
+from tests.tools.own_models import (
+    DROPPING,
+    GRAPHS,
+    IMAGES,
+    MODEL,
+    NORMALIZING,
+    add_folder,
+    checked,
+    computing,
+    invalid,
+)
 
 pytestmark = pytest.mark.distributed
 
-MODEL = """
-import torch
-from torch import nn
-from gnnhpc import Layer, Model
-
-
-class Centred(Model):
-    takes = ("images", "graphs")
-
-    def outline(self, facts):
-        if facts.kind == "images":
-            shape = (facts.image_size**2, facts.features)
-            first = Layer("flat", shape, (shape[0] * shape[1],))
-        else:
-            first = Layer("pool", (facts.features,), (facts.features,), rows="pool")
-        width = first.shape[0]
-        return [
-            first,
-            Layer("centre", (width,), (width,)),
-            Layer("out", (width,), (facts.classes,)),
-        ]
-
-    def build(self, layer, options):
-        kind = {"flat": Flat, "pool": Pool, "centre": Centre}.get(layer.name)
-        if kind is None:
-            kind = lambda: Out(layer.inputs[0], layer.shape[0])
-        return kind().to(options.dtype)
-
-
-class Flat(nn.Module):
-    def forward(self, x, context):
-        return x.flatten(1)
-
-
-class Pool(nn.Module):
-    def forward(self, x, context):
-        block = context.chunk.pooling_block
-        ends = block.indptr.diff()
-        of = torch.repeat_interleave(torch.arange(len(ends)), ends)
-        return x.new_zeros(len(ends), x.shape[1]).index_add(0, of, x[block.source])
-
-
-class Centre(nn.Module):
-    def forward(self, x, context):
-        return x - x.mean(0)
-
-
-class Out(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.lin = nn.Linear(inputs, outputs)
-
-    def forward(self, x, context):
-        return self.lin(x)
-"""
-
-IMAGES = ["--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"]
-IMAGES += ["--set", "data.image_size=8", "--set", "batch_size=32"]
-GRAPHS = ["--data", "synthetic-graphs", "--set", "data.graphs=400", "--set", "batch_size=16"]
-
-
-def checked(
-    folder: Path,
-    text: str,
-    *flags: str,
-    data: list[str] = IMAGES,
-    ranks: int = 1,
-    plant: Callable[[Path], None] | None = None,
-) -> dict[str, Check]:
-    """What the audit of a run of this model says, in two micro-batches."""
-    folder.mkdir(exist_ok=True)
-    (folder / "centred.py").write_text(text)
-    out = folder / "out"
-    command = ["run", "--model", "centred:Centred", *data, "--microbatches", "2", "--out", out]
-    command += ["--set", "test_steps=1", *flags]
-    with started(command, ranks, folder, plant=partial(plant or add_folder, folder)) as running:
-        assert set(running.wait()) == {0}, running.err(0)
-    (path,) = out.glob("cells/*/*/result.json")
-    return {check.name: check for check in Result.read(path).audit}
-
-
-def invalid(checks: dict[str, Check]) -> list[str]:
-    return [name for name, check in checks.items() if check.verdict == "invalid"]
+pytestmark = pytest.mark.distributed
 
 
 @pytest.mark.quick("pp2-2-graphs")
@@ -221,8 +143,6 @@ COUNTING = MODEL.replace(
         super().__init__()
         self.calls = 0""",
 )
-
-
 COOLING = COUNTING.replace("self.calls = 0", "self.calls, self.odd = 1, {nn.ReLU: lambda: 1}")
 COOLING = COOLING.replace(
     "self.calls += self.training", "self.calls *= 0.9 if self.training else 1"
@@ -235,8 +155,6 @@ FOLDED = COUNTING.replace("self.calls = 0", "self.ready = False").replace(
     """if self.training or not self.ready:
             self.calls, self.ready = torch.full((), 2.0), not self.training""",
 )
-
-
 CACHING = COUNTING.replace(
     "return x / (1 + self.calls)",
     """if getattr(self, "rows", None) != len(x):
@@ -300,27 +218,6 @@ def test_a_sparse_buffer_is_refused_in_one_line(tmp_path: Path) -> None:
         assert running.wait() == [2], running.err(0)
     told = "layer centre, held: found a sparse tensor; allowed: dense buffers"
     assert f"model centred:Centred: {told}" in running.err(0)
-
-
-NORMALIZING = (
-    MODEL.replace(
-        """            Layer("centre", (width,), (width,)),
-            Layer("out", (width,), (facts.classes,)),""",
-        """            Layer("narrow", (width,), (16,)),
-            Layer("centre", (16,), (16,)),
-            Layer("centre2", (16,), (16,)),
-            Layer("out", (16,), (facts.classes,)),""",
-    )
-    .replace(
-        "        return x - x.mean(0)",
-        """        return self.norm(self.lin(x).tanh())
-
-    def __init__(self):
-        super().__init__()
-        self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)""",
-    )
-    .replace('"centre": Centre}', '"centre": Centre, "centre2": Centre}')
-)
 
 
 @pytest.mark.quick("0")
@@ -509,14 +406,6 @@ def test_torchs_own_tools_in_a_layer_accuse_nobody(
     assert invalid(checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)) == []
 
 
-def computing(computes: str, keeps: str) -> str:
-    """Layers of sixteen units that compute so, and keep this beside a linear layer."""
-    built = f"self.lin = nn.Linear(16, 16)\n        {keeps}"
-    return NORMALIZING.replace("return self.norm(self.lin(x).tanh())", computes).replace(
-        "self.lin, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)", built
-    )
-
-
 @pytest.mark.quick("channels last-seq", "transposed-seq")
 @pytest.mark.parametrize("layout", ["seq", "pp2"])
 @pytest.mark.parametrize(
@@ -544,120 +433,6 @@ def test_parameters_in_another_order_of_memory_train_as_others(
     flags = ["--layout", layout, "--set", "train_steps=4"]
     checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
     assert invalid(checks) == []
-
-
-MAKES_A_BUFFER = """y = self.lin(x)
-        if self.m is None:
-            self.m = y.detach().mean(0)
-        return y - self.m"""
-GROWS_A_BUFFER = """y = self.lin(x)
-        if self.training:
-            last = [] if self.m is None else [self.m]
-            self.m = torch.cat([*last, y.detach().mean(0, keepdim=True)])[-3:]
-        return y - self.m.mean(0)"""
-KEEPS_ITS_OUTPUT = """y = self.lin(x)
-        if self.training:
-            self.m = y.detach()
-        return y / (1 + y.abs().mean())"""
-
-
-@pytest.mark.quick("made once-none-pp2", "grows-small-seq")
-@pytest.mark.parametrize("layout", ["seq", "pp2"])
-@pytest.mark.parametrize("begins", ["None", "torch.zeros(1, 16)"], ids=["none", "small"])
-@pytest.mark.parametrize(
-    "computes",
-    [MAKES_A_BUFFER, GROWS_A_BUFFER, KEEPS_ITS_OUTPUT],
-    ids=["made once", "grows", "an output"],
-)
-def test_buffers_that_a_forward_makes_accuse_nobody(
-    computes: str, begins: str, layout: str, tmp_path: Path
-) -> None:
-    layers = computing(computes, f"self.register_buffer('m', {begins})")
-    flags = ["--layout", layout, "--set", "train_steps=4"]
-    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
-    assert invalid(checks) == []
-
-
-OTHER_KINDS = {
-    "order": "mean.argsort()",
-    "truth": "mean > 0",
-    "longer": "mean.double()",
-    "short": "mean.bfloat16()",
-    "shorter": "mean.half()",
-}
-"""Of numbers, of buffers that a forward makes once."""
-
-
-@pytest.mark.quick("none")
-@pytest.mark.parametrize("begins", ["None", "torch.zeros(0)"], ids=["none", "empty"])
-def test_buffers_of_other_numbers_that_a_forward_makes_accuse_nobody(
-    begins: str, tmp_path: Path
-) -> None:
-    lines = ["y = self.lin(x)", "mean = y.detach().mean(0)"]
-    for name, made in OTHER_KINDS.items():
-        lines += [f"if self.{name} is None or self.{name}.numel() != 16:"]
-        lines += [f"    self.{name} = {made}"]
-    lines += [f"y = y - self.{name}.float() / 16" for name in OTHER_KINDS]
-    keeps = [f"self.register_buffer('{name}', {begins})" for name in OTHER_KINDS]
-    layers = computing("\n        ".join([*lines, "return y"]), "\n        ".join(keeps))
-    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
-
-
-COMES_AND_GOES = """y = self.lin(x)
-        if self.training:
-            self.dropped = None
-        if self.dropped is not None:
-            y = y - self.dropped
-        if not hasattr(self, 'new'):
-            self.register_buffer('new', y.detach().mean(0))
-        if self.plain is None:
-            del self.plain
-            self.register_buffer('plain', y.detach().mean(0))
-        return y - self.new - self.plain"""
-
-
-@pytest.mark.parametrize("layout", ["seq", pytest.param("pp2", marks=pytest.mark.slow)])
-def test_buffers_that_a_forward_drops_or_registers_accuse_nobody(
-    layout: str, tmp_path: Path
-) -> None:
-    keeps = "self.register_buffer('dropped', torch.ones(16)); self.plain = None"
-    flags = ["--layout", layout, "--set", "train_steps=4"]
-    layers = computing(COMES_AND_GOES, keeps)
-    checks = checked(tmp_path, layers, *flags, ranks=1 if layout == "seq" else 2)
-    assert invalid(checks) == []
-
-
-def test_layers_that_need_what_training_kept_are_told(tmp_path: Path) -> None:
-    """The final check builds layers anew, which have not trained."""
-    computes = """y = self.lin(x)
-        if self.training:
-            self.kept = y.detach().mean(0)
-        return y - self.kept"""
-    checks = checked(tmp_path, computing(computes, ""), "--set", "train_steps=4")
-    assert invalid(checks) == []
-    told = checks["final-check"]
-    assert told.verdict == "unknown"
-    assert "AttributeError: 'Centre' object has no attribute 'kept'" in told.detail
-
-
-ODD_BUFFERS = """self.register_buffer('one', torch.zeros(16))
-        self.register_buffer('other', self.one)
-        self.register_buffer('spread', torch.ones(1).expand(16))
-        self.register_buffer('last', torch.full((16,), torch.iinfo(torch.long).max))"""
-USES_ODD_BUFFERS = """y = self.lin(x)
-        if self.training:
-            self.one = self.one + y.detach().mean(0)
-        factor = self.spread * (0.5 + (self.last == torch.iinfo(torch.long).max).float())
-        return y * factor - self.one + self.other * 0.5"""
-
-
-@pytest.mark.parametrize("layout", ["seq", pytest.param("dp2", marks=pytest.mark.slow)])
-def test_odd_buffers_accuse_nobody(layout: str, tmp_path: Path) -> None:
-    """One that two names had, one whose numbers lie in one place, whole numbers beyond 2**53."""
-    layers = computing(USES_ODD_BUFFERS, ODD_BUFFERS)
-    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "batch_size=16"]
-    ranks = 1 if layout == "seq" else 2
-    assert invalid(checked(tmp_path, layers, *flags, ranks=ranks)) == []
 
 
 def test_a_module_that_a_forward_makes_leaves_the_final_check_unknown(tmp_path: Path) -> None:
@@ -764,27 +539,10 @@ def test_what_an_evaluation_keeps_hides_no_wrong_outputs(
     assert invalid(sound) == []
 
 
-def test_compiled_modules_with_buffers_are_taken(tmp_path: Path) -> None:
-    layers = computing(
-        "return self.script(self.lin(x))", "self.script = torch.jit.script(nn.BatchNorm1d(16))"
-    )
-    assert invalid(checked(tmp_path, layers, "--set", "train_steps=4")) == []
-
-
 SPARSE = computing(
     "return self.lin(x) + self.rows((x.detach().sigmoid() * 7.99).long()).sum(1)",
     "self.rows = nn.Embedding(8, 16, sparse=True)",
 )
-
-
-@pytest.mark.quick("negative")
-@pytest.mark.parametrize("view", ["conj()", "conj().imag"], ids=["conjugate", "negative"])
-def test_buffers_that_are_views_of_complex_numbers_are_taken(view: str, tmp_path: Path) -> None:
-    keeps = f"self.register_buffer('n', torch.tensor([1 + 2j]).{view})"
-    moved = "self.n.mul_(0.9); return self.lin(x) * (4 + self.n.real.mean())"
-    layers = computing(f"if self.training: {moved}\n        {moved.partition('; ')[2]}", keeps)
-    flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
-    assert invalid(checked(tmp_path, layers, *flags)) == []
 
 
 @pytest.mark.slow
@@ -863,100 +621,6 @@ def test_what_rounding_may_hide_is_told_with_its_size(
     assert check.verdict == "invalid" or told in check.detail
 
 
-DROPPING = MODEL.replace(
-    "return x - x.mean(0)", "return nn.functional.dropout(x, 0.3, self.training)"
-).replace(
-    "class Flat(nn.Module):",
-    """class Flat(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_forward_pre_hook(self.drop)
-
-    def drop(self, _module, given):
-        return nn.functional.dropout(given[0], 0.1, self.training), *given[1:]
-""",
-)
-
-
-def generators_set_before_each_step(folder: Path) -> None:
-    add_folder(folder)
-
-    def step(true: Callable[..., Any], *args: Any) -> Any:
-        torch.manual_seed(3)
-        return true(*args)
-
-    around(SequentialEngine, "train_step", step)
-    around(NativeEngine, "train_step", step)
-
-
-def generators_put_back_after_forwards(folder: Path) -> None:
-    add_folder(folder)
-
-    def forward(true: Callable[..., Any], stage: Stage, *args: Any) -> Any:
-        with generators_put_back() if stage.training else contextlib.nullcontext():
-            return true(stage, *args)
-
-    around(Stage, "forward", forward)
-
-
-def generators_set_after_each_step(folder: Path) -> None:
-    add_folder(folder)
-
-    def step(true: Callable[..., Any], *args: Any) -> Any:
-        output = true(*args)
-        torch.manual_seed(3)
-        return output
-
-    around(SequentialEngine, "train_step", step)
-    around(NativeEngine, "train_step", step)
-
-
-SELF_SEEDING = MODEL.replace(
-    "return x - x.mean(0)",
-    "torch.manual_seed(SEED); return nn.functional.dropout(x, 0.3, self.training)",
-)
-
-
-@pytest.mark.quick("step-seq")
-@pytest.mark.parametrize("layout", ["seq", "pp2"])
-@pytest.mark.parametrize(
-    "seed",
-    ["42", "context.microbatch", "context.step", "context.step % 2"],
-    ids=["one", "micro-batch", "step", "every second step"],
-)
-def test_layers_may_set_generators_between_evaluations(
-    seed: str, layout: str, tmp_path: Path
-) -> None:
-    flags = ["--layout", layout, "--set", "train_steps=6", "--set", "test_every=2"]
-    text = SELF_SEEDING.replace("SEED", seed)
-    assert invalid(checked(tmp_path, text, *flags, ranks=1 + (layout == "pp2"))) == []
-
-
-def generators_set_after_evaluations(folder: Path) -> None:
-    add_folder(folder)
-
-    def evaluate(true: Callable[..., Any], *args: Any) -> Any:
-        evaluated = true(*args)
-        random.seed(7)
-        return evaluated
-
-    around(Trainer, "_evaluate", evaluate)
-
-
-def all_generators_put_back_after_forwards(folder: Path) -> None:
-    add_folder(folder)
-
-    def forward(true: Callable[..., Any], stage: Stage, x: Any, context: Context) -> Any:
-        held = random.getstate(), np.random.get_state()
-        output = true(stage, x, context)
-        if stage.training:
-            random.setstate(held[0])
-            np.random.set_state(held[1])
-        return output
-
-    around(Stage, "forward", forward)
-
-
 @pytest.mark.quick("seq-never")
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
 @pytest.mark.parametrize("layout", ["seq", "dp2"])
@@ -982,71 +646,6 @@ def test_layers_may_keep_what_cannot_be_copied(
     checks = checked(tmp_path, f"import os\nimport threading\n{text}", *flags, ranks=ranks)
     assert invalid(checks) == []
     assert checks["self-check"].verdict == checks["final-check"].verdict == "ok"
-
-
-@pytest.mark.quick("put back-numpy")
-@pytest.mark.parametrize(
-    "draws", ["random.random()", "np.random.random()"], ids=["python", "numpy"]
-)
-@pytest.mark.parametrize(
-    "plant",
-    [None, generators_set_after_evaluations, all_generators_put_back_after_forwards],
-    ids=["sound", "after evaluations", "put back"],
-)
-def test_layers_alone_draw_from_the_others(
-    plant: Callable[[Path], None] | None, draws: str, tmp_path: Path
-) -> None:
-    """Python's and numpy's generators."""
-    text = MODEL.replace("return x - x.mean(0)", f"return x * {draws} if self.training else x")
-    text = f"import random\nimport numpy as np\n{text}"
-    flags = ["--set", "train_steps=6", "--set", "test_every=2"]
-    checks = checked(tmp_path, text, *flags, plant=plant)
-    assert invalid(checks) == (["generators"] if plant else [])
-
-
-@pytest.mark.quick("put back-seq", "sound-pp2")
-@pytest.mark.parametrize("layout", ["seq", "pp2"])
-@pytest.mark.parametrize(
-    "plant",
-    [
-        None,
-        generators_set_before_each_step,
-        generators_set_after_each_step,
-        generators_put_back_after_forwards,
-    ],
-    ids=["sound", "before", "after", "put back"],
-)
-def test_layers_alone_draw_from_the_generators(
-    plant: Callable[[Path], None] | None, layout: str, tmp_path: Path
-) -> None:
-    """Each step, or micro-batch, would drop the same otherwise."""
-    flags = ["--layout", layout, "--set", "train_steps=4", "--set", "test_every=2"]
-    ranks = 1 + (layout == "pp2")
-    checks = checked(tmp_path, DROPPING, *flags, ranks=ranks, plant=plant)
-    assert invalid(checks) == (["generators"] if plant else [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("engine", "checkpoint"),
-    [
-        ("native", "never"),
-        ("native", "always"),
-        ("torchgpipe", "never"),
-        ("torchgpipe", "always"),
-        ("pipelining", "never"),
-    ],
-)
-def test_layers_may_draw_in_any_engine(engine: str, checkpoint: str, tmp_path: Path) -> None:
-    """Also by numbers that they set themselves."""
-    text = DROPPING.replace(
-        "return self.lin(x)", "torch.manual_seed(7); return self.lin(x + torch.randn_like(x))"
-    )
-    assert text != DROPPING
-    flags = ["--layout", "pp2", "--set", f"engine={engine}", "--set", f"checkpoint={checkpoint}"]
-    ranks = 1 + (engine != "torchgpipe")
-    checks = checked(tmp_path, text, *flags, "--set", "train_steps=4", ranks=ranks)
-    assert invalid(checks) == []
 
 
 def not_evaluated_again(folder: Path) -> None:
@@ -1152,7 +751,3 @@ def test_a_layer_may_change_its_input_in_a_hook(layout: str, tmp_path: Path) -> 
         )
     flags = ["--layout", layout, "--set", "train_steps=4", "--set", "checkpoint=always"]
     assert invalid(checked(tmp_path, hooked, *flags, ranks=1 + (layout == "pp2"))) == []
-
-
-def add_folder(folder: Path) -> None:
-    sys.path.insert(0, str(folder))

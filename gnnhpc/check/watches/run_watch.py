@@ -119,9 +119,11 @@ class RunWatch:
         recomputed = RecomputedOutputs(findings, TOLERANCE[experiment.dtype])
         if experiment.checkpoint != "never":
             recomputed.attach(stage)
-        drawn_by_layers = DrawnByLayers(findings)
-        # Ours draw from the context alone; libraries' samplers draw from the process's generators.
-        if parts.implementation == "own" and experiment.sampling is None:
+        sampling = experiment.sampling
+        alone = sampling is None or sampling.sampler == "ours"
+        drawn_by_layers = DrawnByLayers(findings, alone)
+        # Ours draw from the context alone.
+        if parts.implementation == "own":
             drawn_by_layers.attach(stage)
         return cls(
             experiment,

@@ -65,6 +65,8 @@ class DrawnByLayers:
     """
 
     findings: Findings
+    alone: bool = True
+    """Whether layers alone draw: a library's sampler draws from the process's generators too."""
     _attached: bool = False
     _before: tuple[Hashable, ...] | None = None
     _after: tuple[Hashable, ...] | None = None
@@ -94,7 +96,7 @@ class DrawnByLayers:
         self._phase, self._closely, self._repeats = "train", closely, False
         self._others = [[_Forwards(), _Forwards()] for _ in self._torchs]
         self._before, self._at_forward = _states(), None
-        if self._after is not None and self._after != self._before:
+        if self.alone and self._after is not None and self._after != self._before:
             cause = "between this step and the one before something drew from them, or set them"
             self.findings.add(NAME, "train", step, cause)
 
@@ -106,7 +108,7 @@ class DrawnByLayers:
         if self._repeats:
             cause = "a forward began with the random numbers of an earlier one"
             self.findings.add(NAME, "train", step, cause)
-        if self._at_forward is not None and self._at_forward != self._before:
+        if self.alone and self._at_forward is not None and self._at_forward != self._before:
             cause = "before its first forward something drew from them, or set them"
             self.findings.add(NAME, "train", step, cause)
 
