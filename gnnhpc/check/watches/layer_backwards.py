@@ -246,20 +246,42 @@ def marks_of(events: Sequence[Event]) -> list[Mark] | None:
     """
     marks: list[Mark] = []
     work: _Work | None = None
-    for before, event, after in zip([None, *events], events, [*events[1:], None], strict=False):
-        since_s = event.at_s if before is None else before.at_s
+    since_s = now_s = events[0].at_s if events else 0.0
+    for _, event, after in _with_neighbours(_gradients_first(events)):
+        if event.at_s > now_s:
+            since_s, now_s = now_s, event.at_s
         if event.work is not None and event.work != work:
             work = event.work
             if marks and marks[-1].names is not None:
-                marks.append(Mark(None, since_s, event.at_s))
+                marks.append(Mark(None, since_s, now_s))
         if event.what == "reaches" and len(event.names) == 1:
-            if after is None or (after.what, after.names) != ("told", event.names):
+            if after is None or not _is_told(after, event.names):
                 return None
         elif event.what == "reaches":
-            marks.append(Mark(event.names, event.at_s, after.at_s if after else math.inf))
+            marks.append(Mark(event.names, now_s, after.at_s if after else math.inf))
         elif event.what in ("told", "again", "left"):
-            marks.append(Mark(event.names, since_s, event.at_s))
+            marks.append(Mark(event.names, since_s, now_s))
     return marks
+
+
+def _gradients_first(events: Sequence[Event]) -> list[Event]:
+    """With the gradient of a layer's output before what the engine tells of it, also where a user's
+    hook of the whole layer hands that on as another tensor, which the engine has marked."""
+    found: list[Event] = []
+    for before, event, after in _with_neighbours(events):
+        if after is not None and after.what == "reaches" and _is_told(event, after.names):
+            found.append(after._replace(at_s=event.at_s))
+        if event.what != "reaches" or before is None or not _is_told(before, event.names):
+            found.append(event)
+    return found
+
+
+def _is_told(event: Event, names: Names) -> bool:
+    return (event.what, event.names) == ("told", names)
+
+
+def _with_neighbours(events: Sequence[Event]) -> Iterator[tuple[Event | None, Event, Event | None]]:
+    yield from zip([None, *events], events, [*events[1:], None], strict=False)
 
 
 def between(marks: Sequence[Mark], ready_s: float) -> dict[Names, tuple[float, float]]:

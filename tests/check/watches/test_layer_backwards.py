@@ -54,6 +54,21 @@ def test_marks_of_layers_that_go_backward_one_after_the_other() -> None:
     assert between(marks, 2.5)[A] == pytest.approx((0.4, 3.0))
 
 
+def test_a_users_hook_of_a_whole_layer_comes_between_the_mark_and_the_gradient() -> None:
+    events = [
+        *(Event("told", B, 1.1, None), Event("reaches", B, 1.2, FIRST)),
+        *(Event("reaches", A, 2.0, FIRST), Event("told", A, 2.1, None)),
+        *(Event("other", (), 3.0, None), Event("told", B, 5.1, None)),
+        *(Event("reaches", B, 5.2, SECOND), Event("other", (), 6.0, ("forward", -1, -1))),
+    ]
+    marks = marks_of(events)
+    assert marks is not None
+    assert marks == [
+        *(Mark(B, 1.1, 1.1), Mark(A, 2.0, 2.1), Mark(None, 3.0, 5.1), Mark(B, 3.0, 5.1)),
+        Mark(None, 5.1, 6.0),
+    ]
+
+
 def test_a_call_s_mark_comes_after_the_gradient_of_its_output() -> None:
     events = [Event("reaches", CALL, 1.0, FIRST), Event("added", (), 3.0, None)]
     assert marks_of(events) == [Mark(CALL, 1.0, 3.0)]

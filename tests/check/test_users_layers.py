@@ -1,13 +1,17 @@
-"""A user's layers that change what they are given in place, or compute gradients themselves."""
+"""Backward seconds of a user's layers that work in place, or have hooks of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gnnhpc.engines.clock import Mark
+from gnnhpc.engines.timing import StepTimer
 from gnnhpc.records.schema import read_lines
-from tests.tools.own_models import checked, invalid
+from tests.defects.patching import around
+from tests.tools.own_models import add_folder, checked, invalid
 
 pytestmark = pytest.mark.distributed
 
@@ -132,3 +136,32 @@ def test_a_layer_has_its_own_backward_seconds(kind: str, layout: str, tmp_path: 
     # Of two micro-batches.
     assert len(seconds) == 4 * (2 if layout == "dp2" else 1)
     assert all(each >= 2 * SPINS_S for each in seconds)
+
+
+def exchanged(folder: Path) -> None:
+    """Backward seconds of two layers, each told as the other's."""
+    add_folder(folder)
+    names = {"spins": "second", "second": "spins"}
+
+    def told(true: Callable[..., None], timer: StepTimer, name: str | None, at: Mark) -> None:
+        true(timer, None if name is None else names.get(name, name), at)
+
+    around(StepTimer, "layer_backward", told)
+
+
+@pytest.mark.parametrize("layout", ["seq", pytest.param("pipelining", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("plant", [None, exchanged], ids=["sound", "exchanged"])
+def test_a_hook_of_a_whole_layer_hides_no_wrong_seconds(
+    plant: Callable[[Path], None] | None, layout: str, tmp_path: Path
+) -> None:
+    ranks, settings = LAYOUTS[layout]
+    text = MODEL.replace("SPINS", "return Spin.apply(self.lin(x))").replace(
+        "SECOND", "return self.lin(x)"
+    )
+    hook = "self.register_full_backward_hook(lambda layer, of_input, of_output: None)"
+    text = text.replace("outputs)\n", f"outputs)\n        {hook}\n", 1)
+    assert hook in text
+    flags = [each for setting in settings for each in ("--set", setting)]
+    flags += ["--set", "train_steps=4"]
+    checks = checked(tmp_path, text, *flags, ranks=ranks, plant=plant)
+    assert invalid(checks) == (["step times"] if plant else [])
