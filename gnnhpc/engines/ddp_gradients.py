@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +17,12 @@ from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.ranks.mesh import Mesh
 
+_SPARSE = "sparse gradients", "sparse=False"
+_REFUSED = (
+    ("storage of SparseTensorImpl", *_SPARSE),
+    ("Expected to have finished reduction", "some that no gradient reaches", "all in the loss"),
+)
+"""What torch says, what that means, and what DDP allows."""
 _ONE_BUCKET_MIB = 1024
 """Large enough for all gradients of a stage, so that there is one all-reduce."""
 
@@ -22,7 +30,8 @@ _ONE_BUCKET_MIB = 1024
 class DdpReplicas:
     """Wraps a stage in DDP if there are replicas and the stage has parameters.
 
-    Raises InputError for replicas of a layer whose gradients are sparse.
+    Raises InputError for replicas of a layer whose gradients are sparse; so does `taking_a_step`,
+    and for one whose parameters have none.
     """
 
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
@@ -70,13 +79,27 @@ class DdpReplicas:
         return math.hypot(*norms) if norms else None
 
 
+@contextlib.contextmanager
+def taking_a_step() -> Iterator[None]:
+    """Say in our words what DDP refuses of a model within a step."""
+    try:
+        yield
+    except RuntimeError as error:
+        # The schedule's own error may be from DDP's.
+        said = f"{error} {error.__cause__}"
+        for of_torchs, found, allowed in _REFUSED:
+            if of_torchs in said:
+                raise _refused("parameters", found, allowed) from error
+        raise
+
+
 def _refuse_sparse(stage: nn.Module) -> None:
     """DDP gives them buckets of their own, which stay sparse."""
     for name, module in stage.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise InputError(
-                "model",
-                name,
-                "sparse gradients in replicas of engine pipelining",
-                "sparse=False, or engine native",
-            )
+            raise _refused(name, *_SPARSE)
+
+
+def _refused(key: str, found: str, allowed: str) -> InputError:
+    where = "in replicas of engine pipelining"
+    return InputError("model", key, f"{found} {where}", f"{allowed}, or engine native")

@@ -22,7 +22,7 @@ from torch.distributed.pipelining import (
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.schedule import WEIGHTS_APART
 from gnnhpc.engines.base import PartPlan, StagePlan, StepOutput, first_input
-from gnnhpc.engines.ddp_gradients import DdpReplicas
+from gnnhpc.engines.ddp_gradients import DdpReplicas, taking_a_step
 from gnnhpc.engines.left_weights import compute_left, nothing_left
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
@@ -163,7 +163,9 @@ class PipeliningEngine:
         args = (self._inputs,) if mesh.is_first else ()
         target = self._numbers if mesh.has_loss else None
         losses: list[Tensor] = []
-        output = self.schedule.step(*args, target=target, losses=losses, microbatch=self._numbers)
+        given = {"target": target, "losses": losses, "microbatch": self._numbers}
+        with taking_a_step():
+            output = self.schedule.step(*args, **given)
         if not mesh.has_loss:
             return StepOutput()
         outputs = output.detach().split(plan.output_shape[0])

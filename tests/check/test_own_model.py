@@ -562,9 +562,33 @@ def test_sparse_gradients_are_taken(layout: str, engine: str, ranks: int, tmp_pa
     assert invalid(checked(tmp_path, SPARSE, *flags, ranks=ranks)) == []
 
 
+SPARSE_FOUND = "found sparse gradients in replicas of engine pipelining; allowed: sparse=False, or"
+
+
 @pytest.mark.slow
-def test_sparse_gradients_in_replicas_of_torchs_engine_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "centred.py").write_text(SPARSE)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SPARSE, SPARSE_FOUND),
+        (
+            computing(
+                "return self.lin(x) + nn.functional.embedding("
+                "(x.detach().sigmoid() * 7.99).long(), self.rows, sparse=True).sum(1)",
+                "self.rows = nn.Parameter(torch.randn(8, 16))",
+            ),
+            SPARSE_FOUND,
+        ),
+        (
+            computing("return self.lin(x)", "self.other = nn.Linear(3, 3)"),
+            "found some that no gradient reaches in replicas of engine pipelining; allowed: all in",
+        ),
+    ],
+    ids=["sparse module", "sparse function", "unused"],
+)
+def test_what_replicas_of_torchs_engine_do_not_take_is_refused(
+    text: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "centred.py").write_text(text)
     command = ["run", "--model", "centred:Centred", *IMAGES, "--microbatches", "2"]
     command += ["--layout", "dp2-pp2", "--set", "engine=pipelining", "--set", "batch_size=16"]
     plant = partial(add_folder, tmp_path)
@@ -573,7 +597,6 @@ def test_sparse_gradients_in_replicas_of_torchs_engine_are_refused(tmp_path: Pat
     (path,) = tmp_path.glob("out/cells/*/*/result.json")
     failure = Result.read(path).failure
     assert failure is not None
-    told = "found sparse gradients in replicas of engine pipelining; allowed: sparse=False, or"
     assert told in failure.error
 
 
