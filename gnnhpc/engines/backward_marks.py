@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -31,16 +32,25 @@ class BackwardMarks:
         """What autograd has outputs from, or what they are views of; and the hook of the layer that
         made the latter."""
 
-    def after_layers(self, names: Sequence[str], given: Given, output: Tensor | SparseRows) -> None:
-        """Of one call that has computed `output`; of several layers it marks backwards itself."""
+    def after_layers(
+        self, names: Sequence[str], given: Given, output: Tensor | SparseRows
+    ) -> Tensor | SparseRows:
+        """`output` of one call, or a view of it; one of several layers marks backwards itself."""
         if given.is_changed and given.base_made_by is not None:
             self._hook_base(given.base_made_by)
         # A layer that hands its input on has no backward; the mark before is that layer's.
-        if isinstance(output, Tensor) and output.requires_grad and not given.is_handed_on(output):
-            timer = self._timer if len(names) == 1 else None
-            hook = _Hook(names[-1], timer, self._on_backward, self._is_forward)
-            output.register_hook(hook)
-            self._remember(output, hook)
+        if not isinstance(output, Tensor) or given.is_handed_on(output):
+            return output
+        if not output.requires_grad or not torch.is_grad_enabled():
+            return output
+        if output.is_leaf:
+            # A parameter would keep the hook.
+            output = output.view_as(output)
+        timer = self._timer if len(names) == 1 else None
+        hook = _Hook(names[-1], timer, self._on_backward, self._is_forward)
+        output.register_hook(hook)
+        self._remember(output, hook)
+        return output
 
     def _hook_base(self, made_by: Node) -> None:
         """A view's hooks are lost with what it was; its base's are not, such as those of an earlier

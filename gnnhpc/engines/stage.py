@@ -137,7 +137,7 @@ class Stage(nn.Module):
             assert end is not None
             start = end
             names = [layer.name for layer in self.outlines[first:done]]
-            marks.after_layers(names, given, x)
+            x = marks.after_layers(names, given, x)
         if is_recomputing():
             timer.recomputed(began, start)
         return x

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.check.watches.layer_backwards import LayerBackwards
 from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.clock import Clock
@@ -109,3 +110,37 @@ def _is_marked_in_turn(kinds: Sequence[str]) -> None:
     begin = {n for n, kind in enumerate(kinds) if f"{n} {kind} begins" in log}
     assert begin >= {n for n, kind in enumerate(kinds) if kind not in WITHOUT_BACKWARD}, log
     assert not begin & {n for n, kind in enumerate(kinds) if kind == "handed on"}, log
+
+
+class _Table(nn.Module):
+    """As of a graph without features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, WIDTH))
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.table
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_layer_that_gives_its_parameter_keeps_no_hooks(*, watched: bool) -> None:
+    timer, begins = StepTimer(Clock(torch.device("cpu"))), []
+    timer.layer_backward = lambda name, at: begins.append(name)  # type: ignore[method-assign]
+    outlines = [LayerOutline(name, (WIDTH,), (WIDTH,)) for name in ("table", "plain")]
+    table = _Table()
+    stage = Stage(outlines, [table, _Layer(KINDS["plain"], [], "plain")], timer)
+    watch = LayerBackwards(stage)
+    for _ in range(3):
+        if watched:
+            watch.attach()
+        with torch.no_grad():
+            stage(torch.ones(4, WIDTH), Context(0, 0))
+        backward(stage(torch.ones(4, WIDTH), Context(0, 0)).sum(), None)
+        watch.detach()
+        assert begins == ["plain", "table"]
+        begins.clear()
+        assert not table.table._backward_hooks
+        if watched:
+            seen = {each.names: each.most_s for each in watch.seen()}
+            assert all(seen[name,] > 0 for name in ("plain", "table"))

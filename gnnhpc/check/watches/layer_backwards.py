@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.layer_times import LayerSeconds, called_together
@@ -165,7 +166,7 @@ class LayerBackwards:
             return
         self._note("other", (), ("forward", part, context.microbatch))
         if isinstance(x, Tensor) and x.requires_grad:
-            x.register_hook(lambda _gradient: self._note("other"))
+            self._hook(x.register_hook(lambda _gradient: self._note("other")))
 
     def _layer_begins(
         self, part: int, names: Names, _layer: nn.Module, given: tuple[Any, ...]
@@ -187,9 +188,13 @@ class LayerBackwards:
             self._note("other")
         if not isinstance(output, Tensor) or not output.requires_grad:
             return
+        # A parameter that is the output needs one also where none is computed.
+        if not torch.is_grad_enabled():
+            return
         if self._given is None or not self._given.is_handed_on(output):
             work: _Work = "backward", part, given[1].microbatch
-            output.register_hook(partial(self._reaches, called, names, work))
+            # It may be a parameter.
+            self._hook(output.register_hook(partial(self._reaches, called, names, work)))
 
     def _reaches(self, called: Stage, names: Names, work: _Work, _gradient: Tensor) -> None:
         # In its forward a layer may compute gradients itself.

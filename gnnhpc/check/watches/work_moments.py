@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gnnhpc.check.watches.recomputed_forwards import Place
 from gnnhpc.core.schedule import Action, Kind
@@ -66,6 +67,8 @@ class WorkMoments:
     _of_weights: Place | None = None
     """Whose gradients of weights are computed."""
     _from_s: float = 0.0
+    _of_inputs: list[RemovableHandle] = field(default_factory=list)
+    """This step's hooks of what stages are given."""
 
     def attach(self, stage: Stage, loss: Loss | None) -> None:
         for part, called in enumerate(stage.called):
@@ -91,6 +94,9 @@ class WorkMoments:
     def end_step(self) -> None:
         """What is computed from here on is no work of the step."""
         self._in_step = False
+        for hook in self._of_inputs:
+            hook.remove()
+        self._of_inputs = []
 
     def read(self) -> None:
         """Say in `begins`, `ends`, `loss_begins` and `order` what was seen of the step."""
@@ -140,7 +146,9 @@ class WorkMoments:
         place = part, context.microbatch
         self._begin("forward", place)
         if isinstance(x, Tensor) and x.requires_grad:
-            x.register_hook(partial(self._backward_ends, cast(Stage, stage), place))
+            ends = x.register_hook(partial(self._backward_ends, cast(Stage, stage), place))
+            # A receive buffer of torch's schedule is the same tensor in every step.
+            self._of_inputs.append(ends)
 
     def _backward_ends(self, stage: Stage, place: Place, _gradient: Tensor) -> None:
         # In its forward a layer may compute gradients itself.

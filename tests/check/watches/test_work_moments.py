@@ -7,9 +7,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gnnhpc.check.watches.work_moments import WorkMoments
+from gnnhpc.core.outline import LayerOutline
+from gnnhpc.engines.stage import Stage
+from gnnhpc.models.context import Context
 from tests.engines.steps import parts_of, take_step
 from tests.tools.cells import vig
 
@@ -53,3 +57,27 @@ def test_a_backward_ends_after_it_has_come_to_each_part(
     for microbatch, seen in came.items():
         assert len(seen) == len(parts.stage.parts)
         assert began_s + ends[microbatch] > max(seen)
+
+
+def test_an_input_that_is_the_same_in_every_step_keeps_no_hooks() -> None:
+    """As a buffer is that torch's schedule receives into."""
+    stage = Stage([LayerOutline("only", (4,), (4,))], [_Linear()], None)
+    moments = WorkMoments()
+    moments.attach(stage, None)
+    received = torch.ones(2, 4, requires_grad=True)
+    for _ in range(3):
+        moments.begin_step(0.0)
+        stage(received, Context(0, 0)).sum().backward()
+        assert len(received._backward_hooks or ()) == 1
+        moments.end_step()
+        moments.read()
+        assert ("backward", (0, 0)) in moments.ends
+    assert not received._backward_hooks
+
+
+class _Linear(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+
+    def forward(self, x: Tensor, _context: Context) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
