@@ -55,7 +55,8 @@ class NumberedStage(nn.Module):
         """`x` [rows, ...], or the number on the first stage; `microbatch` int64 [1], on CPU."""
         given = self.batch.microbatches[int(microbatch)]
         output: Tensor = self.stage(first_input(given) if self.is_first else x, given.context)
-        return output
+        # Torch's schedules send it as it is, and gloo nothing else.
+        return output.contiguous()
 
 
 class TimedStage(PipelineStage):

@@ -91,6 +91,10 @@ KINDS = {
         "return Spin.apply(self.lin(x)).view(-1, 8, 8).flatten(1)",
         "return torch.relu_(x)",
     ),
+    "ends transposed": (
+        "return Spin.apply(self.lin(x))",
+        "return self.lin(x).t().contiguous().t()",
+    ),
     "gradient of an energy": (
         """with torch.enable_grad():
             x = x if x.requires_grad else x.detach().requires_grad_()
@@ -115,6 +119,7 @@ LAYOUTS = {
     "both in place-seq",
     "a view, then relu_ handed on-pp2",
     "gradient of an energy-pp2, the first of its stage",
+    "ends transposed-pipelining",
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS)

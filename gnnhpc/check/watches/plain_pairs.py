@@ -99,7 +99,7 @@ def _judged(output: Tensor, pairs: Ids, kind: str, hits: int) -> tuple[float, fl
         of_pool = _softplus(pool.value)
         losses = (_softplus(-links.value) + of_pool.mean()) / 2
         error = (links.error.sum() + count * pool.error.mean()) / 2
-        error += _added_up(output, scores.value, losses)
+        error += _added_up(output, links.value, losses)
         # The pool's mean is added up once, and stands in every link's loss.
         error += count / size * sum_rounding(output, size, float(of_pool.sum()))
         return float(losses.sum()), float(error), count
@@ -156,9 +156,9 @@ def _softplus(x: Values) -> Values:
 
 def _added_up(output: Tensor, scores: Values, losses: Values) -> float:
     """What adding losses up may lose, and computing each."""
-    sizes = float(np.abs(scores).max(initial=0.0)) + losses + 1.0
+    sizes = float(np.abs(scores).sum() + np.abs(losses).sum())
     added = sum_rounding(output, len(scores), float(np.abs(losses).sum()))
-    return unit(output) * 8 * float(sizes.sum()) + added
+    return unit(output) * 8 * sizes + added
 
 
 def _double(output: Tensor) -> Values:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Values = npt.NDArray[Any]
 
 GPU_THREADS = 32
 """With which torch adds up the losses of all rows (ATen, `NLL_LOSS_THREADS`)."""
@@ -23,6 +29,26 @@ def most_added(rows: int, *, on_gpu: bool) -> int:
 def sum_rounding(of: Tensor, rows: int, size: float) -> float:
     """What the sum of `rows` numbers as precise as `of` may be off by; `size` that of all."""
     return unit(of) * most_added(rows, on_gpu=of.device.type != "cpu") * size
+
+
+def softmax_rounding(of: Tensor, shifted: Values, chosen: Values) -> Values:
+    """By how much each row's log-probability [rows], the `chosen` of `shifted` less the logarithm
+    of their exponentials' sum, may be off, twice over.
+
+    `shifted` [rows, classes] are logits less their row's highest, as torch has them first, so that
+    their own size loses nothing; on a GPU it adds the highest to the logarithm, and loses that.
+    """
+    terms = np.exp(shifted)
+    total = terms.sum(axis=1, keepdims=True)
+    # The highest is 1, to the bit. Adding a term loses half a unit of the sum, or all of the term.
+    others = terms.copy()
+    others[np.arange(len(others)), shifted.argmax(axis=1)] = 0.0
+    added = np.minimum(unit(of) / 2 * total, others) + unit(of) * others
+    of_arguments = unit(of) / 2 * others * np.abs(np.where(others > 0, shifted, 0.0))
+    off: Values = (added + of_arguments).sum(axis=1) / total[:, 0]
+    logarithm = np.log(total[:, 0])
+    off += unit(of) / 2 * (2 * logarithm + np.abs(chosen) + np.abs(chosen - logarithm))
+    return 2 * off
 
 
 def unit(of: Tensor) -> float:
