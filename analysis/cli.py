@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
+
+if TYPE_CHECKING:
+    from analysis.loading.run import Run
 
 app = typer.Typer(
     help="Make tables, figures and reports of runs.\n\n"
@@ -78,18 +81,18 @@ def report(
     Runs that are alike in code, versions, CPU, threads and kernels are joined; unlike ones are
     rows of their own. Status 1 when records are damaged or cells contradict one another.
     """
-    from analysis.loading.attempts import DAMAGED
-    from analysis.loading.judged_cells import SIBLINGS
     from analysis.render.terminal import print_frame, summary_columns
     from analysis.report.report_folder import write_report_folder, write_single_figures
     from analysis.summary.varying_settings import varying_settings
 
     if only is not None:
-        for path in write_single_figures(
+        loaded, paths = write_single_figures(
             runs, only, out, baseline, apart=apart, width=width, format=format
-        ):
+        )
+        for path in paths:
             print(f"figure: {path}")
-        return EXIT_DONE
+        _tell_left_out(loaded)
+        return _tell_wrong(loaded)
     for flag, given in (("--format", format), ("--width", width)):
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
@@ -98,6 +101,12 @@ def report(
         print(line)
     measured = summary[summary["n"] > 0]
     print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
+    _tell_left_out(loaded)
+    print(f"report: {folder / 'report.html'}")
+    return _tell_wrong(loaded)
+
+
+def _tell_left_out(loaded: Run) -> None:
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:
         missing = int((loaded.cells["status"] == "missing").sum())
@@ -105,7 +114,13 @@ def report(
         which = ": not run" if missing == left_out else which
         total = len(loaded.cells)
         print(f"{left_out} of {total} cells left out{which}; see the report's first page")
-    print(f"report: {folder / 'report.html'}")
+
+
+def _tell_wrong(loaded: Run) -> int:
+    """Cells that are damaged or contradict others, on stderr; the exit status."""
+    from analysis.loading.attempts import DAMAGED
+    from analysis.loading.judged_cells import SIBLINGS
+
     # `status` reads neither records nor other cells, so that it cannot tell.
     found = loaded.checks[loaded.checks["name"].isin((DAMAGED, SIBLINGS))]
     wrong = found[found["verdict"] == "invalid"].drop_duplicates("cell")

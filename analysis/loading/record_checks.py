@@ -27,6 +27,14 @@ from gnnhpc.records.schema import final_key
 from gnnhpc.spec.manifest import Cell
 
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
+_BUSY = ("forward_s", "backward_s", "allreduce_s", "optimizer_s")
+_IF_TOLD = (
+    *("waiting_cpu_s", "other_cpu_s", "run_delay_s", "steal_s", "involuntary_switches"),
+    *("peak_rss_mib", "peak_device_mib", "grad_norm"),
+)
+"""Never negative, in records that have them."""
+_SUM_S = 1e-6
+"""Of numbers with nine digits after the point."""
 _STAMP_TOLERANCE_S = 1e-4
 """Between two readings of a clock, as at a step's begin for its stamp and for its length."""
 
@@ -87,7 +95,7 @@ def _of_file(columns: Rows, between: NDArray[np.intp]) -> Rows:
 def _check_file(
     rows: Rows, file: RankFile, header: Mapping[str, Any] | None, cell: Cell, attempt: Attempt
 ) -> None:
-    _check_header(header, cell, file)
+    _check_header(header, cell, file, attempt)
     _check_steps(rows, file, attempt)
     if attempt.result is not None and attempt.result.records:
         _check_warmup(rows, file, cell.experiment.warmup_steps)
@@ -104,7 +112,7 @@ def _columns(steps: pd.DataFrame) -> Rows:
     """What is checked, as arrays: one file's share of a frame of thousands is slow to take."""
     names = (
         *("step", "epoch", "warmup", "samples", "loss", "wall_s", TIMED_PARTS),
-        *("recompute_s", WEIGHTS_S, *_SECONDS, *DRAWN),
+        *("recompute_s", WEIGHTS_S, "wait_s", *_SECONDS, *_IF_TOLD, *DRAWN),
     )
     phase = np.asarray(steps["phase"].astype(str), dtype=object)
     metrics = [str(name) for name in steps if name not in STEP_COLUMNS | {"source"}]
@@ -144,13 +152,19 @@ def _difference(
     return None
 
 
-def _check_header(header: Mapping[str, Any] | None, cell: Cell, file: RankFile) -> None:
+def _check_header(
+    header: Mapping[str, Any] | None, cell: Cell, file: RankFile, attempt: Attempt
+) -> None:
     if header is None:
         raise InputError(file.path, None, "no header", "the records of a rank")
     rank = int(file.path.stem.removeprefix("rank-"))
     for key, wanted in (("cell", cell.id), ("attempt", file.attempt), ("rank", rank)):
         if header[key] != wanted:
             raise InputError(file.path, key, header[key], f"{wanted}, as its path says")
+    told = None if attempt.result is None else attempt.result.provenance.get("threads")
+    if file.attempt == attempt.number and told not in (None, header["threads"]):
+        allowed = f"{header['threads']}, as {file.path.name} says"
+        raise InputError(attempt.paths.result, "provenance.threads", told, allowed)
 
 
 def _check_steps(rows: Rows, file: RankFile, attempt: Attempt) -> None:
@@ -225,6 +239,20 @@ def _check_times(rows: Rows, file: RankFile) -> None:
         )
         if len(wrong):
             raise impossible(rows, wrong[0], file, name, "seconds, as a clock gives them")
+    for name in _IF_TOLD:
+        wrong = np.flatnonzero(rows[name] < 0)
+        if len(wrong):
+            raise impossible(rows, wrong[0], file, name, "0 or more")
+    rest = wall - sum(rows[name] for name in _BUSY)
+    # A device's clock and older records may tell a rest that is less than nothing.
+    newer = ~np.isnan(rows["waiting_cpu_s"].astype(float))
+    wrong = np.flatnonzero(
+        (newer & ~(np.abs(rows["wait_s"] - rest) <= _SUM_S))
+        | ~(rows["wait_s"] >= -_STAMP_TOLERANCE_S)
+    )
+    if len(wrong):
+        allowed = f"{max(0.0, rest[wrong[0]]):.6f}, the rest of wall_s"
+        raise impossible(rows, wrong[0], file, "wait_s", allowed)
     again = rows["recompute_s"]
     wrong = np.flatnonzero((again < 0) | (again > rows["backward_s"] + _STAMP_TOLERANCE_S))
     if len(wrong):

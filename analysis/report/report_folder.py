@@ -66,8 +66,9 @@ def write_single_figures(
     apart: bool = False,
     width: str | None = None,
     format: str | None = None,
-) -> list[Path]:
-    """Remake the figures of one name or kind, of one width and format; returns their files.
+) -> tuple[Run, list[Path]]:
+    """Remake the figures of one name or kind, of one width and format; returns what was loaded and
+    their files.
 
     `out` is RUN/report/only unless given. Raises InputError as `remake` does, for a `baseline` that
     is not there, and where `out` cannot be written.
@@ -79,7 +80,7 @@ def write_single_figures(
     run = load_runs(roots, apart=apart)
     summary = _summary(run, baseline)
     try:
-        return remake(
+        paths = remake(
             run,
             summary,
             only,
@@ -91,6 +92,7 @@ def write_single_figures(
     except OSError as error:
         found = f"{folder} ({error.strerror})"
         raise InputError("--out", None, found, "a folder you may write in") from None
+    return run, paths
 
 
 def steps_frame(run: Run) -> pd.DataFrame:

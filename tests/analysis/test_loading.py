@@ -306,6 +306,13 @@ def other_accuracy(path: Path) -> None:
     rewrite_result(path.with_name("result.json"), lambda raw: raw.update(told))
 
 
+def other_threads(path: Path) -> None:
+    """Which no digest covers, and core-hours are worked out from."""
+    rewrite_result(
+        path.with_name("result.json"), lambda raw: raw["provenance"].update(threads=1000)
+    )
+
+
 def appended(path: Path) -> None:
     content = path.read_bytes()
     digest = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -401,6 +408,15 @@ def field_of(name: str, value: str) -> Callable[[Path], None]:
         (field_of("wall_s", "NaN"), r"rank-0001\.jsonl: train step 1: wall_s: found nan"),
         (field_of("wall_s", "-0.5"), r"rank-0001\.jsonl: train step 1: wall_s: found -0\.5"),
         (field_of("recompute_s", "9.5"), r"train step 1: recompute_s: found 9\.5; allowed: 0 to "),
+        (
+            field_of("wait_s", "-1.0"),
+            r"train step 1: wait_s: found -1\.0; allowed: 0\.\d+, the rest",
+        ),
+        (
+            field_of("peak_rss_mib", "-5.0"),
+            r"train step 1: peak_rss_mib: found -5\.0; allowed: 0 or",
+        ),
+        (other_threads, r"result\.json: provenance\.threads: found 1000; allowed: \d+, as rank-"),
         (damage_result, r"result\.json: found damaged JSON"),
         (other_result_schema, r"result\.json: schema: found 99; allowed: 1"),
     ],

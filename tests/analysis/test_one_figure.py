@@ -17,6 +17,7 @@ from analysis.figures.panels import panel_grid
 from analysis.figures.studies import find_studies
 from analysis.figures.style import at_width, styled
 from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import RunPaths
 from tests.tools.make_run import make_run, small_sweep
 
 MM = 72 / 25.4
@@ -70,6 +71,23 @@ def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
         in told
     )
     assert "CreationDate" not in told
+
+
+def test_a_figure_of_a_damaged_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a paper's figure lacks a repeat, and nobody knows."""
+    cells = [e for e in small_sweep(3) if e.model.name == "vig"]
+    damaged = make_run(tmp_path / "run", cells)
+    records = RunPaths(damaged).cell(cells[0].id).attempt(1).records(0)
+    records.write_text(records.read_text()[:-200])
+    assert main(["report", str(damaged), "--only", "speedup", "--format", "png"]) == 1
+    output = capsys.readouterr()
+    figure, left_out = output.out.splitlines()
+    assert figure.startswith("figure: ")
+    assert left_out.startswith(f"1 of {len(cells)} cells left out")
+    assert output.err.startswith(f"{cells[0].id}: ")
+    assert records.name in output.err
 
 
 def test_a_png_carries_the_same_as_text(

@@ -111,6 +111,9 @@ def change_records(root: Path, change: Callable[[dict[str, Any]], None]) -> None
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for record in lines:
             change(record)
+            if record["kind"] == "step":
+                busy = ("forward_s", "backward_s", "allreduce_s", "optimizer_s")
+                record["wait_s"] = record["wall_s"] - sum(record[name] for name in busy)
         path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
