@@ -122,11 +122,12 @@ def layer_group_rows(run: Run, kind: str, names: Sequence[str]) -> Iterator[dict
 
 
 def _statistics(part: pd.DataFrame, seconds: pd.Series[float]) -> dict[str, Any]:
-    """Statistics over blocks and steps; the interval is of each step's mean over blocks."""
+    """Statistics over blocks and steps; the mean and its interval are of runs, whose steps' means
+    over blocks are their step times."""
     steps = seconds.groupby([part["cell"], part["step"]], observed=True).mean()
     sample = Sample([walls.to_numpy() for _, walls in steps.groupby(level=0, observed=True)])
     return {
-        "mean_s": seconds.mean(),
+        "mean_s": sample.mean.value,
         "std_s": seconds.std(),
         "min_s": seconds.min(),
         "max_s": seconds.max(),

@@ -18,6 +18,7 @@ from analysis.stats.intervals import (
     ONE_RUN,
     Interval,
     Sample,
+    finite_values,
     interval_of_runs,
     interval_of_shares,
 )
@@ -109,11 +110,12 @@ class Configuration:
         return float(self.settings["batch_size"] or math.nan) * self.layout.replicas
 
     def mean(self, column: str) -> float | None:
-        """Mean of a column of `cell_phases`, weighted by the steps that count."""
-        values = self.cell_phases[column].to_numpy(dtype=float)
-        weights = self.cell_phases["n"].to_numpy(dtype=float)
-        known = np.isfinite(values)
-        return float(np.average(values[known], weights=weights[known])) if known.any() else None
+        """Mean of a column of `cell_phases`: as of the step times, that of the runs' means.
+
+        However many steps of each count: parts of a step would else not add up to it.
+        """
+        values = finite_values(self.cell_phases[column])
+        return float(values.mean()) if values.size else None
 
     @property
     def efficiency(self) -> Interval | None:

@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Means over the steps of one configuration, seconds."""
+    """Of a step of one configuration, seconds: of each the mean of the runs' means."""
 
     step: float
     passes: float
