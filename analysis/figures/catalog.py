@@ -138,7 +138,8 @@ FIGURE_KINDS = (
     FigureKind(
         "bubble",
         "bubble",
-        "Share of rank-time spent waiting in a training step; ticks are what equal stages must "
+        "Share of rank-time spent waiting in a training step, with what lies between spans of work "
+        "(one rank waits for nobody); ticks are what equal stages must "
         "wait, (S-1)/(V·M+S-1) of V parts each; of zero-bubble and zbv with the measured ratio of "
         "forwards, gradients of inputs and gradients of weights.",
         lambda study, _: speedup.bubble(study),
@@ -150,8 +151,8 @@ FIGURE_KINDS = (
         "From the best sequential step on as many ranks that lose nothing (linear) to the measured "
         "step, in parts that add up: the schedule's bubble, up to the bound; forwards computed "
         "again; micro-batches, which a sequential run pays too; company, the same passes slower "
-        "than alone; imbalance of stages; waiting beyond these, as for transfers; all-reduce; the "
-        "rest. Pale bars are gains. An arrow: the interval goes on.",
+        "than alone; imbalance of stages; waiting beyond these, as for transfers, with what lies "
+        "between spans; all-reduce; the rest. Pale bars are gains. An arrow: the interval goes on.",
         lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(
@@ -226,8 +227,10 @@ FIGURE_KINDS = (
         "where a step's time goes",
         "Milliseconds of a training step: waiting for its mini-batch, divided as drawing and "
         "copying features divide its making, or where ranks copy features themselves into that and "
-        "waiting for the loader; computing; averaging gradients; waiting for other ranks. Bars are "
-        "means, with intervals of the step over runs; an interval may end above the axis.",
+        "waiting for the loader; computing; averaging gradients; and the rest, such as what lies "
+        "between spans of work. Of several ranks it is with waiting for one another, of which "
+        "records do not tell it apart; one rank waits for nobody. Bars are means, with intervals "
+        "of the step over runs.",
         lambda study, _: sampled.step_parts(study),
         drawn_of=_of_sampled,
     ),

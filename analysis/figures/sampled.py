@@ -6,6 +6,7 @@ styles whose loader and layers they are; the parts of a step differ by lightness
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,11 @@ _PARTS = {
     "gathering": ("wait for features", "#bdbdbd", "...."),
     "compute_ms": ("computing", "#0a5a8a", ""),
     "allreduce_ms": ("averaging gradients", "#d55e00", "xxxx"),
-    "waiting": ("waiting for ranks", "#f4f4f4", ""),
+    "waiting": ("waiting for ranks, and rest", "#f4f4f4", ""),
+    "rest": ("rest", "#d0d0d0", "----"),
 }
-"""Columns of the parts of a step: legend, colour, hatch; from the bottom of a bar to its top."""
+"""Columns of the parts of a step: legend, colour, hatch; from the bottom of a bar to its top. One
+that a row does not have is nan."""
 _LOOKS: tuple[tuple[str, Any], ...] = (
     ("o", "-"), ("D", (0, (5, 1.2, 1, 1.2))), ("s", "--"), ("^", ":"), ("P", (0, (1, 3))),
 )  # fmt: skip
@@ -124,6 +127,9 @@ def _libraries(rows: pd.DataFrame) -> list[str]:
 def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
     """With the parts of a step in milliseconds, which add up to it.
 
+    What is left holds waiting for ranks and the rest, such as what lies between spans, which
+    records do not tell apart; of one rank, which waits for nobody, it is the rest alone.
+
     What a step waits for its mini-batch is divided as its making was: of a library's loader,
     whose drawing has no time of its own, the ranks copy features themselves, and the rest is
     waiting for the loader.
@@ -132,7 +138,9 @@ def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
     waited = rows["data_s"]
     known = rows["gather_s"] / (rows["sample_s"] + rows["gather_s"])
     copied = (waited * known).fillna(rows["gather_s"].clip(upper=waited)).fillna(0.0)
-    rest = rows["mean_s"] - waited - rows["compute_s"] - rows["allreduce_s"]
+    left = rows["mean_s"] - waited - rows["compute_s"] - rows["allreduce_s"]
+    left = ms * left.clip(lower=0.0)
+    several = rows["stages"] * rows["replicas"] > 1
     return rows.assign(
         mean_ms=ms * rows["mean_s"],
         low_ms=ms * rows["mean_low"],
@@ -141,7 +149,8 @@ def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
         gathering=ms * copied,
         compute_ms=ms * rows["compute_s"],
         allreduce_ms=ms * rows["allreduce_s"],
-        waiting=ms * rest.clip(lower=0.0),
+        waiting=left.where(several),
+        rest=left.where(~several),
     )
 
 
@@ -162,11 +171,14 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame) -> None:
     table = type(rows)(ordered)
     bottom = [0.0] * len(table)
     for column, (label, colour, hatch) in _PARTS.items():
+        if table[column].isna().all():
+            continue
+        heights = table[column].fillna(0.0)
         axes.bar(
-            places, table[column], 0.8, bottom, label=label, facecolor=colour, hatch=hatch,
+            places, heights, 0.8, bottom, label=label, facecolor=colour, hatch=hatch,
             edgecolor="#404040", linewidth=0.4,
         )  # fmt: skip
-        bottom = [low + high for low, high in zip(bottom, table[column], strict=True)]
+        bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
     error_bars(axes, places, table, "mean_ms", ("low_ms", "high_ms"))
     tell(axes, [(x, y, words) for x, y, words in _told(places, table)])
     axes.set_xticks(places, names, rotation=90)
@@ -187,7 +199,11 @@ def _told(places: Sequence[float], rows: pd.DataFrame) -> list[tuple[float, floa
     """Library, layout, and the milliseconds of each part."""
     found = []
     for x, row in zip(places, rows.to_dict("records"), strict=True):
-        parts = ", ".join(f"{label} {row[name]:.3g}" for name, (label, _, _) in _PARTS.items())
+        parts = ", ".join(
+            f"{label} {row[name]:.3g}"
+            for name, (label, _, _) in _PARTS.items()
+            if not math.isnan(row[name])
+        )
         words = f"{row['library']}, {row['layout']}: {row['mean_ms']:.4g} ms ({parts})"
         found.append((x, float(row["mean_ms"]), words))
     return found

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from analysis.loading.rank_files import RankFile, RankFrames
 from analysis.loading.record_frames import STEP_COLUMNS
 
-_OWN_COLUMNS = {"cell", "rank", "stage", "replica", "host", "unlike", "waited_s", "step_s"}
+_OWN_COLUMNS = {"cell", "rank", "stage", "replica", "host", "unlike"} | {
+    *("outside_s", "waited_s", "step_s")
+}
 
 _OF_THE_SLOWEST = (
     *("cpu_s", "data_s", "sample_s", "gather_s", "recompute_s"),
@@ -103,13 +105,19 @@ def rank_frame(
         ]
     )
     ranks = ranks.iloc[order].reset_index(drop=True)
-    ranks["waited_s"] = ranks["wait_s"] + _blocked_s(ranks)
+    ranks["outside_s"] = ranks["wait_s"] + _blocked_s(ranks)
+    ranks["waited_s"] = ranks["outside_s"].where(has_others(ranks), 0.0)
     ranks["step_s"] = step_seconds(ranks)
     beyond = frames.steps[_redone_after_resume(frames.steps, files)]
     cell_of = np.array([file.cell for file in files], np.int64)
     again = pd.DataFrame({"cell": cell_of[beyond["source"]], "step": beyond["step"].to_numpy()})
     counts = again.drop_duplicates()["cell"].value_counts()
     return ranks, counts.reindex(range(len(names)), fill_value=0).to_numpy()
+
+
+def has_others(ranks: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each row's cell has other ranks, for which it can wait."""
+    return ranks["rank"].groupby(ranks["cell"], observed=True).transform("max") > 0
 
 
 def step_seconds(ranks: pd.DataFrame) -> pd.Series[float]:
@@ -161,15 +169,15 @@ def step_frame_of_ranks(ranks: pd.DataFrame, world: NDArray[Any]) -> pd.DataFram
         steps["bubble"] = over(ranks["waited_s"].to_numpy(), np.add) / over(
             ranks["step_s"].to_numpy(), np.add
         )
-    # Of a rank on average, so that these, waiting and drawing add up to the step.
+    # Of a rank on average, so that these and drawing add up to the step.
     passes = ranks["forward_s"] + ranks["backward_s"]
     for name, seconds in (
         ("forwards_s", ranks["forward_s"]),
         ("passes_s", passes),
         ("weights_s", ranks["weights_s"]),
         ("compute_s", passes + ranks["optimizer_s"]),
-        ("allreduce_s", ranks["allreduce_s"] - (ranks["waited_s"] - ranks["wait_s"])),
-        ("waited_s", ranks["waited_s"]),
+        ("allreduce_s", ranks["allreduce_s"] - (ranks["outside_s"] - ranks["wait_s"])),
+        ("outside_s", ranks["outside_s"]),
     ):
         steps[name] = over(seconds.to_numpy(), np.add) / recorded
     for name in _OF_THE_SLOWEST:

@@ -31,13 +31,14 @@ class Run:
     what it is joined with; only these are in averages and ratios."""
     steps: pd.DataFrame
     """One row a cell and mini-batch, over all ranks: wall_s the slowest rank's, samples all
-    replicas', bubble the waited share of rank-time; `kept` says whether it counts (no warm-up, and
-    not looked at closely where as many others remain),
-    `outlier` marks and drops nothing. Only steps that every rank recorded."""
+    replicas', bubble the share of rank-time in `waited_s`; `kept` says whether it counts (no
+    warm-up, and not looked at closely where as many others remain), `outlier` marks and drops
+    nothing. Only steps that every rank recorded."""
     ranks: pd.DataFrame
     """One row a rank and mini-batch: the fields of StepRecord, with cell, rank, stage, replica.
-    `waited_s` is wait_s, and in older records what an all-reduce took longer than on the replica
-    that came last."""
+    `outside_s` is wait_s, and in older records what an all-reduce took longer than on the replica
+    that came last: waiting for other ranks, and what lies between spans. `waited_s` is the same of
+    several ranks, as records do not tell the two apart, and 0 of one, which waits for nobody."""
     groups: pd.DataFrame
     """Forward and backward seconds a group of layers, rank and mini-batch."""
     parts: pd.DataFrame

@@ -84,8 +84,10 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     columns += ["efficiency", "efficiency_low", "efficiency_high", "bubble", "recompute_s"]
     notes = [
         _INTERVALS,
-        "bubble: the share of rank-time spent waiting. recompute_s: of the step, how long a "
-        "rank computed forwards again, of the ranks the longest.",
+        "bubble: the share of rank-time spent waiting for other ranks, with what lies between "
+        "spans of work, which records do not tell apart; one rank waits for nobody, so 0. "
+        "recompute_s: of the step, how long a rank computed forwards again, of the ranks the "
+        "longest.",
     ]
     if summary["weights_s"].notna().any():
         columns += ["weights_s", "weights_share"]
@@ -119,8 +121,9 @@ def lost_time_table(summary: pd.DataFrame) -> NamedTable:
             "bubble of equal stages; with it the step is at the bound. recomputation: forwards "
             "computed again that the best sequential step does not have. microbatches: what they "
             "cost a sequential run; without one, part of company. company: the same passes, "
-            "slower than alone. imbalance: of stages. waits: beyond these, as for transfers. rest: "
-            "less the sequential run's share of it.",
+            "slower than alone. imbalance: of stages. waits: beyond these, as for transfers, with "
+            "what lies between spans of work; of one rank, which waits for nobody, that is rest. "
+            "waits and rest: less the sequential run's share of them.",
         ),
         _for_paper(taken, *LOST_COLUMNS, "mean_s").drop(columns="phase"),
     )
@@ -173,9 +176,11 @@ def sampled_table(summary: pd.DataFrame) -> NamedTable:
             "mean_s: a step, data_s of it waiting for its mini-batch, with copying features where "
             "the ranks do that. sample_s and gather_s: drawing and copying, perhaps in advance by "
             "threads or processes of their own; of a library's loader drawing is not known. "
-            "allreduce_s: averaging gradients. sampled_edges_per_s: drawn on all ranks, over the "
-            "seconds of the steps. peak_rss_mib: of a rank; peak_host_mib: of all ranks of a host, "
-            "what they share counted for each; without the processes of a library's loader.",
+            "allreduce_s: averaging gradients. What is left of mean_s is waiting for other ranks "
+            "and the rest, such as what lies between spans of work; of one rank the rest alone. "
+            "sampled_edges_per_s: drawn on all ranks, over the seconds of the steps. peak_rss_mib: "
+            "of a rank; peak_host_mib: of all ranks of a host, what they share counted for each; "
+            "without the processes of a library's loader.",
         ),
         _for_paper(drawn, "epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
     )

@@ -104,7 +104,8 @@ def summary_section(summary: pd.DataFrame) -> Section:
         frame_table(
             rows,
             "Speedup of samples a second over the baseline; efficiency is the ideal step over the "
-            "measured one, bubble the share of rank-time spent waiting",
+            "measured one, bubble the share of rank-time spent waiting for other ranks (with what "
+            "lies between spans of work; one rank waits for nobody)",
             _RATIO_COLUMNS,
             keys=len(_ROWS),
         ),
@@ -244,7 +245,8 @@ def timeline_section(figures: Figures) -> Section | None:
     words = Text(
         "One training step of a cell, rank by rank, and the same schedule with the same forward "
         "and backward seconds and nothing else. The bubble is waited rank-time over all "
-        "rank-time. The traces folder has every step for chrome://tracing or ui.perfetto.dev."
+        "rank-time, with what lies between spans; one rank waits for nobody. The traces folder has "
+        "every step for chrome://tracing or ui.perfetto.dev."
     )
     return Section("timeline", "Timeline", (words, *pictures))
 

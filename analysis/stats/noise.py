@@ -118,10 +118,10 @@ def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame
 
 
 def _busy_s(ranks: pd.DataFrame) -> pd.Series[float]:
-    """Seconds that `cpu_s` is measured in: computing; in older records all but waiting."""
+    """Seconds that `cpu_s` is measured in: computing; in older records all of its spans."""
     computing = ranks["forward_s"] + ranks["backward_s"] + ranks["optimizer_s"]
     older = ranks["waiting_cpu_s"].isna()
-    return computing.where(~older, ranks["wall_s"] - ranks["waited_s"])
+    return computing.where(~older, ranks["wall_s"] - ranks["outside_s"])
 
 
 def _ratio(part: pd.Series[float], whole: pd.Series[float]) -> pd.Series[float]:

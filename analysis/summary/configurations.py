@@ -32,7 +32,7 @@ from gnnhpc.core.layout import Layout
 
 _AVERAGED = (
     *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
-    *("forwards_s", "passes_s", "weights_s", "waited_s"),
+    *("forwards_s", "passes_s", "weights_s", "outside_s"),
 )
 """Columns of steps, seconds, of which a cell has the mean."""
 
@@ -129,7 +129,7 @@ class Configuration:
 
     @property
     def bubble(self) -> Interval | None:
-        """The share of rank-time spent waiting."""
+        """The share of rank-time spent waiting, with what lies between spans; 0 of one rank."""
         shares = self.cell_phases["bubble"].to_numpy(dtype=float)
         if not np.isfinite(shares).any():
             return None
@@ -143,7 +143,7 @@ class Configuration:
     @property
     def seconds(self) -> StepSeconds | None:
         """Of a step and its parts; None where stages were not timed one by one."""
-        parts = [self.mean(name) for name in ("passes_s", "waited_s", "allreduce_s")]
+        parts = [self.mean(name) for name in ("passes_s", "outside_s", "allreduce_s")]
         if None in parts or not self.step_times:
             return None
         # Older records do not tell what was computed again.
@@ -216,7 +216,7 @@ def cell_phase_frame(run: Run) -> pd.DataFrame:
     frame["ideal_step_s"] = [None if one is None else one.median for one in found]
     frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
     unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s"]
-    unknown += ["forwards_s", "passes_s", "waited_s"]
+    unknown += ["forwards_s", "passes_s", "outside_s"]
     frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
     return frame
 

@@ -12,7 +12,9 @@ the measured ratio of forwards, gradients of inputs and gradients of weights, Qi
 - micro-batches: what the sequential run's passes take longer in M micro-batches, * f/n;
 - company: what the ranks' passes take longer than those of that run, * f/n;
 - imbalance: the ideal step of the measured passes, less that of equal stages;
-- waits: passes and waiting of a rank, less the ideal step: transfers, and ranks that come late;
+- waits: passes of a rank and its time outside spans, less the ideal step and the sequential run's
+  share of that time: transfers, and ranks that come late. One rank waits for nobody: of it this is
+  rest;
 - all-reduce; and the rest, such as the optimizer, less the sequential run's share of it.
 """
 
@@ -34,8 +36,8 @@ class StepSeconds:
     step: float
     passes: float
     """Forward and backward, of a rank on average."""
-    waited: float = 0.0
-    """Of a rank on average."""
+    outside: float = 0.0
+    """Of a rank on average, outside its spans: waiting for others, and what lies between spans."""
     allreduce: float = 0.0
     """Of a rank on average."""
     recomputed: float = 0.0
@@ -99,6 +101,8 @@ def take_apart(
     """
     share = stretch / ranks
     alone = best if same is None else same
+    waits = step.passes + step.outside - ideal_s - best.outside * share
+    nobody = ranks == 1
     return LostTime(
         linear=best.step / ranks,
         schedule=best.step * (share - 1 / ranks),
@@ -106,11 +110,12 @@ def take_apart(
         microbatches=None if same is None else (same.once - best.once) * share,
         company=step.once * stretch - alone.once * share,
         imbalance=ideal_s - step.passes * stretch,
-        waits=step.passes + step.waited - ideal_s,
+        waits=0.0 if nobody else waits,
         allreduce=step.allreduce,
         rest=step.step
         - step.passes
-        - step.waited
+        - step.outside
         - step.allreduce
-        - (best.step - best.passes) * share,
+        - (best.step - best.passes - best.outside) * share
+        + (waits if nobody else 0.0),
     )

@@ -75,7 +75,8 @@ class Timeline:
     ideal: tuple[Bar, ...]
     """Empty if a micro-batch's span is missing."""
     bubble: float | None
-    """Waiting over all rank-time of this step; None where stages were not timed one by one."""
+    """Waiting and what lies between spans over all rank-time of this step, 0 of one rank, which
+    waits for nobody; None where stages were not timed one by one."""
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float | None

@@ -85,7 +85,8 @@ class StepRecord:
 
     Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
     computing; `allreduce_s` averaging its gradients, from when the last of their replicas had come;
-    `wait_s` the rest of `wall_s`, waiting for that replica included; `data_s` taking the
+    `wait_s` the rest of `wall_s`: waiting for other ranks, that replica included, and what lies
+    between spans, which alone it is where a rank has no others; `data_s` taking the
     batch, mostly waiting for it, before the first barrier and not in `wall_s`. Of a sampled
     mini-batch `data_s` is from barrier to barrier as well, and the step takes both.
 

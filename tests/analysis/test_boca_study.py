@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -230,9 +231,27 @@ def test_parts_of_a_step_add_up_to_it(study: Study, summary: pd.DataFrame) -> No
     assert sorted(tops.values()) == pytest.approx(sorted(1e3 * rows["mean_s"]))
     assert legend_of(figure) == {
         "wait for drawing", "wait for features", "computing", "averaging gradients",
-        "waiting for ranks",
+        "waiting for ranks, and rest", "rest",
     }  # fmt: skip
     assert [text.get_text() for text in one.texts] == ["ours\nonce", "ours\nresample", "DGL", "PyG"]
+
+
+def test_one_rank_waits_for_no_rank(study: Study) -> None:
+    """What is left of its step is the rest alone; of several ranks it is with their waiting."""
+    bars = drawn(sampled_figures.step_parts(study)).axes[0]
+    layouts = [text.get_text() for text in bars.get_xticklabels()]
+    heights = {
+        str(part.get_label()): [round(float(one.get_height()), 9) for one in part.patches]
+        for part in bars.containers
+        if isinstance(part, BarContainer)
+    }
+    for alone, several, layout in zip(
+        heights["rest"], heights["waiting for ranks, and rest"], layouts, strict=True
+    ):
+        assert (alone > 0.0, several > 0.0) == (layout == "seq", layout != "seq")
+    only_one = replace(study, summary=study.summary[study.summary["layout"] == "seq"])
+    legend = legend_of(drawn(sampled_figures.step_parts(only_one)))
+    assert "rest" in legend and "waiting for ranks, and rest" not in legend
 
 
 def test_scaling_has_the_ideal_the_layouts_colours_and_the_published_points_of_reddit(

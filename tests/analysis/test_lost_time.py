@@ -34,7 +34,7 @@ def of_stages(stages: list[float], microbatches: int, **changes: float) -> LostT
     step = StepSeconds(
         step=ideal + sum(changes.values()),
         passes=passes,
-        waited=ideal - passes + changes.get("waits", 0.0),
+        outside=ideal - passes + changes.get("waits", 0.0),
         allreduce=changes.get("allreduce", 0.0),
     )
     stretch = (microbatches + len(stages) - 1) / microbatches
@@ -114,9 +114,21 @@ def test_what_a_step_has_beside_its_passes(what: str) -> None:
     assert lost.total == pytest.approx(0.67)
 
 
+def test_what_lies_between_spans_of_one_rank_is_no_wait() -> None:
+    """Ranks have their share of it too; what they have beyond that is waiting."""
+    best = StepSeconds(step=1.3, passes=1.0, outside=0.2)
+    more = StepSeconds(step=1.4, passes=1.0, outside=0.3)
+    alone = take_apart(more, 1.0, best, best, ranks=1, stretch=1.0)
+    assert (alone.waits, alone.rest) == pytest.approx((0.0, 0.1))
+    step = StepSeconds(step=0.7, passes=0.5, outside=0.15)
+    lost = take_apart(step, 0.5, best, best, ranks=2, stretch=1.0)
+    assert (lost.waits, lost.rest) == pytest.approx((0.05, 0.0))
+    assert lost.total == pytest.approx(0.7)
+
+
 def test_micro_batches_cost_what_they_cost_alone() -> None:
     same = StepSeconds(step=1.1, passes=1.1)
-    step = StepSeconds(step=0.66, passes=0.55, waited=0.11)
+    step = StepSeconds(step=0.66, passes=0.55, outside=0.11)
     lost = take_apart(step, 0.66, ALONE, same, ranks=2, stretch=6 / 5)
     assert lost.microbatches == pytest.approx(0.06)
     assert lost.company == pytest.approx(0.0, abs=1e-12)
@@ -125,7 +137,7 @@ def test_micro_batches_cost_what_they_cost_alone() -> None:
 @pytest.mark.parametrize("alone_too", [False, True])
 def test_forwards_computed_again_are_no_company(alone_too: bool) -> None:
     """A third more than forwards and backwards; no loss where the sequential run does so too."""
-    step = StepSeconds(step=0.8, passes=2 / 3, waited=0.8 - 2 / 3, recomputed=1 / 6)
+    step = StepSeconds(step=0.8, passes=2 / 3, outside=0.8 - 2 / 3, recomputed=1 / 6)
     best = StepSeconds(4 / 3, 4 / 3, recomputed=1 / 3) if alone_too else ALONE
     lost = take_apart(step, 0.8, best, best, ranks=2, stretch=6 / 5)
     assert lost.recomputation == pytest.approx(0.0 if alone_too else 0.2)

@@ -142,7 +142,7 @@ def ranks_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
         "phase": "train",
         "warmup": False,
         "wall_s": 2.0,
-        "waited_s": 0.1,
+        "outside_s": 0.1,
         "forward_s": 0.4,
         "backward_s": 0.8,
         "optimizer_s": 0.3,
@@ -199,6 +199,6 @@ def test_one_short_step_has_its_shares() -> None:
 
 
 def test_older_records_know_only_what_was_not_waiting() -> None:
-    ranks = ranks_of([{"waiting_cpu_s": None, "waited_s": 0.4}, {"waiting_cpu_s": None}])
+    ranks = ranks_of([{"waiting_cpu_s": None, "outside_s": 0.4}, {"waiting_cpu_s": None}])
     found = add_noise_columns(PHASES, ranks.astype({"waiting_cpu_s": float}))
     assert found["cpu_share"].tolist() == [pytest.approx(2.4 / (1.6 + 1.9))]

@@ -313,7 +313,7 @@ def test_equal_parts_lose_what_the_schedule_loses() -> None:
     each = 0.25 / 2 / 4
     ideal = ideal_step_s("interleaved", [each] * 4, [each] * 4, 4, parts=2)
     assert ideal == pytest.approx(0.5 * 9 / 8)
-    step = StepSeconds(step=ideal, passes=0.5, waited=ideal - 0.5)
+    step = StepSeconds(step=ideal, passes=0.5, outside=ideal - 0.5)
     alone = StepSeconds(step=1.0, passes=1.0)
     lost = take_apart(step, ideal, alone, alone, ranks=2, stretch=2 / bound(1, 2, 4, 2))
     assert (lost.linear, lost.schedule) == pytest.approx((0.5, 0.5 / 8))

@@ -14,6 +14,7 @@ from analysis.loading.run import load
 from analysis.report.headline import headline_table
 from analysis.stats.intervals import Interval
 from analysis.summary.above_bound import explain_excess
+from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.errors import InputError
@@ -114,6 +115,20 @@ def test_efficiency_is_what_the_machine_added(summary: pd.DataFrame) -> None:
 def test_bubbles_are_close_to_those_of_the_schedule(summary: pd.DataFrame) -> None:
     assert row(summary, "pp2", 5, model="vig")["bubble"] == pytest.approx(1 / 6, abs=0.02)
     assert row(summary, "pp4", 10, model="vig")["bubble"] == pytest.approx(3 / 13, abs=0.02)
+
+
+def test_one_process_waits_for_nobody(summary: pd.DataFrame) -> None:
+    """Whatever lies between its spans; of several ranks this is with their waiting."""
+    alone = summary[summary["layout"] == "seq"]
+    assert len(alone) and (alone["bubble"] == 0.0).all()
+    assert (summary.loc[summary["layout"] != "seq", "bubble"] > 0.0).all()
+    for microbatches in (1, 5, 10):
+        one = row(summary, "seq", microbatches, model="vig")
+        assert one["lost_waits_s"] == 0.0
+        parts = one[list(COLUMNS)].sum()
+        assert parts == pytest.approx(one["mean_s"])
+    first = row(summary, "seq", 1, model="vig")
+    assert first["lost_rest_s"] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_what_was_learned_and_kept_is_averaged(summary: pd.DataFrame) -> None:
