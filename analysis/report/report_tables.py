@@ -20,6 +20,7 @@ from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.lost_time import COLUMNS as LOST_COLUMNS
+from analysis.summary.summary_table import DROPPED_COLUMNS
 from analysis.summary.varying_settings import varying_settings
 from gnnhpc.core.student_t import CONFIDENCE
 
@@ -131,7 +132,7 @@ def lost_time_table(summary: pd.DataFrame) -> NamedTable:
 
 def noise_table(summary: pd.DataFrame) -> NamedTable:
     """How many cells and steps count, and the noise of the machine."""
-    columns = ["cells_used", "cells", "warmup_dropped", "outliers", "n_effective", "drift"]
+    columns = ["cells_used", "cells", *DROPPED_COLUMNS, "outliers", "n_effective", "drift"]
     columns += ["cpu_share", "steal_share", "switches_per_step", "data_s", "note"]
     return NamedTable(
         "noise",
@@ -139,8 +140,10 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
         _chosen(summary, columns),
         (
             "warmup_dropped: steps that the run marked or that the series shows to be warm-up. "
-            "Steps that the run's checks looked at closely do not count either, where as many "
-            "others remain. "
+            "looked_dropped: steps that the run's checks looked at closely, left out where as many "
+            "others remain. unlike_dropped: steps of an attempt that was unlike the one that went "
+            "on from it. With n these add up to the steps that all ranks recorded, those redone "
+            "after a resume aside. "
             "outliers: more than 3.5 robust standard deviations from the median; marked, not "
             "dropped. n_effective: independent steps that the correlated ones are worth. drift: "
             "last third over first third, less 1. cpu_share: processor over busy time.",

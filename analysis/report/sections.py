@@ -51,6 +51,8 @@ _COUNT_COLUMNS = {
     "attempts": "attempts",
     "redone": "steps redone",
     "warmup_dropped": "warm-up steps",
+    "looked_dropped": "steps looked at",
+    "unlike_dropped": "unlike steps",
     "outliers": "outliers",
 }
 _NOISE_COLUMNS = {
@@ -259,6 +261,9 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 "n counts the mini-batches of all valid repeats, after warm-up. Those that the "
                 "run's checks looked at closely are left out too, where as many others of the "
                 "repeat remain.",
+                "Steps of an attempt that was unlike the one that went on from it do not count "
+                "either. How many were left out, and why, stands in what was counted: with n they "
+                "add up to the steps that all ranks recorded, those redone after a resume aside.",
                 f"Intervals hold {CONFIDENCE:.0%} and come from how runs differ: Student's t on "
                 "the logarithms of the runs' means or medians. Steps of one run share its "
                 f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "

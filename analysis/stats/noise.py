@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 
 from analysis.stats.step_times import detect_warmup, drift, effective_n, mark_outliers
 
+_OF_RANKS = ("cpu_share", "steal_share", "switches_per_step")
 PHASE_COLUMNS = [
     "cell",
     "phase",
     "n",
     "warmup_dropped",
+    "looked_dropped",
+    "unlike_dropped",
     "outliers",
     "n_effective",
     "drift",
-    "cpu_share",
-    "steal_share",
-    "switches_per_step",
+    *_OF_RANKS,
 ]
 
 
@@ -31,7 +32,8 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     `uneven` are those with fewer samples than others, such as the last of an epoch of a sampled
     graph: they count, and say nothing of noise. Not kept are steps of an unlike attempt that was
     resumed, and warm-up steps: those that the run marked, and further ones that are detected; nor
-    those that were looked at closely, where as many others remain.
+    those that were looked at closely, where as many others remain. `warmup_dropped`,
+    `looked_dropped` and `unlike_dropped` count them: with `n` they add up to the steps recorded.
     Outliers are marked among the kept steps and stay.
     """
     wall, samples = steps["step_s"].to_numpy(), steps["samples"].to_numpy()
@@ -48,8 +50,9 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         kept[part.start : first] = False
         kept[part] &= ~given[part]
         dropped = int((~kept[part] & ~unlike[part]).sum())
+        warmed_up = int(kept[part].sum())
         others = kept[part] & ~looked[part]
-        if 2 * others.sum() >= kept[part].sum():
+        if 2 * others.sum() >= warmed_up:
             kept[part] = others
         counted = wall[part][kept[part]]
         even = wall[part][kept[part] & ~uneven[part]]
@@ -62,13 +65,15 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "phase": phase[part.start],
                 "n": counted.size,
                 "warmup_dropped": dropped,
+                "looked_dropped": warmed_up - counted.size,
+                "unlike_dropped": int(unlike[part].sum()),
                 "outliers": int(outlier[part].sum()),
                 "n_effective": effective_n(even),
                 "drift": drift(even),
             }
         )
     marked_steps = steps.assign(kept=kept, outlier=outlier, uneven=uneven)
-    return marked_steps, pd.DataFrame(rows, columns=PHASE_COLUMNS[:7])
+    return marked_steps, pd.DataFrame(rows, columns=PHASE_COLUMNS[: -len(_OF_RANKS)])
 
 
 def _warmup(wall: NDArray[np.float64], even: NDArray[np.bool_]) -> int:

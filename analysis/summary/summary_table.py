@@ -52,6 +52,9 @@ VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "parts", "chunks"
 SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")
 """Settings that are always columns of a run with sampled cells."""
 
+DROPPED_COLUMNS = ("warmup_dropped", "looked_dropped", "unlike_dropped")
+"""Steps that do not count, by why; with `n` they add up to those that were recorded."""
+
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
 _TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
@@ -244,7 +247,7 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "cells_used": len(used),
         "attempts": int(row.cells["attempts"].sum()),
         "redone": int(used["redone"].sum()),
-        "warmup_dropped": int(units["warmup_dropped"].sum()),
+        **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
         "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
         "drift": row.mean("drift"),

@@ -66,6 +66,8 @@ def test_parts_of_a_sampled_step_are_means_of_runs(tmp_path: Path) -> None:
     assert unlike_counts(run, "seq")
     one = row(summarise(run), "seq", 1)
     mine = cells_of(run, "seq")
+    told = one[["n", "warmup_dropped", "looked_dropped", "unlike_dropped"]].tolist()
+    assert told == [3 * 20 - 10, 3, 10, 0]
     for name in ("data_s", "sample_s", "gather_s", "allreduce_s"):
         assert one[name] == pytest.approx(mean_of_means(run, mine, name)), name
     computed = ("forward_s", "backward_s", "optimizer_s")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from analysis.stats.noise import (
     PHASE_COLUMNS,
@@ -52,7 +54,7 @@ def test_marked_and_detected_warmup_do_not_count() -> None:
     kept = steps["kept"].tolist()
     assert kept == [False, True] + [False, False] + [True] * 10 + [True] * 11
     assert steps["outlier"].tolist() == [False] * 24 + [True]
-    assert phases.columns.tolist() == PHASE_COLUMNS[:7]
+    assert phases.columns.tolist() == PHASE_COLUMNS[:-3]
     assert phases[["cell", "phase"]].values.tolist() == [list(key) for key in TWO]
     assert phases["n"].tolist() == [1, 10, 11]
     assert phases["warmup_dropped"].tolist() == [1, 2, 0]
@@ -80,6 +82,7 @@ def test_steps_that_were_looked_at_do_not_count(looked: list[int], counted: int)
     marked, phases = mark_steps(steps)
     assert phases["n"].tolist() == [counted] == [marked["kept"].sum()]
     assert phases["warmup_dropped"].tolist() == [1]
+    assert phases["looked_dropped"].tolist() == [10 - counted]
     if counted < 10:
         assert not marked.loc[looked, "kept"].any()
 
@@ -115,7 +118,32 @@ def test_steps_of_an_unlike_attempt_are_neither_kept_nor_warmup() -> None:
     frame.loc[:2, "unlike"] = True
     steps, phases = mark_steps(frame)
     assert steps["kept"].tolist() == [False] * 4 + [True] * 9
-    assert phases[["n", "warmup_dropped"]].values.tolist() == [[9, 1]]
+    assert phases[["n", "warmup_dropped", "unlike_dropped"]].values.tolist() == [[9, 1, 3]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.5, 2.0), st.booleans(), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(0, 3),
+)
+def test_every_recorded_step_is_counted_once(
+    recorded: list[tuple[float, bool, bool, bool]], slow: int
+) -> None:
+    """As one that counts, or by why it does not."""
+    walls = [wall * (20.0 if place < slow else 1.0) for place, (wall, *_) in enumerate(recorded)]
+    frame = steps_of({("a", "test"): (STEADY, 2), ("b", "train"): (walls, 0)})
+    mine = (frame["cell"] == "b").to_numpy()
+    for name, marks in zip(
+        ("warmup", "looked", "unlike"), list(zip(*recorded, strict=True))[1:], strict=True
+    ):
+        frame.loc[mine, name] = list(marks)
+    _, phases = mark_steps(frame)
+    told = ["n", "warmup_dropped", "looked_dropped", "unlike_dropped"]
+    assert phases[told].sum(axis=1).tolist() == [len(STEADY), len(recorded)]
+    assert (phases[told] >= 0).all(axis=None)
 
 
 def test_a_change_in_mid_run_is_no_warmup() -> None:
