@@ -230,7 +230,7 @@ FIGURE_KINDS = (
         "waiting for the loader; computing; averaging gradients; and the rest, such as what lies "
         "between spans of work. Of several ranks it is with waiting for one another, of which "
         "records do not tell it apart; one rank waits for nobody. Bars are means, with intervals "
-        "of the step over runs.",
+        "of the step over runs (an arrow: it goes on).",
         lambda study, _: sampled.step_parts(study),
         drawn_of=_of_sampled,
     ),
@@ -247,7 +247,8 @@ FIGURE_KINDS = (
         "epoch-speedup",
         "speedup of an epoch against ranks",
         "Speedup of an epoch (samples a second) over the baseline of the same sampler, semantics, "
-        "fan-outs, workers and mini-batch a rank, with intervals over runs, and the ideal.",
+        "fan-outs, workers and mini-batch a rank, with intervals over runs (an arrow: it goes on), "
+        "and the ideal.",
         lambda study, _: sampled.epoch_speedup(study),
         drawn_of=_of_sampled,
     ),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.panels import (
-    IN_FRONT,
     add_legend,
     count_in_decades,
     error_bars,
@@ -47,7 +46,11 @@ _LOOKS: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 """Marker and line style of the first library, the second, ..."""
 _ROOM = 1.25
-"""How far the axis of bars reaches above the highest; an interval may reach further."""
+"""How far the axis of bars reaches above the highest; an interval may go on beyond it."""
+_ABOVE_PT = 4.0
+"""Between the axis's end, where an interval may have its arrow, and a library's name."""
+_LINE_PT = 8.0
+"""Height of a line of such a name."""
 
 
 def step_parts(study: Study) -> Figure | str:
@@ -59,10 +62,12 @@ def step_parts(study: Study) -> Figure | str:
     with styled():
         figure, axes = panel_grid(len(parts))
         title_panels(figure, axes, [title for title, _ in parts], study.title)
+        top = _ROOM * float(rows["mean_ms"].max())
         for one, (_, part) in zip(axes, parts, strict=False):
-            _draw_bars(one, part)
+            _draw_bars(one, part, top)
         axes[0].set_ylabel("step (ms)")
-        axes[0].set_ylim(0.0, _ROOM * float(rows["mean_ms"].max()))
+        axes[0].set_ylim(0.0, top)
+        _raise_titles(figure, axes)
         add_legend(figure, axes)
     return figure
 
@@ -86,12 +91,13 @@ def epoch_speedup(study: Study) -> Figure | str:
     if rows["replicas"].nunique() < 2:
         return "one number of ranks alone, or no valid baseline to compare with"
     with styled():
-        figure, axes = _over_ranks(study, rows, "speedup", None)
         base = study.baseline.layout.replicas if study.baseline else 1
         ideal = [count / base for count in sorted({int(count) for count in rows["replicas"]})]
+        top = _ROOM * max(ideal[-1], float(rows["speedup"].max()))
+        figure, axes = _over_ranks(study, rows, "speedup", None, top)
         for one in axes:
             one.plot(range(len(ideal)), ideal, color="#606060", lw=0.8, label="ideal")
-            one.set_ylim(0.0, _ROOM * max(ideal[-1], float(rows["speedup"].max())))
+            one.set_ylim(0.0, top)
         axes[0].set_ylabel(f"speedup over {study.baseline_name} (ratio)")
         add_legend(figure, axes, _handles(rows, None))
     return figure
@@ -154,8 +160,10 @@ def _with_parts(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _draw_bars(axes: Axes, rows: pd.DataFrame) -> None:
-    """A group of bars a library, in it one a layout, whose name stands below it."""
+def _draw_bars(axes: Axes, rows: pd.DataFrame, top: float) -> None:
+    """A group of bars a library, in it one a layout, whose name stands below it; the library's is
+    above the axis, which ends at `top`, so that no interval is behind it.
+    """
     places: list[float] = []
     names: list[str] = []
     centres: list[float] = []
@@ -179,20 +187,34 @@ def _draw_bars(axes: Axes, rows: pd.DataFrame) -> None:
             edgecolor="#404040", linewidth=0.4,
         )  # fmt: skip
         bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
-    error_bars(axes, places, table, "mean_ms", ("low_ms", "high_ms"))
+    error_bars(axes, places, table, "mean_ms", ("low_ms", "high_ms"), top)
     tell(axes, [(x, y, words) for x, y, words in _told(places, table)])
     axes.set_xticks(places, names, rotation=90)
     for tick, name in zip(axes.get_xticklabels(), names, strict=True):
         tick.set_color(layout_look(name).colour)
     axes.set_xlabel("layout")
-    above = axes.get_xaxis_transform()
-    for centre, library in zip(centres, _libraries(rows), strict=True):
-        words = library.replace(", ", "\n")
-        axes.text(
-            centre, 1.0, words, transform=above, ha="center", va="top", fontsize=6.5,
-            zorder=IN_FRONT + 1, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )  # fmt: skip
+    _name_libraries(axes, centres, [name.replace(", ", "\n") for name in _libraries(rows)])
     axes.grid(visible=False, axis="x")
+
+
+def _name_libraries(axes: Axes, centres: Sequence[float], names: Sequence[str]) -> None:
+    """Above the axis."""
+    for centre, name in zip(centres, names, strict=True):
+        axes.annotate(
+            name, (centre, 1.0), (0.0, _ABOVE_PT), xycoords=axes.get_xaxis_transform(),
+            textcoords="offset points", ha="center", va="bottom", fontsize=6.5,
+        )  # fmt: skip
+
+
+def _raise_titles(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Above the libraries' names, for which the figure grows; all panels' alike."""
+    lines = max(text.get_text().count("\n") + 1 for one in axes for text in one.texts)
+    for one in axes:
+        title = one.get_title(loc="left")
+        one.set_title(title, loc="left", pad=2 * _ABOVE_PT + lines * _LINE_PT)
+    down = len({one.get_position().y0 for one in axes})
+    more = down * (_ABOVE_PT + lines * _LINE_PT) / 72
+    figure.set_figheight(figure.get_figheight() + more)
 
 
 def _told(places: Sequence[float], rows: pd.DataFrame) -> list[tuple[float, float, str]]:
@@ -210,9 +232,14 @@ def _told(places: Sequence[float], rows: pd.DataFrame) -> list[tuple[float, floa
 
 
 def _over_ranks(
-    study: Study, rows: pd.DataFrame, column: str, published: pd.DataFrame | None
+    study: Study,
+    rows: pd.DataFrame,
+    column: str,
+    published: pd.DataFrame | None,
+    top: float = math.inf,
 ) -> tuple[Figure, list[Axes]]:
-    """A line a library against the number of ranks, with its points in the layouts' colours.
+    """A line a library against the number of ranks, with its points in the layouts' colours; the
+    axis ends at `top`.
 
     Numbers of ranks are at equal distances, libraries side by side so that intervals are seen.
     """
@@ -235,7 +262,7 @@ def _over_ranks(
             for x, row in zip(across, mine.to_dict("records"), strict=True):
                 look = layout_look(str(row["layout"]))
                 one.plot([x], [row[column]], marker=marker, color=look.colour, ls="none", zorder=2)
-            error_bars(one, across, mine, column, interval)
+            error_bars(one, across, mine, column, interval, top)
             told = told_of_rows(across, mine, "replicas", column, interval)
             tell(one, [(x, y, f"{library}, {words}") for x, y, words in told])
         if published is not None:

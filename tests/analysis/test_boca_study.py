@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
@@ -234,6 +235,29 @@ def test_parts_of_a_step_add_up_to_it(study: Study, summary: pd.DataFrame) -> No
         "waiting for ranks, and rest", "rest",
     }  # fmt: skip
     assert [text.get_text() for text in one.texts] == ["ours\nonce", "ours\nresample", "DGL", "PyG"]
+
+
+def test_intervals_of_bars_and_speedups_go_on_in_arrows_and_names_are_above(study: Study) -> None:
+    far = study.summary.assign(mean_high=99.0, speedup_low=0.1, speedup_high=99.0)
+    far = far.assign(mean_low=1e-6)
+    for draw in (sampled_figures.step_parts, sampled_figures.epoch_speedup):
+        figure = drawn(draw(replace(study, summary=far)))
+        figure.draw_without_rendering()
+        axes = figure.axes[0]
+        top = axes.get_ylim()[1]
+        arrows = [line for line in axes.get_lines() if line.get_marker() == "^"]
+        arrows = [line for line in arrows if not line.get_clip_on()]
+        assert arrows
+        assert {float(y) for line in arrows for y in np.asarray(line.get_ydata())} == {top}
+    bars = drawn(sampled_figures.step_parts(study))
+    bars.draw_without_rendering()
+    axes = bars.axes[0]
+    names = [text.get_window_extent() for text in axes.texts]
+    assert all(name.y0 > axes.get_window_extent().y1 for name in names)
+    # With its title above the names the panel reaches further up than they do.
+    reach = axes.get_tightbbox()
+    assert reach is not None
+    assert all(name.y1 < reach.y1 for name in names)
 
 
 def test_one_rank_waits_for_no_rank(study: Study) -> None:
