@@ -22,6 +22,8 @@ from pathlib import Path
 
 import submitit
 
+from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.run_paths import RunPaths
@@ -42,7 +44,9 @@ def run_local_cells(
 ) -> list[EndedCell]:
     """Run the cells in order; a failed one does not stop the others.
 
-    On SIGINT or SIGTERM the running ranks end first, then KeyboardInterrupt is raised.
+    On SIGINT or SIGTERM the running ranks end first, then KeyboardInterrupt is raised. Where a cell
+    cannot be started, as on a full disk, GnnhpcError is, once the running ones have ended: no
+    other is tried.
     """
     report.expect(len(cells))
     with _rank_environment(limits), _interrupt_on_sigterm():
@@ -59,12 +63,19 @@ def _run_in_order(
     waiting = list(reversed(cells))
     running: list[tuple[LocalCell, submitit.Job[int], float, int]] = []
     ended: list[EndedCell] = []
+    refused: GnnhpcError | None = None
     try:
         while waiting or running:
             while waiting and len(running) < limits.parallel:
                 cell = waiting.pop()
                 before = _newest_attempt(paths, cell)
-                running.append((cell, _start(paths, cell, limits), time.monotonic(), before))
+                try:
+                    job = _start(paths, cell, limits)
+                except OSError as error:
+                    refused = _not_started(paths, cell, error, len(waiting))
+                    waiting.clear()
+                    break
+                running.append((cell, job, time.monotonic(), before))
                 report.started(cell)
             for entry in [entry for entry in running if entry[1].done()]:
                 running.remove(entry)
@@ -79,22 +90,41 @@ def _run_in_order(
         for cell, _, _, before in running:
             record_if_none_began(paths, cell, before, "cancelled before its ranks began")
         raise
+    if refused is not None:
+        raise refused
     return ended
 
 
+def _not_started(paths: RunPaths, cell: LocalCell, error: OSError, others: int) -> GnnhpcError:
+    """Why a cell has no ranks, in the system's words, and how to try it and the others later."""
+    # A disk that fills up while a file is written names no file.
+    place = error.filename or paths.root
+    more = f" and {others} more" if others else ""
+    return GnnhpcError(
+        f"{cell.array} {cell.index}: cannot be started, {place}: {error.strerror or error}; "
+        f"not tried: this cell{more}; then {as_typed('jobs', 'rerun')} {paths.root} --missing"
+    )
+
+
 def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one; it runs the cells that `send_cells` gives it."""
+    """Start a process that outlives this one; it runs the cells that `send_cells` gives it.
+
+    Raises GnnhpcError where the system refuses that.
+    """
     log = paths.logs / f"supervisor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as stream:
-        return subprocess.Popen(
-            [sys.executable, "-m", "jobs.actions.supervise", str(paths.root)],
-            stdin=subprocess.PIPE,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-            env=os.environ | search_path_for_children(),
-        )
+    try:
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as stream:
+            return subprocess.Popen(
+                [sys.executable, "-m", "jobs.actions.supervise", str(paths.root)],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                env=os.environ | search_path_for_children(),
+            )
+    except OSError as error:
+        raise GnnhpcError(f"{log}: {error.strerror}, no cell was started") from None
 
 
 def send_cells(
@@ -139,14 +169,20 @@ def _newest_attempt(paths: RunPaths, cell: LocalCell) -> int:
 
 
 def record_if_none_began(paths: RunPaths, cell: LocalCell, before: int, error: str) -> None:
-    """Tell of an attempt without records that no rank will write any."""
+    """Tell of an attempt without records that no rank will write any.
+
+    Where that cannot be written, as on a full disk, a line says so: it is unfinished then.
+    """
     newest = _newest_attempt(paths, cell)
     attempt = paths.cell(cell.cell).attempt(newest)
     if newest == before or attempt.records(0).exists() or attempt.result.exists():
         return
     if read_failure_cause(attempt, cell.ranks) is None:
         failure = Failure(0, socket.gethostname(), None, None, error, utc_now())
-        write_failure(attempt, failure, by=0)
+        try:
+            write_failure(attempt, failure, by=0)
+        except OSError as failed:
+            _tell_not_written(attempt.failure(0), failed)
 
 
 def _ended_cell(paths: RunPaths, cell: LocalCell, before: int, seconds: float) -> EndedCell:
@@ -185,7 +221,11 @@ def _keep_log(paths: RunPaths, cell: LocalCell, job: submitit.Job[int]) -> None:
                     text = path.read_text(encoding="utf-8", errors="replace")
                     stream.writelines(f"{rank}: {line}\n" for line in text.splitlines())
     except OSError as error:
-        print(f"{target}: cannot be written ({error.strerror})", file=sys.stderr, flush=True)
+        _tell_not_written(target, error)
+
+
+def _tell_not_written(path: Path, error: OSError) -> None:
+    print(f"{path}: cannot be written ({error.strerror})", file=sys.stderr, flush=True)
 
 
 def _stop_ranks(jobs: Sequence[submitit.Job[int]]) -> None:

@@ -7,12 +7,14 @@ import os
 import sys
 from pathlib import Path
 
+from gnnhpc.core.errors import report_errors
 from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.local_cells import LocalCell, LocalLimits
 from jobs.actions.local_executor import run_local_cells
 from jobs.actions.local_progress import ProgressLines
 
 
+@report_errors
 def main() -> int:
     text = sys.stdin.read()
     if not text:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
 
 import jobs
 from analysis.cli import main as analysis
 from gnnhpc.core.errors import EXIT_INTERRUPTED, InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.actions.local_cells import LocalCell, LocalLimits
+from jobs.actions.local_executor import send_cells, start_supervisor
 from jobs.actions.local_turns import VARIABLE, check_turns, ranks_lock_file
 from jobs.cli import main
 from jobs.cluster.launch import Launch
@@ -113,6 +116,44 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
     assert "1 done, 1 failed" in out
     assert "gat-seq 0: failed before it had an attempt: see logs/gat-seq-0-*.log" in out
     assert jobs.status(paths.root).counts() == {"done": 1, "missing": 1}
+
+
+def test_a_disk_that_fills_between_two_cells_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of three cells is done, the others were not tried: status says the same."""
+    start, started = submitit.LocalExecutor.submit, []
+
+    def fill(executor: Any, task: Any) -> Any:
+        started.append(task)
+        if len(started) > 1:
+            raise OSError(28, "No space left on device")
+        return start(executor, task)
+
+    monkeypatch.setattr(submitit.LocalExecutor, "submit", fill)
+    plan = jobs.plan(spec(seeds=[0, 1, 2], microbatches=1))
+    run = create_run_folder(plan, tmp_path / "run", Launch()).root
+    assert main(["rerun", str(run), "--missing", "--cluster", "local", "--wait"]) == 1
+    printed = capsys.readouterr()
+    assert "[1/3] gat-seq 0: done" in printed.out
+    line = f"failed: gat-seq 1: cannot be started, {run}: No space left on device; "
+    line += "not tried: this cell and 1 more; then python -m jobs rerun "
+    assert printed.err == f"{line}{run} --missing\n"
+    assert jobs.status(run).counts() == {"done": 1, "missing": 2}
+
+
+def test_a_run_left_alone_says_in_its_log_that_a_cell_cannot_be_started(tmp_path: Path) -> None:
+    plan = jobs.plan(spec(microbatches=1))
+    paths = create_run_folder(plan, tmp_path / "run", Launch())
+    # No folder can be made where a file is.
+    (paths.root / ".submitit").touch()
+    process = start_supervisor(paths)
+    cells = [LocalCell.from_cell(cell) for cell in plan.cells]
+    send_cells(process, cells, LocalLimits.of_launch(Launch(), paths))
+    assert process.wait() != 0
+    (log,) = paths.logs.glob("supervisor-*.log")
+    assert len(log.read_text().splitlines()) == 1
+    assert log.read_text().startswith(f"error: {paths.root}/.submitit: found File exists; ")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
 from gnnhpc.spec.manifest import Cell, read_manifest
+from jobs.actions import local_executor
 from jobs.actions.local_cells import LocalCell
 from jobs.actions.local_executor import record_if_none_began
 from jobs.actions.rerun import rerun, select_cells
@@ -236,6 +237,19 @@ def test_a_local_cell_that_has_just_begun_may_run_without_its_supervisor(run: Ru
     begun.failure(0).unlink()
     age(begun)
     assert only(run).state == "lost"
+
+
+def test_a_full_disk_that_takes_no_failure_ends_no_other_cell(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    begun = attempt(run, cell(run))
+    monkeypatch.setattr(local_executor, "write_failure", fill)
+    record_if_none_began(run, LocalCell.from_cell(cell(run)), 0, "its ranks ended")
+    failure = begun.failure(0)
+    assert capsys.readouterr().err == f"{failure}: cannot be written (No space left on device)\n"
 
 
 def test_on_a_laptop_a_silent_attempt_of_elsewhere_is_lost(run: RunPaths) -> None:
