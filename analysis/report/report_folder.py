@@ -16,6 +16,7 @@ from analysis.report.report_tables import make_report_tables, write_report_table
 from analysis.summary.baseline import Baseline
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.user_paths import check_is_utf8
 from gnnhpc.records.run_paths import RunPaths, write_atomically
 
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
@@ -29,7 +30,8 @@ def write_report_folder(
     With `apart`, cells that are unlike the most of their study are rows of their own.
     `out` is RUN/report unless given, as it must be for several runs. It is written completely or
     not at all; files of the same names are replaced, others stay. Raises InputError if one of
-    `roots` is no run folder, none has the `baseline`, or `out` cannot be written.
+    `roots` is no run folder, none has the `baseline`, `out` cannot be written, or a path is no
+    UTF-8.
     """
     report = _folder(roots, out)
     run = load_runs(roots, apart=apart)
@@ -44,7 +46,14 @@ def write_report_folder(
 
 
 def _folder(roots: Sequence[Path], out: Path | None) -> Path:
-    """The report's own; a report of several runs belongs into none of them."""
+    """The report's own; a report of several runs belongs into none of them.
+
+    Raises InputError for several runs without `out`, and for paths that are no UTF-8.
+    """
+    for root in roots:
+        check_is_utf8(root, "RUN")
+    if out is not None:
+        check_is_utf8(out, "--out")
     if out is None and len(roots) > 1:
         raise InputError("--out", None, "none, and several runs", "a folder for their report")
     return RunPaths(roots[0]).report if out is None else out

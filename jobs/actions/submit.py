@@ -14,7 +14,7 @@ from typing import Any
 from gnnhpc.core.cli_support import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.index_list import format_indices
-from gnnhpc.core.user_paths import expand_user
+from gnnhpc.core.user_paths import check_is_utf8, expand_user
 from gnnhpc.models.sampler_libraries import check_sampler_is_here
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.spec.manifest import Cell, read_manifest
@@ -165,8 +165,10 @@ def _notes_on_blocks(cells: Sequence[Cell], launch: Launch) -> Iterator[str]:
 
 
 def run_folder_path(plan: Plan, runs: str | Path) -> Path:
-    """The path of a plan's run folder."""
-    return expand_user(runs, "--runs").absolute() / plan.name
+    """The path of a plan's run folder; raises InputError for one that is no UTF-8."""
+    folder = expand_user(runs, "--runs").absolute()
+    check_is_utf8(folder, "--runs")
+    return folder / plan.name
 
 
 def has_run(run: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import expand_user
+from gnnhpc.core.user_paths import check_is_utf8, expand_user
 from gnnhpc.data.roots import data_root
 from gnnhpc.models.own_import import torch_import_s
 from gnnhpc.models.own_model import OwnModel
@@ -82,6 +82,7 @@ def plan(
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
     else:
         path = find_spec(Path(spec))
+        check_is_utf8(path, "SPEC.yaml")
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = apply_overrides(read_mapping(text, source, _KEYS), overrides)
@@ -114,6 +115,7 @@ def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -
         return data_root(None)
     if not named.is_dir():
         raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
+    check_is_utf8(named, place)
     return named.absolute()
 
 

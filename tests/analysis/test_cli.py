@@ -179,6 +179,30 @@ def test_a_damaged_cell_is_reported_with_its_line(
     assert "rank-0000.jsonl:2: found damaged JSON" in page
 
 
+@pytest.mark.parametrize("only", [[], ["--only", "speedup"]])
+def test_a_report_refuses_paths_that_are_no_utf_8(
+    only: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the run, of the folder that a link to it leads to, and of --out; nothing is written."""
+    root = tmp_path / "r\udce9"
+    root.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    out = str(tmp_path / "o\udce9")
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, flag in (
+        ([str(root)], "RUN"),
+        ([str(link)], "RUN"),
+        ([str(root), "--out", str(tmp_path / "out")], "RUN"),
+        ([str(tmp_path), "--out", out], "--out"),
+    ):
+        assert main(["report", *arguments, *only]) == 2
+        named = Path(out if flag == "--out" else root)
+        line = f"error: {flag}: found {str(named)!r}, with bytes that are no UTF-8; allowed: "
+        assert capsys.readouterr().err.startswith(line)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

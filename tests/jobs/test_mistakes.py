@@ -119,6 +119,11 @@ FLAGS = [
     (["--slurm", "exclusive"], "error: command line: found --exclusive for cells of this machine;"),
     (["--frobnicate"], "error: command line: found No such option: --frobnicate"),
     (["--runs", "spec.yaml/x"], "error: --runs: found "),
+    (
+        ["--runs", "/tmp/x\udce9"],
+        r"error: --runs: found '/tmp/x\udce9', with bytes that are no UTF",
+    ),
+    (["--runs", "x\udce9", "--dry-run"], "error: --runs: found "),
 ]
 
 SITES = [
@@ -200,6 +205,20 @@ def test_mistakes_in_a_spec(
 def test_mistakes_in_flags(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     err = complaint(capsys, "submit", "spec.yaml", "--cluster", "local", *flags)
     assert err.startswith(line), err
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_spec_or_data_of_a_path_that_is_no_utf_8(
+    dry: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run folder's files name them."""
+    (there := folder / "x\udce9").mkdir()
+    (there / "spec.yaml").write_text(SPEC)
+    flags = ["--cluster", "local", *dry]
+    err = complaint(capsys, "submit", "spec.yaml", "--data-root", str(there), *flags)
+    assert err.startswith(f"error: --data-root: found {str(there)!r}, with bytes that are no UTF-8")
+    err = complaint(capsys, "submit", str(there / "spec.yaml"), *flags)
+    assert err.startswith(f"error: SPEC.yaml: found {str(there / 'spec.yaml')!r}, with bytes that")
 
 
 @pytest.mark.parametrize(("text", "line"), SITES)
