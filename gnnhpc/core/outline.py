@@ -106,18 +106,22 @@ def check_outline(layers: Sequence[LayerOutline], facts: Facts, where: object) -
     if facts.kind == "graphs":
         _check_pooling(layers, where)
     names = [layer.name for layer in layers]
+    dots = ((name, place) for name in names for place, c in enumerate(name) if c == ".")
+    beginnings = {name[:place] for name, place in dots}
+    before: set[str] = set()
     for number, name in enumerate(names):
-        if name in names[:number]:
+        if name in before:
             raise InputError(
                 where, f"outline.{number}.name", f"{name!r} twice", "a name of its own"
             )
-        if any(other.startswith(f"{name}.") for other in names):
+        if name in beginnings:
             raise InputError(
                 where,
                 f"outline.{number}.name",
                 f"{name!r}, which other layers begin with",
                 "a name of its own",
             )
+        before.add(name)
     return tuple(layers)
 
 

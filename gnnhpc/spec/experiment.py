@@ -20,14 +20,14 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedule import WEIGHTS_APART, Checkpoint, ScheduleName, loss_stage
-from gnnhpc.core.settings import Positive, Strict, Whole
+from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.protocol import Model, OutputKind
 from gnnhpc.models.registry import parse_model
 from gnnhpc.spec.links import Links
-from gnnhpc.spec.sampling import MOST_SEED, Sampling
+from gnnhpc.spec.sampling import Sampling
 
 SPEC_VERSION = 1
 
@@ -90,13 +90,13 @@ class Experiment(Strict):
     batch_size: Positive | None = None
     """Images, many small graphs, or nodes or links of a sampled graph, a mini-batch and replica;
     none for a graph that is not sampled, which is one mini-batch."""
-    train_steps: Positive = 10
+    train_steps: Annotated[Steps, Field(ge=1)] = 10
     """Mini-batches trained."""
-    test_steps: Annotated[Whole, Field(ge=0)] = 2
+    test_steps: Annotated[Steps, Field(ge=0)] = 2
     """Mini-batches evaluated at each evaluation."""
-    test_every: Positive | None = None
+    test_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
-    warmup_steps: Annotated[Whole, Field(ge=0)] = 1
+    warmup_steps: Annotated[Steps, Field(ge=0)] = 1
     """Steps of each phase marked as warm-up in the records."""
     optimizer: OptimizerConfig = OptimizerConfig()
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
@@ -115,12 +115,12 @@ class Experiment(Strict):
     torchgpipe also by its own measurement of time, or of memory on a GPU."""
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["cpu", "gpu"] = "cpu"
-    seed: Annotated[Whole, Field(ge=0)] = 0
+    seed: Seed = 0
     repeat: Annotated[Whole, Field(ge=0)] = 0
     """Distinguishes repeated measurements of the same thing; seeds nothing."""
     spans: bool = False
     """Write a span for each micro-batch, for the timeline."""
-    checkpoint_every: Positive | None = None
+    checkpoint_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between the states that are written, for a requeued job to go on from; none
     writes one on a signal only."""
 
@@ -258,8 +258,6 @@ class Experiment(Strict):
                 f"microbatches: found {self.microbatches}; allowed: at most batch_size "
                 f"{self.batch_size}, a node of each"
             )
-        if self.seed > MOST_SEED:
-            raise ValueError(f"seed: found {self.seed}; allowed: 0 to {MOST_SEED} with sampling")
         facts, replicas = self.data.facts(), self.layout.replicas
         most = facts.train or facts.nodes
         # How many links there are, the graph tells.

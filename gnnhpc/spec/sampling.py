@@ -21,8 +21,6 @@ MOST_NEIGHBOURS = 2**31 - 1
 """A fan-out that draws all neighbours of any node; samplers count them by 32 bits."""
 EVALUATED_STEP = 2**32 - 1
 """The step by which an evaluation's neighbours are drawn: no training step has this number."""
-MOST_SEED = 2**64 - 1
-"""The key of the random numbers that draw neighbours has 64 bits."""
 
 Fanout = Annotated[Positive, Field(le=MOST_NEIGHBOURS)]
 

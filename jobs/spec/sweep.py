@@ -15,6 +15,7 @@ grids:                    each overrides the defaults; lists are multiplied
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +66,10 @@ _MERGED = ("optimizer", "sampling")
 """Settings of a grid that are put into those of the defaults, and do not replace them."""
 
 
+MOST_CELLS = 100_000
+"""Of a sweep: each is a line of the manifest and a folder."""
+
+
 class Sweep(Strict):
     """The top level of a spec; the grids are checked as they are expanded."""
 
@@ -108,6 +113,9 @@ def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
         _Grid(sweep.defaults, grid, where, f"grids.{n}", folder, planned)
         for n, grid in enumerate(sweep.grids)
     ]
+    count = sum(grid.most_cells for grid in grids)
+    if count > MOST_CELLS:
+        raise InputError(where, "grids", f"{count} cells", f"at most {MOST_CELLS} in a sweep")
     has_interleaved = any(grid.has_interleaved for grid in grids)
     for grid in grids:
         grid.check_parts_are_used(has_interleaved)
@@ -252,11 +260,22 @@ class _Grid:
 
     def _repeats(self) -> int:
         repeats = self.values.get("repeats", 1)
-        if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
-            raise InputError(
-                self.where, self.origin["repeats"], short_value(repeats), "a whole number from 1"
-            )
-        return repeats
+        whole = isinstance(repeats, int) and not isinstance(repeats, bool)
+        if not whole or not 1 <= repeats <= MOST_CELLS:
+            allowed = f"a whole number from 1 to {MOST_CELLS}"
+            raise InputError(self.where, self.origin["repeats"], short_value(repeats), allowed)
+        return int(repeats)
+
+    @property
+    def most_cells(self) -> int:
+        """As many as `experiments` gives over all repeats, of which some may be equal."""
+        axes = (
+            *(self.seeds, self.data, self.models),
+            *(self.chunks, self.sampling, self.batch_sizes),
+        )
+        parts = sum(len(self._parts_under(schedule)) for schedule in self.schedules)
+        layouts = sum(len(self._microbatches_of(layout)) for layout in self.layouts)
+        return self.repeats * math.prod(map(len, axes)) * parts * layouts
 
     def experiments(self, repeat: int) -> Iterator[Experiment]:
         """The product of the axes for one repeat, layouts innermost."""
@@ -279,13 +298,13 @@ class _Grid:
             return self.parts
         return [2 if schedule == "zbv" else 1]
 
+    def _microbatches_of(self, layout: Layout) -> list[Any]:
+        return self.seq_microbatches if layout == Layout() else self.microbatches
+
     def _over_layouts(
         self, base: dict[str, Any], schedule: object, parts: object
     ) -> Iterator[Experiment]:
-        counts = {
-            layout: self.seq_microbatches if layout == Layout() else self.microbatches
-            for layout in self.layouts
-        }
+        counts = {layout: self._microbatches_of(layout) for layout in self.layouts}
         for position in range(max(len(values) for values in counts.values())):
             for layout in self.layouts:
                 if position >= len(counts[layout]):

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.settings import MOST_SEED
 from gnnhpc.spec.cli_experiment import build_experiment
 from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import MOST_NEIGHBOURS, MOST_SEED
+from gnnhpc.spec.sampling import MOST_NEIGHBOURS
 from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import SAMPLED, VIG
 
@@ -46,7 +47,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     ),
     "sampling.fanouts: found [4, 3]; allowed: the same number for all layers with semantics once "
     "of sampler ours": drawn(semantics="once"),
-    "seed: found 18446744073709551616; allowed: 0 to 18446744073709551615 with sampling": SAMPLED
+    "seed: found 18446744073709551616; allowed: at most 18446744073709551615": SAMPLED
     | {"seed": MOST_SEED + 1},
     "batch_size: found none; allowed: nodes a mini-batch and replica": SAMPLED
     | {"batch_size": None},

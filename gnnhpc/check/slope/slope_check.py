@@ -212,8 +212,8 @@ def _at_places(
 
 
 def _seed(experiment: Experiment, passes: Passes, place: int, number: int) -> int:
-    """Replicas move as one, and stages apart."""
-    return ((experiment.seed * 1000 + passes.mesh.stage) * 10 + place) * 10 + number
+    """Replicas move as one, and stages apart; of 64 bits, as torch's generators take it."""
+    return (((experiment.seed * 1000 + passes.mesh.stage) * 10 + place) * 10 + number) % 2**64
 
 
 def _slopes(experiment: Experiment, passes: Passes, first: Pass, place: int) -> Slopes:

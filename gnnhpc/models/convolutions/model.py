@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.outline import LayerOutline, Outlines
-from gnnhpc.core.settings import Positive, Probability, Whole
+from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
     build_implementation,
@@ -38,7 +38,7 @@ class Convolutions(Model):
     sparse_inputs: ClassVar[bool] = True
     indexed_inputs: ClassVar[bool] = True
 
-    layers: Annotated[Whole, Field(ge=1)] = 2
+    layers: Annotated[Layers, Field(ge=1)] = 2
     """Convolutions; each is two modules: convolution, activation."""
     hidden: Positive = 64
     """Width of every layer but the last; of graphs to classify, of every convolution."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import LayerOutline, Outlines
-from gnnhpc.core.settings import Positive, Probability
+from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
     build_implementation,
@@ -32,7 +32,7 @@ class Deep(Model):
     inner: ClassVar[int]
     """Numbers a node between layers, in widths."""
 
-    layers: Positive = 32
+    layers: Annotated[Layers, Field(ge=1)] = 32
     """Convolutions."""
     hidden: Positive = 64
     dropout: Probability = 0.5

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.outline import LayerOutline, Outlines
-from gnnhpc.core.settings import Positive, Probability, Whole
+from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
     build_implementation,
@@ -32,7 +32,7 @@ class Gat(Model):
     indexed_inputs: ClassVar[bool] = True
 
     name: Literal["gat"] = "gat"
-    layers: Annotated[Whole, Field(ge=2)] = 2
+    layers: Annotated[Layers, Field(ge=2)] = 2
     """Attention layers; each is three modules: dropout, attention, activation."""
     heads: Positive = 8
     hidden: Positive = 8

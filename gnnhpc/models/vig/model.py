@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.outline import LayerOutline, Outlines
-from gnnhpc.core.settings import Positive
+from gnnhpc.core.settings import Layers, Positive
 from gnnhpc.models.protocol import BuildOptions, Model
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Vig(Model):
     title: ClassVar[str] = "ViG"
 
     name: Literal["vig"] = "vig"
-    blocks: Positive = 8
+    blocks: Annotated[Layers, Field(ge=1)] = 8
     """Grapher + FFN pairs."""
     grapher_width: Positive = 256
     """Hidden channels of the Grapher."""

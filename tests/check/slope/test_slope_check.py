@@ -22,6 +22,7 @@ from gnnhpc.check.slope.slope_check import (
     slope_check,
     verdict,
 )
+from gnnhpc.core.settings import MOST_SEED
 from gnnhpc.records.schema import Check
 from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
@@ -115,6 +116,13 @@ def test_a_users_own_gradients_may_be_meant_to_be_no_slopes() -> None:
 def slope_here(experiment: Experiment, parts: TrainingParts, step_s: list[float]) -> Check:
     with a_step_more(experiment, parts, parts.engine.plan.mesh) as passes:  # type: ignore[attr-defined]
         return slope_check(experiment, passes, passes.take(), step_s)
+
+
+def test_directions_of_the_largest_seed_are_drawn() -> None:
+    """torch's generators take 64 bits."""
+    experiment = vig(seed=MOST_SEED)
+    found = slope_here(experiment, parts_of(experiment), [])
+    assert found.verdict == "ok", found.detail
 
 
 def test_parameters_and_statistics_stay_as_they_were() -> None:
