@@ -22,14 +22,20 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
     `train_steps=5` replaces the value everywhere; `data.train=100` changes every data set that
     has this field; `grids.0.repeats=2` and `defaults.seed=1` mean one place alone. The settings of
     a user's own model are not known here: `model.heads=4` changes it where the spec gives it
-    `heads`, or where no built-in model of the sweep has this field.
+    `heads`, or where no built-in model of the sweep has this field. A key is set once.
     """
     result = copy.deepcopy(raw)
+    before: dict[tuple[str, ...], str] = {}
     for override in overrides:
         key, sign, text = override.partition("=")
         key = key.strip()
         if not sign or not key:
             raise InputError(_FLAG, None, repr(override), "key=value, such as train_steps=5")
+        place = tuple(AXES.get(part, part) for part in key.split("."))
+        if place in before:
+            found = f"{override!r} and {before[place]!r}"
+            raise InputError(_FLAG, key, found, "each key once")
+        before[place] = override
         _set(result, key, parse_yaml(text, f"{_FLAG} {key}"))
     return result
 

@@ -14,9 +14,10 @@ grids:                    each overrides the defaults; lists are multiplied
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from gnnhpc.data.settings import Data
 from gnnhpc.models.protocol import Model
 from gnnhpc.models.registry import allowed_models, model_class
 from gnnhpc.spec.experiment import Experiment
+from gnnhpc.spec.sampling import Sampling
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {
@@ -169,6 +171,7 @@ class _Grid:
         self.chunks = self._axis("chunks", [None])
         self.batch_sizes = self._axis("batch_size", [None])
         self.sampling = [self._sampling(entry) for entry in self._axis("sampling", [None])]
+        self._check_each_is_once()
         self.repeats = self._repeats()
         axes = {*AXES.values(), "repeats", "seq_microbatches"}
         self.fixed = {name: value for name, value in self.values.items() if name not in axes}
@@ -197,6 +200,31 @@ class _Grid:
             raise InputError(self.where, self.origin[field], "an empty list", "at least one value")
         return value if isinstance(value, list) else [value]
 
+    def _check_each_is_once(self) -> None:
+        """Raises InputError for a value that a list has twice, by whatever name: one cell would be
+        left of two."""
+        checked: dict[str, Sequence[object]] = {
+            "model": self.models,
+            "data": self.data,
+            "layout": self.layouts,
+        }
+        for field in (*AXES.values(), "seq_microbatches"):
+            if field not in self.values:
+                continue
+            entries = self._axis(field)
+            before: dict[object, object] = {}
+            for entry, value in zip(entries, checked.get(field, entries), strict=True):
+                same = _comparable(value)
+                if same in before:
+                    self._refuse_twice(field, before[same], entry)
+                before[same] = entry
+
+    def _refuse_twice(self, field: str, first: object, second: object) -> None:
+        one, other = short_value(first), short_value(second)
+        found = f"{other} twice" if one == other else f"{one} and {other}, the same"
+        allowed = "each value once, and repeats for more than one measurement"
+        raise InputError(self.where, self.origin[field], found, allowed)
+
     def _config(self, field: str, entry: object) -> Any:
         """A model or data set, checked, with what planning finds out about it."""
         key = self.origin[field]
@@ -223,12 +251,10 @@ class _Grid:
 
     def _sampling(self, entry: object) -> Any:
         """One entry, or none; lists as the tuples that settings have."""
-        if not isinstance(entry, dict) or not isinstance(entry.get("fanouts"), list):
-            return entry
-        if not entry["fanouts"]:
+        if isinstance(entry, dict) and entry.get("fanouts") == []:
             key = f"{self.origin['sampling']}.fanouts"
             raise InputError(self.where, key, "an empty list", "at least one value")
-        return entry | {"fanouts": tuple(entry["fanouts"])}
+        return _with_tuple(entry)
 
     def _layout(self, entry: object) -> Layout:
         try:
@@ -355,6 +381,23 @@ def _mini_batches(data: Data, sampling: object) -> str:
     if kind != "graph":
         return kind
     return "whole" if sampling is None else "sampled"
+
+
+def _with_tuple(entry: object) -> Any:
+    """How many neighbours are drawn, as the tuple that settings have."""
+    if isinstance(entry, dict) and isinstance(entry.get("fanouts"), list):
+        return entry | {"fanouts": tuple(entry["fanouts"])}
+    return entry
+
+
+def _comparable(value: object) -> object:
+    """What is equal for values that are the same in an experiment: 1 and true are not, settings
+    are whether they say a default or not."""
+    if isinstance(value, dict):
+        with contextlib.suppress(ValidationError):
+            return Sampling.model_validate(_with_tuple(value), strict=True)
+        # One that is none is refused with its experiment.
+    return value if isinstance(value, Model | Data | Layout) else repr(value)
 
 
 def _put_into(before: dict[str, Any], value: Any) -> Any:

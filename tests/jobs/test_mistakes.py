@@ -98,10 +98,42 @@ SPECS = [
     ("  - models: [gat]\n    data:", "  - 3\n  - data:", "grids.1: found 3; allowed: a mapping"),
 ]  # fmt: skip
 
+# A list with a value twice, in place of which text of SPEC -> how its line goes on.
+TWICE = [
+    ("layouts: [seq, pp2]", "layouts: [seq, seq]", "0.layouts: found 'seq' twice; allowed: each "),
+    (
+        "layouts: [seq, pp2]",
+        "layouts: [pp2, dp1-pp2]",
+        "0.layouts: found 'pp2' and 'dp1-pp2', the ",
+    ),
+    ("layouts: [seq, pp2]", "seq_microbatches: [5, 5]", "0.seq_microbatches: found 5 twice; "),
+    ("layouts: [seq, pp2]", "schedules: [gpipe, gpipe]", "0.schedules: found 'gpipe' twice; "),
+    ("layouts: [seq, pp2]", "seeds: [0, 1, 0]", "0.seeds: found 0 twice; allowed: each value once"),
+    ("microbatches: [5]", "microbatches: [5, 1, 5]", "0.microbatches: found 5 twice; allowed: "),
+    ("batch_size: 20", "batch_size: [20, 10, 20]", "0.batch_size: found 20 twice; allowed: each "),
+    ("[gat]", "[gat, {name: gat, heads: 8}]", "1.models: found 'gat' and {'name': 'gat', 'heads"),
+    (
+        "[{name: synthetic-ci",
+        "[cora, {name: cora}, {name: synthetic-ci",
+        "0.data: found 'cora' and",
+    ),
+    ("edges: 400}]", "edges: 400}]\n    chunks: [halo, halo]", "1.chunks: found 'halo' twice; "),
+    (
+        "edges: 400}]",
+        "edges: 400}]\n    sampling: [{fanouts: [2, 2]}, {workers: 1, fanouts: [2, 2]}]",
+        "1.sampling: found {'fanouts': [2, 2]} and {'workers': 1, 'fanouts': [2, 2]}, the same; ",
+    ),
+]
+
 # Flags beside a good spec -> the whole line's beginning.
 FLAGS = [
     (["--set", "train_steps"], "error: --set: found 'train_steps'; allowed: key=value"),
     (["--set", "=5"], "error: --set: found '=5'; allowed: key=value"),
+    (
+        ["--set", "seed=5", "--set", "seeds=5"],
+        "error: --set: seeds: found 'seeds=5' and 'seed=5'; ",
+    ),
+    (["--set", "data.test=5", "--set", "data.test =5"], "error: --set: data.test: found 'data.te"),
     (["--set", "trian_steps=5"], "error: --set: trian_steps: found an unknown key (is train_steps"),
     (["--set", "data.trian=5"], "error: --set: data.trian: found an unknown key (is train meant?)"),
     (["--set", "train_steps.x=5"], "error: --set: train_steps.x: found an unknown key; allowed: "),
@@ -206,6 +238,17 @@ def test_mistakes_in_a_spec(
     err = complaint(capsys, "submit", "spec.yaml", *flags)
     prefix = "error: spec.yaml" if line.startswith(":") else "error: spec.yaml: "
     assert err.startswith(prefix + line), err
+
+
+@pytest.mark.parametrize(("old", "new", "line"), TWICE)
+def test_values_that_are_there_twice(
+    old: str, new: str, line: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two equal cells one would be left, without a word."""
+    assert old in SPEC
+    (folder / "spec.yaml").write_text(SPEC.replace(old, new, 1))
+    err = complaint(capsys, "submit", "spec.yaml", "--dry-run")
+    assert err.startswith(f"error: spec.yaml: grids.{line}"), err
 
 
 @pytest.mark.parametrize(("flags", "line"), FLAGS)
