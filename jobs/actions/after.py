@@ -20,28 +20,39 @@ def jobs_to_wait_for(
 ) -> list[str]:
     """Slurm's ids of the jobs named: themselves, or those that a run folder has in the queue.
 
-    `tell` hears of runs that have none. Raises InputError for what is neither, and for a run that
-    still runs on this machine, which no job can wait for; GnnhpcError where Slurm cannot be asked.
+    `tell` hears of runs that have none. Raises InputError as `check_after` does, GnnhpcError where
+    Slurm cannot be asked.
     """
-    if names and cluster != "slurm":
-        raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
+    check_after(names, cluster)
     found: list[str] = []
     for name in names:
-        if not RunPaths(Path(name)).manifest.is_file():
-            if not _JOB.match(name):
-                raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
+        if not _is_run(name):
             found.append(name)
             continue
         paths = open_run(name)
-        submissions = read_submissions(paths)
-        if any(map(supervisor_is_alive, submissions)):
-            still = f"{name}, which still runs on this machine"
-            raise InputError("--after", None, still, "a run of Slurm, or the id of a job")
         live = jobs_of_run(paths, f"--after {name}")
         if not live and tell is not None:
-            tell(f"{name} {_why_no_job(submissions)}: nothing to wait for")
+            tell(f"{name} {_why_no_job(read_submissions(paths))}: nothing to wait for")
         found += live
     return found
+
+
+def check_after(names: Sequence[str], cluster: str) -> None:
+    """Raises InputError for what is neither a run nor a job, and for a run that still runs on this
+    machine, which no job can wait for; Slurm is not asked."""
+    if names and cluster != "slurm":
+        raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
+    for name in names:
+        if not _is_run(name):
+            if not _JOB.match(name):
+                raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
+        elif any(map(supervisor_is_alive, read_submissions(open_run(name)))):
+            still = f"{name}, which still runs on this machine"
+            raise InputError("--after", None, still, "a run of Slurm, or the id of a job")
+
+
+def _is_run(name: str) -> bool:
+    return RunPaths(Path(name)).manifest.is_file()
 
 
 def _why_no_job(submissions: Sequence[SubmissionRecord]) -> str:

@@ -117,8 +117,13 @@ def submit(
         paired = is_paired(run, extends=extends, asked=paired)
         if test_only:
             return _try_arrays(planned, run, how.launch, cluster, after or [], paired=paired)
+        from jobs.actions.after import check_after
+        from jobs.actions.reporting import check_reporting
         from jobs.printing.plan_text import print_plan
 
+        check_after(after or [], cluster.value)
+        if report:
+            check_reporting(cluster.value, wait=wait)
         print_plan(planned, run, how.launch, paired=paired)
         return EXIT_DONE
     done = submit_plan(

@@ -149,6 +149,10 @@ FLAGS = [
     (["--site-file", "no.yaml"], "error: no.yaml: found no such file; allowed: a site file"),
     (["--cluster", "cloud"], "error: --cluster: found 'cloud'; allowed: slurm, local\n"),
     (["--after", "7"], "error: --after: found 7 with --cluster local; allowed: --cluster slurm"),
+    (
+        ["--report"],
+        "error: --report: found --cluster local without --wait; allowed: --wait with it",
+    ),
     (["--slurm", "=x"], "error: --slurm: found '=x'; allowed: NAME=VALUE"),
     (["--slurm", "nodes=3"], "error: site: slurm.nodes: found nodes; allowed: other options of"),
     (["--slurm", "time=1"], "error: site: time: found 1, and signal 90 s before its end; allowed"),
@@ -269,6 +273,22 @@ def test_a_spec_or_data_of_a_path_that_is_no_utf_8(
     assert err.startswith(f"error: --data-root: found {str(there)!r}, with bytes that are no UTF-8")
     err = complaint(capsys, "submit", str(there / "spec.yaml"), *flags)
     assert err.startswith(f"error: SPEC.yaml: found {str(there / 'spec.yaml')!r}, with bytes that")
+
+
+@pytest.mark.parametrize("flags", [["--after", "nosuch"], ["--after", "7"], ["--report"]])
+def test_a_dry_run_refuses_what_submitting_refuses(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit = ["submit", "spec.yaml", "--cluster", "local", *flags]
+    assert complaint(capsys, *submit, "--dry-run") == complaint(capsys, *submit)
+
+
+def test_a_dry_run_waits_for_runs_and_jobs_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without Slurm, which it does not ask whether there is such a job."""
+    submit = ["submit", "spec.yaml", "--dry-run"]
+    err = complaint(capsys, *submit, "--after", "nosuch")
+    assert err == "error: --after: found 'nosuch'; allowed: a run folder, or the id of a job\n"
+    assert main([*submit, "--after", "7"]) == 0
 
 
 @pytest.mark.parametrize(("text", "line"), SITES)
